@@ -21,7 +21,7 @@ _ANSWER_TIMEOUT = 600.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `octavo-engine chat`."""
     api.add_server_arguments(parser)
-    parser.add_argument("--system", help="what the model is told before the conversation")
+    parser.add_argument("--system", help="system message before the conversation")
     parser.add_argument(
         "--temperature",
         type=number_within(0, 2),

@@ -17,7 +17,7 @@ class Capture(Protocol):
     def capture(self, works: Iterable[Work]) -> list[Work]:
         """Capture each of `works` and return what replays it. They should come with the largest first.
 
-        Each is done once in earnest, then recorded: the same operations on the same tensors, whatever the host has in
+        Each is run once, then recorded: the same operations on the same tensors, whatever the host has in
         mind by then. Memory that they allocate is the records' own and shared by all of them, so that only one may
         run at a time. Work that waits for the device cannot be recorded and is an error.
         """

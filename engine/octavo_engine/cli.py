@@ -88,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_settings(plan, "engine", EngineConfig)
     _add_pull(commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False))
     _add_adapters(commands.add_parser("adapters", help="fetch LoRA adapters for a server beside", allow_abbrev=False))
-    commands.add_parser("models", help="list the families of models that run, and what of each", allow_abbrev=False)
+    commands.add_parser("models", help="list the supported model families and their features", allow_abbrev=False)
     doctor = commands.add_parser("doctor", help="say what this machine has for serving, and lacks", allow_abbrev=False)
     doctor.add_argument("--port", type=int, default=8000, metavar="N", help="port that serve would use (default: 8000)")
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")

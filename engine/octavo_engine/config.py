@@ -369,7 +369,7 @@ class ServerConfig:
     max_kv_commitment: float = setting(
         4.0,
         "float",
-        "most KV tokens that accepted requests may come to need, in sizes of the KV cache; more are answered 503",
+        "most KV tokens that accepted requests may need, as a multiple of the KV cache; more are answered 503",
         minimum=0.1,
         maximum=1_000_000,
     )

@@ -1,4 +1,4 @@
-"""`octavo-engine adapters`: fetches the LoRA adapters of a list, and tells a server beside it where they are.
+"""`octavo-engine adapters`: fetches the LoRA adapters of a list, and writes their paths to a file for the server.
 
 In a pod it runs beside the engine, for as long as the pod lives. It alone has credentials. It reads a list that others
 may change at any time, fetches what is new in processes of their own (`octavo-engine pull --adapter`), and writes the
@@ -57,7 +57,7 @@ class Wanted(BaseModel):
     variables: dict[str, Text] = Field(default_factory=dict)
     """Of the fetching process: endpoints and the like."""
     files: dict[str, Text] = Field(default_factory=dict)
-    """Variables whose values are in files below --credentials, SECRET/KEY; read anew at each try."""
+    """Variables whose values are in files below --credentials, SECRET/KEY; read again at each try."""
     optional: list[str] = Field(default_factory=list)
     """Names in `files` whose file may be missing."""
 

@@ -36,7 +36,7 @@ _MODELS = """
   octavo-engine models                                           all families, and what of each is supported
 """
 _DOCTOR = """
-  octavo-engine doctor                                           what is missing here, and how to mend it
+  octavo-engine doctor                                           what is missing here, and how to fix it
   octavo-engine doctor --json                                    the same for programs
 """
 _CHAT = """

@@ -1,4 +1,4 @@
-"""`octavo-engine models`: the families of models that run, and what of each."""
+"""`octavo-engine models`: the supported model families and their features."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class JSONLines(logging.Formatter):
 
 
 TERMINAL = "terminal"
-"""The format of text that a person reads as it comes: `serve` tells its start itself, the engine process only warns."""
+"""The format of text that a person reads as it comes: `serve` prints its start itself, the engine only warnings."""
 
 
 def for_reader(log_format: str) -> str:

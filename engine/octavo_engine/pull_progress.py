@@ -1,4 +1,4 @@
-"""How far a download is: for the person at the terminal, for the log, and for whoever asks over HTTP."""
+"""How far a download is: for the terminal, the log and HTTP clients."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ def test_smollm2_knows_the_capital_of_france(settings):
 CROWD: dict[str, Any] = {"num_kv_blocks": 12, "max_model_len": 160, "max_num_seqs": 8, "max_num_batched_tokens": 48}
 
 
-@pytest.mark.parametrize("swap", [0, 1 << 20], ids=["computed anew", "swapped"])
+@pytest.mark.parametrize("swap", [0, 1 << 20], ids=["recomputed", "swapped"])
 def test_in_a_crowd_an_fp8_cache_says_what_it_says_alone(swap, tiny_model):
     """Prefix hits, preemption and swapping move or compute the same bytes. Ties, decided by rounding, are left out."""
     llm = LLM(str(tiny_model), device="cpu", dtype="float32", kv_cache_dtype="fp8", swap_space=swap, **CROWD)

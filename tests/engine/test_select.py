@@ -133,7 +133,7 @@ def test_one_candidate_is_not_measured(monkeypatch: pytest.MonkeyPatch, caplog: 
 def test_what_has_not_run_on_a_gpu_is_taken_only_where_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault of the device there would end each start of a pod anew."""
+    """A fault of the device there would end each start of a pod again."""
     monkeypatch.setattr(autotune, "DeviceMeasure", None)
     monkeypatch.setattr(cross_check, "cross_checked", None)
     for name in ("varlen", "flashinfer"):

@@ -750,7 +750,7 @@ async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: C
         await operator.reconcile(KEY)
         made += "Service" in server.live
     assert made == 3
-    assert "the whole object by somebody who deletes it" in server.condition("Degraded")["message"]
+    assert "the whole object by another client, which deletes it" in server.condition("Degraded")["message"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ class BackendEntry:
     """Whether it is another project's, which computes on GPUs what `triton` does."""
     has_run: bool = True
     """Whether it has passed `make gpu-check`. Until then `auto` does not try it: a fault on the device would end each
-    start of a pod anew."""
+    start of a pod again."""
 
 
 BACKENDS: Mapping[str, BackendEntry] = {

@@ -135,7 +135,7 @@ class KVMemory:
         ]
 
     def reserve(self, state: RequestState) -> None:
-        """Keep for a matched request all that it can come to need, so that it can run to its end."""
+        """Keep for a matched request all that it can need, so that it can run to its end."""
         state.reserved = [
             max(0, group.peak(state.final_len) - held(table))
             for group, table in zip(self.groups, state.block_tables, strict=True)

@@ -250,6 +250,6 @@ class Planner:
 
 
 def _full_tables(state: RequestState) -> list[TableChange]:
-    """All that a row which begins anew must know of its block tables."""
+    """The complete block tables of a row that begins again."""
     tables = ((group, table, table.count(NO_BLOCK)) for group, table in enumerate(state.block_tables))  # all in front
     return [TableChange(state.row, group, first, tuple(table[first:])) for group, table, first in tables]

@@ -1,4 +1,4 @@
-"""Which requests free their blocks when there are not enough, and whether these are computed anew or swapped.
+"""Which requests free their blocks when there are not enough, and whether these are recomputed or swapped.
 
 The victim matters least. Of those that matter as little, it is the one that loses the fewest tokens among those whose
 blocks suffice; among equals the one that came last. A request that was preempted `max_preemptions` times is no

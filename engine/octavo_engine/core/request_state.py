@@ -14,7 +14,7 @@ class Status(Enum):
     """Where a request is.
 
     FORKING requests wait for another's prompt to be computed. REQUEUED ones ran, lost their blocks (preempted, or to be
-    computed anew as a long sequence) and wait again, ahead of their tenant's requests that have never run.
+    recomputed as a long sequence) and wait again, ahead of their tenant's requests that have never run.
     """
 
     FORKING = "forking"
@@ -70,7 +70,7 @@ class RequestState:
     block_hashes: list[bytes] = field(default_factory=list)  # the prefix cache's chain over its full blocks, so far
     num_cached_blocks: int = 0  # full blocks of its tables that were offered to the prefix cache
     long_context: bool = False  # whether it is computed as a long sequence (`LongContext`)
-    short_end: int = maxsize  # tokens after which it is to be computed anew as one
+    short_end: int = maxsize  # tokens after which it is recomputed as one
     swapped: SwappedTokens | None = None
     preemptions: int = 0
     computed_before: int = 0  # tokens that were computed before its last preemption

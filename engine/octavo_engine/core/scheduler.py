@@ -2,7 +2,7 @@
 
 There is no prefill phase and no decode phase. Each step has a budget of tokens. Every request that decodes gets its one
 token first; what is left goes to prompts in chunks, of running requests and then of newly admitted ones. When blocks
-run out, a victim frees its own, waits, and is computed anew or brought back from the swap space: no request is dropped.
+run out, a victim frees its own, waits, and is recomputed or brought back from the swap space: no request is dropped.
 `planner` fills a step, `admission_policy` says whose turn it is; docs/concepts/scheduling.md explains both.
 
 `schedule` counts a step's tokens as computed and its sampled tokens as in flight at once: the next step can be planned

@@ -13,7 +13,7 @@ class LongContext:
     """Sequences of more tokens than `above` have other keys, which they share with no shorter ones (LongRoPE)."""
 
     above: int
-    recomputed: bool  # whether a sequence that becomes long is computed anew; else it is long only if its prompt is
+    recomputed: bool  # whether a sequence that becomes long is recomputed; else it is long only if its prompt is
 
     def applies(self, prompt_tokens: int, known_tokens: int) -> bool:
         """Whether a request with such a prompt, of which so many tokens are known, is computed as a long one."""

@@ -62,7 +62,7 @@ class BlockOp:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive tokens of one row: a prompt, a part of it, or what is computed anew."""
+    """Consecutive tokens of one row: a prompt, a part of it, or tokens that are recomputed."""
 
     row: int
     start: int  # position of the first token computed in this step

@@ -140,7 +140,7 @@ class AdaptiveLimits(StepLimits):
             self._gaps.add(self._now, seconds, count)
 
     def update(self, now: float) -> None:
-        """Once before each step, with the time in seconds: decide anew if it is time to."""
+        """Once before each step, with the time in seconds: decide again if it is time to."""
         self._now = now
         if self._stale_steps > 0:
             self._stale_steps -= 1

@@ -65,7 +65,7 @@ class OutputStream:
         self._queue.put_nowait(error)
 
     def close(self) -> None:
-        """Drop what has not been read: nobody will read it."""
+        """Drop what has not been read: no client will read it."""
         self._failed = True
         self._clear()
 

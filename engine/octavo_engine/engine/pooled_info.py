@@ -10,7 +10,7 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 
 _QWEN3_RERANKER = re.compile(r"qwen3-(vl-)?reranker", re.IGNORECASE)
-"""Its files are those of any Qwen3, so nothing but its name tells that its score is a logit of its answer."""
+"""Its files are those of any Qwen3, so only its name shows that its score is a logit of its answer."""
 
 
 def embedding_info(files: ModelFiles, spec: ModelSpec, pooling: PoolingConfig) -> EmbeddingInfo | None:

@@ -44,7 +44,7 @@ _WARM_UP = tuple(
     for temperature, top_p in ((0.8, 0.9), (0.0, 1.0))
 )
 """Drawn from some tokens and greedy, which are different kernels, and both again from logits that were adjusted: those
-are float32, for which kernels are compiled anew."""
+are float32, for which other kernels are compiled."""
 _PROMPTS = (129, 64, 32, 16)
 """Tokens of a prompt for each of these. Kernels choose tiles by them, with borders at 16, 32, 64 and no later than 128:
 attention of heads that share nothing counts 16 tokens as few, a product by blocks of FP8 has tiles for each."""
@@ -64,7 +64,7 @@ class WorkerSetup:
     meeting: str = ""
     """Where the ranks find each other, if there are several."""
     replan: Callable[[int], MemoryPlan] | None = None
-    """The plan anew for so many bytes of CUDA graphs; the first rank's, which the others follow."""
+    """The plan recomputed for so many bytes of CUDA graphs; the first rank's, which the others follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
 
     A GPU, for which kernels are compiled, answers prompts of all `_PROMPTS` in every way of `_WARM_UP`, and one decode
     has a context that is long enough to be split; elsewhere one answer does. They use row 0 and block 0,
-    which no request has yet; the first request that gets them writes them anew. All blocks of a longer context are
+    which no request has yet; the first request that gets them overwrites them. All blocks of a longer context are
     block 0 too, whose values do not matter.
     """
     config, num_groups = setup.config, len(setup.resolved.kv_groups)

@@ -43,7 +43,7 @@ class GatherOutputs:
     """[R] int64, the place of the token that it will sample."""
 
 
-# What changes from step to step is not specialised on, so that nothing is compiled anew in the middle of a day.
+# What changes from step to step is not specialised on, so that nothing is compiled again while serving.
 @triton.jit(do_not_specialize=["sample_positions", "output_stride", "width"])
 def gather_kernel(
     columns,  # [4 * S + 1] int64: rows, starts, sample places, cu_query_lens

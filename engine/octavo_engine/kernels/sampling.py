@@ -104,7 +104,7 @@ def is_filtered(row, temperatures, top_ks, top_ps, min_ps):
     return asked & (tl.load(temperatures + row) > 0.0)
 
 
-# Columns of one tensor begin where the number of rows puts them: not specialised on, lest that compile kernels anew.
+# Columns of one tensor begin where the number of rows puts them: not specialised on, to compile no kernel again.
 @triton.jit(do_not_specialize=["top_ps", "min_ps"])
 def group_maxima_kernel(
     maxima,  # [R, num_groups]

@@ -236,7 +236,7 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
 
 
 def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: Report) -> Path:
-    """A folder with the header of the GGUF file, which tells all but the weights."""
+    """A folder with the header of the GGUF file, which holds everything but the weights."""
     header = folder / "header" / "header.gguf"
     if incomplete_files.size_of(header) == entry.size:
         return header.parent
@@ -362,7 +362,7 @@ def _digest(file: Path) -> str:
 
 
 def _explain(url: str, error: Exception) -> ModelLoadError:
-    """The library tells refusals apart only in words: the status and the store's own code."""
+    """The library distinguishes refusals only by their text: the status and the store's own code."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "AWS"
     status, code = (re.search(wanted, str(error)) for wanted in (r"status code: (\d+)", r"<Code>(\w+)</Code>"))
     not_there = code is None or code[1].startswith("NoSuch")  # an unknown access key is status 404 too at some stores

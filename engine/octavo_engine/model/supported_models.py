@@ -1,4 +1,4 @@
-"""Which families there are, and what of each runs: read off the spec of a small model of the family."""
+"""The supported families and their features, read from the spec of a small model of each family."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class Acceptor:
         task.add_done_callback(self._tasks.discard)
 
     def _log(self, message: str, *arguments: object) -> None:
-        """Log at most every few seconds: whoever opens connections could fill the disk."""
+        """Log at most every few seconds: a client that opens connections could fill the disk."""
         if (now := time.monotonic()) - self._logged_at >= _LOG_INTERVAL or not self._logged_at:
             self._logged_at = now
             log.warning(message, *arguments)

@@ -27,7 +27,7 @@ _INTERVAL = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
 """Seconds after which an adapter that could not be loaded is tried again; doubled each time."""
 _PATIENCE = 60.0
-"""Seconds for which a server whose model is loaded takes no requests yet, since its first adapters are on their way."""
+"""Seconds for which a server whose model is loaded takes no requests yet, while its first adapters load."""
 _MAX_ADAPTERS = 1024
 _MAX_BYTES = 4 << 20
 
@@ -113,7 +113,7 @@ class AdapterFile:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the adapters of the start are on their way, for no longer than the server should wait for them.
+        """Whether the adapters of the start are still loading, for no longer than the server should wait for them.
 
         A client cannot choose its replica: one that begins to answer has what the others have. What has failed is not
         waited for.

@@ -129,7 +129,7 @@ class ClientConnection(H11Protocol):
 
 
 def abort_connection(scope: Scope) -> None:
-    """End the connection of a request at once, with what of its answer has not been read."""
+    """End the connection of a request at once; the unread part of its answer is lost."""
     connection = scope.get("state", {}).get("connection")
     if isinstance(connection, ClientConnection):
         connection.abort()

@@ -2,7 +2,7 @@
 
 - Queued requests: sequences that were accepted and have not begun to answer, less those in the engine's prefill.
 - Queued prefill tokens: the prompt tokens of the sequences that have not begun to answer.
-- KV commitment: the KV tokens that accepted, unfinished sequences may come to need: prompt and answer. An answer counts
+- KV commitment: the KV tokens that accepted, unfinished sequences may need: prompt and answer. An answer counts
   with its max_tokens, but no more than the longest of the latest answers had: few use what they may. A request
   that finds a free slot among --max-num-seqs need not fit: what would not wait is never rejected.
 - Key share: what one of several API keys takes of each of these three, whether other keys are in use or not, so that
@@ -258,7 +258,7 @@ class Admission:
         self._check_share(mine, mine.used, tokens, limit, 0, "prompt tokens", "--max-queued-tokens")
 
     def check_kv(self, key: Key, tokens: int, queued: int) -> None:
-        """Check the KV tokens that a request may come to need beside those of all accepted ones, unless a slot is free.
+        """Check the KV tokens that a request may need beside those of all accepted ones, unless a slot is free.
 
         `queued` counts the request itself.
         """
@@ -269,7 +269,7 @@ class Admission:
         limit = int(capacity * self.limits.kv_ratio)
         if used and used + tokens > limit:
             detail = (
-                f"accepted requests may come to need {used} tokens of KV cache and this one {tokens}; allowed are "
+                f"accepted requests may need {used} tokens of KV cache and this one {tokens}; at most "
                 f"{limit} (--max-kv-commitment {self.limits.kv_ratio:g} times {capacity})"
             )
             raise self._full("kv_commitment", self.total.kv, detail)

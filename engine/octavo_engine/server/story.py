@@ -1,4 +1,4 @@
-"""What `serve` tells a terminal while it starts: each phase with a bar, the plan, and at the end where to go."""
+"""The output of `serve` on a terminal while it starts: each phase with a bar, the memory plan, and the URL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DONE = {"pulling": "pulled", "loading": "loaded weights", "warmup": "warmed up"
 _SIZED = {"pulling", "loading"}
 """Phases whose detail ends with how much there was."""
 _SHORT_CONTEXT = 2048
-"""Tokens of a conversation that is not long, for which the number of users is told beside that of full context."""
+"""Tokens of a conversation that is not long, for which the number of users is shown beside that of full context."""
 
 
 class Story:

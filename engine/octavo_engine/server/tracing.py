@@ -1,4 +1,4 @@
-"""What a request's spans are made of, for whoever records them (otlp.py), without a need for OpenTelemetry."""
+"""The data of a request's spans, for the exporter (otlp.py); does not need OpenTelemetry."""
 
 from __future__ import annotations
 

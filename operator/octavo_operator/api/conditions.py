@@ -32,7 +32,7 @@ BAD_STATUS = {
     ConditionType.MEMORY_FITS: "False",
     ConditionType.ADAPTERS_READY: "False",
 }
-"""The status in which a condition tells of a fault, or of a wait.
+"""The status in which a condition reports a fault, or a wait.
 
 The other conditions change together with one of these, or say nothing that a person waits for.
 """

@@ -138,7 +138,7 @@ def _structural(schema: Schema, definitions: Schema) -> Schema:
 
 
 def default_sentence(default: Any) -> str:
-    """How a field's description ends, since `kubectl explain` shows no defaults; a section's is told by its fields."""
+    """How a field's description ends, since `kubectl explain` shows no defaults; a section's follow from its fields."""
     if isinstance(default, dict):
         return ""
     return f" Default: {default if isinstance(default, str) else json.dumps(default)}."

@@ -251,7 +251,7 @@ class ServiceSettings(SpecModel):
     annotations: AnnotationMap = Field(default_factory=dict, description="Annotations of the Service.")
     app_protocol: Annotated[
         str, Field(max_length=253), pattern("[a-z0-9][A-Za-z0-9./-]*", "must be a protocol such as http")
-    ] = Field("http", description="Protocol that load balancers and meshes are told.")
+    ] = Field("http", description="The Service port's appProtocol, for load balancers and meshes.")
 
 
 class Auth(SpecModel):

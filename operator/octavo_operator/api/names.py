@@ -68,7 +68,7 @@ def pod_labels(service_name: str) -> dict[str, str]:
 def selector(service_name: str) -> dict[str, str]:
     """The labels that select the engine's pods of a service. They never change, since a Deployment's selector cannot.
 
-    They are more than one, so that pods of another role or track can be told apart, and one label that is set by
+    They are more than one, so that pods of another role or track can be distinguished, and one label that is set by
     mistake leads no requests to a pod.
     """
     return {SERVICE_LABEL: service_name, COMPONENT_LABEL: ENGINE, TRACK_LABEL: STABLE}

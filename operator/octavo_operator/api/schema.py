@@ -79,7 +79,7 @@ def all_keys(expression: str, message: str) -> Rule:
 
 @dataclass(frozen=True)
 class ListType:
-    """A list whose items are told apart by `key` (`map`) or by themselves (`set`, key None); duplicates are refused."""
+    """A list whose items are identified by `key` (`map`) or by themselves (`set`, key None); duplicates are refused."""
 
     key: str | None = None
 

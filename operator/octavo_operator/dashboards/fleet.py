@@ -1,4 +1,4 @@
-"""All services at a glance: which one needs somebody?"""
+"""All services at a glance: which of them needs attention?"""
 
 from __future__ import annotations
 

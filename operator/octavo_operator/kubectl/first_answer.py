@@ -87,7 +87,7 @@ def wait_until_ready(
     timeout: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Tells the story until the service is ready; False: its operator says that it will not be, or time is over."""
+    """Print progress until the service is ready; False if its operator says that it will not be, or time is over."""
     end = story.clock() + timeout
     while True:
         service = read()

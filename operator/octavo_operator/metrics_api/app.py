@@ -1,7 +1,7 @@
 """The two servers' paths: requests of the API server alone (TLS), and of KEDA and the kubelet (plain).
 
-The plain one tells everyone who reaches it two numbers of each LLMService: the requests that wait and those in flight.
-Where spec.networkPolicy closes the pods' own /metrics, these two are told all the same.
+The plain one gives everyone who reaches it two numbers of each LLMService: the requests that wait and those in flight.
+Where spec.networkPolicy closes the pods' own /metrics, these two are still given.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def plain(collector: Collector, not_ready: Wrong, trouble: Wrong, standstill: Wr
     """What KEDA asks of one LLMService, and what the kubelet asks.
 
     `/healthz` (readiness) answers 503 with `not_ready`; `trouble`, which neither keeps it from answering nor would be
-    mended by a restart, is a line below. `/livez` answers 503 with `standstill`.
+    fixed by a restart, is a line below. `/livez` answers 503 with `standstill`.
     """
 
     async def load(request: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
 """The serving certificate: an authority and a certificate of our own, which live no longer than this process.
 
 The authority's key never leaves memory; its certificate goes to the APIService (`registration`), which is the only one
-who has to trust it. The serving certificate is made anew long before it ends, under the same authority.
+who has to trust it. The serving certificate is renewed long before it expires, under the same authority.
 """
 
 from __future__ import annotations

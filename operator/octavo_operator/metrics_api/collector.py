@@ -1,7 +1,7 @@
-"""The load of LLMServices, asked of their pods when somebody wants to know, and kept for a moment.
+"""The load of LLMServices, read from their pods when an autoscaler asks, and cached for a moment.
 
-An autoscaler that is told too little takes replicas away that are needed. So a number is only given if every pod that
-has requests, or takes them, has told its own within `STALE_SECONDS`; else the answer is an error, and the autoscaler
+An autoscaler that sees too little load removes replicas that are needed. So a number is only given if every pod that
+has requests, or takes them, reported its own within `STALE_SECONDS`; else the answer is an error, and the autoscaler
 holds.
 """
 
@@ -67,12 +67,12 @@ class _Namespace:
 
     @property
     def keep_seconds(self) -> float:
-        """How long it is kept after somebody asked; without pods there is nothing to remember."""
+        """How long it is kept after the last question; without pods there is nothing to remember."""
         return KEEP_SECONDS if self.pods or self.lock.locked() else LIST_SECONDS
 
 
 class Collector:
-    """Answers with loads. Only namespaces that somebody asks about cost anything, and only as long as somebody does."""
+    """Answers with loads. Only namespaces that are asked about cost anything, and only as long as they are."""
 
     def __init__(self, list_pods: ListPods, scrape: Scrape, clock: Callable[[], float] = time.monotonic) -> None:
         self._list_pods = list_pods
@@ -137,7 +137,7 @@ class Collector:
 def total(
     service: str, pods: Sequence[EnginePod], samples: Mapping[str, Sample], failures: Mapping[str, str], now: float
 ) -> Load:
-    """The sum of what `pods` told of late; NoAnswerError if one that has or takes requests did not, or none. Pure.
+    """The sum of the recent reports of `pods`; NoAnswerError if one that has or takes requests did not, or none. Pure.
 
     Of those that are not ready and do not answer, one that had requests when it was last heard is overloaded or hangs.
     Any other counts as nothing: it starts, or has ended its last answer.

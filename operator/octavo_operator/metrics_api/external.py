@@ -16,7 +16,7 @@ METRICS: Mapping[str, Callable[[Load], int]] = {
     WAITING_METRIC: lambda load: load.waiting,
     IN_FLIGHT_METRIC: lambda load: load.in_flight,
 }
-"""The metrics that are answered, and what of a load each is."""
+"""The metrics that are served, and the field of `Load` for each."""
 
 _GROUP, _, _VERSION = METRICS_API.partition("/")
 _VALUE = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"

@@ -89,7 +89,7 @@ async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper,
 
 
 def _states(registration: Registration) -> tuple[Wrong, Wrong, Wrong]:
-    """What keeps this replica from being ready, what is wrong else, and what a restart would mend."""
+    """Why this replica is not ready, other problems, and problems that a restart would fix."""
     return registration.not_trusted, registration.trouble, registration.standstill
 
 

@@ -32,7 +32,7 @@ _TRIES = 5
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 _WRONG_TYPE = "failed to create typed patch object"
 REFUSED_SECONDS = 60.0
-"""After so long a refusal is tried again: no event tells when a right is given, a quota raised, or a policy changed."""
+"""After so long a refusal is tried again: no event reports a right given, a quota raised, or a policy changed."""
 _NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"
 _REVIEW = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -93,7 +93,7 @@ class Cluster:
         await self._api.close()
 
     async def credentials(self) -> dict[str, Any]:
-        """The same credentials for the watches, in the words of `kopf.ConnectionInfo`; read anew at each call."""
+        """The credentials for the watches, as the fields of `kopf.ConnectionInfo`; read again at each call."""
         known = self._api.configuration
         bearer = await known.get_api_key_with_prefix("BearerToken")
         return {
@@ -293,7 +293,7 @@ class Cluster:
 
     async def put(self, kind: Kind, manifest: Object) -> Object:
         """Creates `manifest`, or replaces the version that its resourceVersion names, also where this replica may not
-        write else: for the lease itself. ApiError 409: somebody else was quicker.
+        write else: for the lease itself. ApiError 409: another client was quicker.
         """
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         if "resourceVersion" in manifest["metadata"]:

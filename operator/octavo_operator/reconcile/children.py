@@ -1,4 +1,4 @@
-"""The children of one LLMService, brought to what they should be: applied, mended, pruned; each for itself."""
+"""The children of one LLMService, reconciled one by one: applied, corrected, or deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WHOLE_LISTS = {"Service": ("spec", "ports")}
 
 
 class NameTakenError(ApiError):
-    """An object of the child's name belongs to somebody else. It is the operator that says so, not the API server."""
+    """An object of the child's name exists and is not ours. The operator found this, not the API server."""
 
     def __init__(self, identity: Identity) -> None:
         kind, name = identity
@@ -55,7 +55,7 @@ class NameTakenError(ApiError):
 
 
 class InTheWayError(ApiError):
-    """An object of the child's name is about to go. Not the API server says so, but we; it is reported if it lasts."""
+    """An object of the child's name is being deleted. The operator found this; it is reported if it lasts."""
 
     def __init__(self, identity: Identity, what: str) -> None:
         super().__init__(409, "InTheWay", f"{identity[0]} {identity[1]} {what}")
@@ -215,7 +215,7 @@ class Children:
     async def _drift(self, live: Mapping[str, Any] | None, manifest: Object) -> dict[Path, str]:
         """The fields of the live object that an apply would change, each with the manager who changed it."""
         if live is None:
-            return {(): "somebody who deletes it"}
+            return {(): "another client, which deletes it"}
         paths = changed_paths(live, await self._tried(manifest))
         if (crowded := crowded_list(manifest, live)) and crowded not in paths:
             paths.append(crowded)

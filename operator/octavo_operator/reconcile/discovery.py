@@ -16,7 +16,7 @@ POLL_SECONDS = 20.0
 
 
 class WatchesOutdatedError(Exception):
-    """The cluster is another than the one that the watches were opened for: they are to be opened anew."""
+    """The cluster's kinds have changed since the watches were opened: they must be opened again."""
 
 
 class KindsChangedError(WatchesOutdatedError):

@@ -16,7 +16,7 @@ _SETTLE_SECONDS = 10.0  # the controller of EndpointSlices is quicker, also on a
 
 
 def summary_of_slice(endpoint_slice: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an EndpointSlice is worth keeping: the names of its ready pods, and the engine's port, if it has one."""
+    """The part of an EndpointSlice to keep: the names of its ready pods, and the engine's port, if it has one."""
     pods = [
         endpoint["targetRef"]["name"]
         for endpoint in endpoint_slice.get("endpoints") or ()

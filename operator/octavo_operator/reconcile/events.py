@@ -70,7 +70,7 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Tra
 
 
 class Recorder:
-    """Tells events, best effort: an event that cannot be written is logged and forgotten."""
+    """Writes events, best effort: an event that cannot be written is logged and dropped."""
 
     def __init__(self, cluster: EventWriter, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster

@@ -153,7 +153,7 @@ def others(live: Mapping[str, Any], path: Path) -> str:
         return "another operator of Octavo, of which one is too many"
     if not owners:
         latest = max(managers, key=lambda entry: str(entry.get("time") or ""), default=None)
-        owners = [latest["manager"]] if latest else ["somebody who removed it"]
+        owners = [latest["manager"]] if latest else ["another client, which removed it"]
     return ", ".join(sorted(set(owners)))
 
 

@@ -49,7 +49,7 @@ async def serve_health(
 ) -> web.AppRunner | None:
     """Serves until the runner's cleanup; port 0 serves nothing.
 
-    `/healthz` answers 200, or 503 with what is `wrong` and a restart may mend; `problems`, which no restart mends, are
+    `/healthz` answers 200, or 503 with what is `wrong` and a restart may fix; `problems`, which no restart fixes, are
     lines below. `/metrics` is in Prometheus' text format.
     """
     if not port:

@@ -43,7 +43,7 @@ def _at(container: Any, step: str | int) -> Any:
 
 
 def _inside(ours: Any, live: Any, step: str | int) -> Any:
-    """What of `ours` corresponds to `live[step]`: lists to which others may have added items are matched by name."""
+    """The part of `ours` for `live[step]`: lists to which others may have added items are matched by name."""
     item = _at(live, step)
     if isinstance(step, int) and isinstance(ours, list) and isinstance(item, Mapping) and "name" in item:
         return next((each for each in ours if isinstance(each, Mapping) and each.get("name") == item["name"]), None)

@@ -36,7 +36,7 @@ class ModelReport(BaseModel):
 
 
 class LoadReport(BaseModel):
-    """The body of `/health/startup`. Whoever answers at a pod's address is not trusted: all is bounded."""
+    """The body of `/health/startup`. The sender is not trusted: all sizes are bounded."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True, extra="ignore")
     phase: str = Field(max_length=32)

@@ -1,7 +1,7 @@
 """How far pods are with their model, asked of the pods themselves: `/health/startup`, of the engine and of `fetch`.
 
 Only pods that download or load are asked, and those that have loaded once more; and only the leader asks. Nothing
-depends on an answer: where none comes (a network policy of somebody else's, an older engine) the phase is told all the
+depends on an answer: where none comes (another network policy, an older engine) the phase is reported all the
 same, and bytes are not.
 """
 

@@ -1,4 +1,4 @@
-"""Whether the model fits into memory, told before a pod is made wherever the model's numbers are known. Pure.
+"""Whether the model fits into memory, decided before a pod is created where the model's numbers are known. Pure.
 
 The numbers are the engine's own, reported by pods and kept in status; the arithmetic is its planner's: weights, one
 step and the KV cache of one context into what the engine may take. It is a warning: nothing is held back by it, since

@@ -95,9 +95,9 @@ _CONTROLLERS_NOTES = "deployment.kubernetes.io/"  # annotations by which the Dep
 
 
 def trimmed(kind: Kind, body: Object) -> Object:
-    """What of `body` is worth keeping in memory: of an LLMService all but what it never reads, of the rest little.
+    """The part of `body` to keep: of an LLMService nearly all, of other objects only the fields that are read.
 
-    Of a child also its `fingerprint`, which changes whenever somebody changes anything that is not its status.
+    Of a child also its `fingerprint`, which changes with everything but its status.
     """
     metadata = {name: body["metadata"][name] for name in _KEPT_METADATA if name in body["metadata"]}
     if kind is LLMSERVICE:
@@ -127,7 +127,7 @@ def _engine_image(spec: Mapping[str, Any]) -> str:
 
 
 def fingerprint(body: Object) -> str:
-    """What changes whenever somebody changes anything of a child that is not its status.
+    """A fingerprint of a child, which changes with everything but its status.
 
     Kinds that count no generation are compared by all that they hold.
     """

@@ -113,7 +113,7 @@ async def run(options: OperatorOptions) -> None:
 
 
 def _problems(process: _Process) -> list[str]:
-    """What no restart mends, in sentences."""
+    """Problems that no restart fixes, as sentences."""
     return [*process.namespaces.problems, *process.cluster.missing_rights.problems]
 
 

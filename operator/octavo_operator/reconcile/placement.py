@@ -74,7 +74,7 @@ def placement_of(spec: Mapping[str, Any]) -> Placement:
 
 
 def kept_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a pod's spec is worth keeping: what `placement_of` needs, and the ports by which it is reached."""
+    """The part of a pod's spec to keep: the fields that `placement_of` reads, and its ports."""
     kept: dict[str, Any] = {name: spec[name] for name in _KEPT if name in spec}
     for name in _CONTAINERS:
         if name in spec:

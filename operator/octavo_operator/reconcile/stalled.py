@@ -1,6 +1,6 @@
 """The conditions Reconciling and Stalled, by which kstatus (Flux) and Argo CD judge any object. Pure.
 
-Stalled means that the wanted state is not reached unless somebody changes something. It is reported within a minute,
+Stalled means that the wanted state is not reached unless a person changes something. It is reported within a minute,
 long before the Deployment's own deadline, which allows for the time that a model takes to load.
 """
 
@@ -47,7 +47,7 @@ def patience_seconds(pods: Iterable[PodView], now: str) -> list[float]:
 
 
 def _obstacle(facts: Facts, now: str) -> Problem | None:
-    """What stands between the present state and the wanted one, if somebody has to change something."""
+    """The problem that a person must solve before the wanted state can be reached; None if there is none."""
     result = facts.result
     if refused := result.problem or result.unserved or result.refused:
         return refused

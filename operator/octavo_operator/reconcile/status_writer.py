@@ -32,7 +32,7 @@ UNKNOWN_SECONDS = 600.0
 FIGHT_SECONDS = 180.0
 """Who writes a status three times in this time, between our own writes, fights for it."""
 FIGHT_PAUSE_SECONDS = 60.0
-"""Between two writes of ours while somebody fights, as a second operator that sees things otherwise."""
+"""Seconds between two of our writes while another client (such as a second operator) overwrites the status."""
 _FIGHTS = 3
 _UNKNOWN = re.compile(r"\.status((?:\.\w+)+)[^:\s]*: field not declared in schema")
 _MOST_UNKNOWN = 8
@@ -120,7 +120,7 @@ class StatusWriter:
         return None
 
     def _truce_seconds(self, key: Key, live: Mapping[str, Any]) -> float:
-        """For how long yet not to write, since somebody else writes this status again and again."""
+        """Seconds still to wait before a write, since another client keeps overwriting this status."""
         last, now = self._last.get(key), self._clock()
         if last is None or _own(live.get("status") or {}) == last.status:
             return 0.0

@@ -24,7 +24,7 @@ from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observe import Index, Key, key_of, trimmed
 from octavo_operator.reconcile.queue import WorkQueue
 
-_SERVER_TIMEOUT_SECONDS = 300  # a watch is opened anew after this time
+_SERVER_TIMEOUT_SECONDS = 300  # a watch is opened again after this time
 _CLIENT_TIMEOUT_SECONDS = 330  # and also where the API server, or what is between, does not answer any more
 _IDLE_SECONDS = 0.5
 _FAILED_SECONDS = 1.0

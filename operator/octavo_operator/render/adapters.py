@@ -48,7 +48,7 @@ def _files_of(volume: Mapping[str, Any]) -> Iterator[str]:
 
 
 def digest_of_list(text: str) -> str:
-    """What is kept of a pod's list, by which another one is told from it; empty where there is none."""
+    """A digest of a pod's list of adapters, which changes when the list does; empty where there is none."""
     return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
 
 

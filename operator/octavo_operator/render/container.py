@@ -31,7 +31,7 @@ SECURITY = {
 
 @dataclass(frozen=True)
 class Program:
-    """One run of `octavo-engine` in a container of its own: what tells it from the others of the pod."""
+    """One run of `octavo-engine` in a container of its own: its name, flags and mounts."""
 
     name: str
     args: list[str]

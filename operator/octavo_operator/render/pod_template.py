@@ -1,7 +1,7 @@
 """spec.podTemplate as the last word: a strategic merge patch over the rendered pod template.
 
 As with `kubectl patch`, mappings are merged, values replaced, and null removes. A list replaces the list before, unless
-Kubernetes tells its items apart by a key (`patchMergeKey` in its API): then it is merged item by item, new ones come at
+Kubernetes identifies its items by a key (`patchMergeKey` in its API): then it is merged item by item, new ones come at
 the end, and one with `$patch: delete` is removed. `$patch: replace` in a mapping, or as an item of a list, replaces
 instead of merging.
 """

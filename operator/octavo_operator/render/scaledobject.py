@@ -16,7 +16,7 @@ from octavo_operator.render.schedules import Bounds
 KIND = "ScaledObject"
 WAITING = "waiting"
 IN_FLIGHT = "inFlight"
-"""The numbers in what the metrics API tells KEDA of a service."""
+"""The keys of the metrics API's answer to KEDA about a service."""
 
 
 def scaled_object(llmservice: LLMService, bounds: Bounds, metrics_url: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from cronsim import CronSim, CronSimError
 from octavo_operator.api.autoscaling import Autoscaling, Schedule
 from octavo_operator.api.fields import seconds
 
-_KNOWN_STARTS = 4096  # some megabytes at most; who serves more schedules computes anew
+_KNOWN_STARTS = 4096  # some megabytes at most; with more schedules they are computed again
 
 
 @dataclass(frozen=True)

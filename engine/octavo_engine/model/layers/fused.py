@@ -98,7 +98,7 @@ class FusedLayers:
         return fused(x, *step, tiles=path == "tiles")
 
     def _for(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers | None:
-        """The layers and the caches as the kernels want them, described anew if the caches are others; None: the
+        """The layers and the caches as the kernels want them, described again if the caches have changed; None: the
         kernels do not know all weights."""
         if self._caches is not attention.caches or self._lacks_adapters(attention):
             self._layers = self._described(layers, attention)

@@ -79,7 +79,7 @@ class LoraSlots:
             self.batch.use(slots)
 
     def use_device(self, slots: Tensor) -> None:
-        """Use the slots [T] on the device, which a graph reads anew in each replay."""
+        """Use the slots [T] on the device, which a graph reads again in each replay."""
         from octavo_engine.kernels.lora import group_by_adapter
 
         self.batch.groups = group_by_adapter(slots, self.num_slots)

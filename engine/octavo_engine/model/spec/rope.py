@@ -34,7 +34,7 @@ class RopeSpec:
     long_attention_factor: float = 1.0
     """Of those sequences."""
     recomputed: bool = False
-    """Whether a sequence that outgrows that length while it is generated is computed anew with them (Phi-3), or only
+    """Whether a sequence that outgrows that length while it is generated is recomputed with them (Phi-3), or only
     its further tokens are."""
     rotary_dim: int | None = None
     """Only the first so many dimensions of a head are rotated; None: all."""
