@@ -13,6 +13,7 @@ from octavo_engine.model.families.bloom import BLOOM
 from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.cohere2_moe import COHERE2_MOE
+from octavo_engine.model.families.ctrl import CTRL
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
 from octavo_engine.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
@@ -36,6 +37,7 @@ from octavo_engine.model.families.gpt2 import GPT2
 from octavo_engine.model.families.gpt_bigcode import GPT_BIGCODE
 from octavo_engine.model.families.gpt_neo import GPT_NEO
 from octavo_engine.model.families.gpt_neox import GPT_NEOX
+from octavo_engine.model.families.gpt_neox_japanese import GPT_NEOX_JAPANESE
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.gptj import CODEGEN, GPTJ
 from octavo_engine.model.families.granite import GRANITE, GRANITE_SWA
@@ -195,6 +197,8 @@ _ALL = (
     KIMI_LINEAR,
     BAILING_HYBRID,
     GPT_NEOX,
+    GPT_NEOX_JAPANESE,
+    CTRL,
     FALCON,
     OPT,
     XGLM,

@@ -8,26 +8,26 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec
 
-_LAYER = "gpt_neox.layers.{layer}"
-_QKV = f"{_LAYER}.attention.query_key_value"
 
-
-def _names(heads: int) -> TensorNames:
+def gpt_neox_names(model: str, heads: int) -> TensorNames:
+    """Of a decoder called so, whose heads have their query, key and value side by side."""
+    layer = f"{model}.layers.{{layer}}"
+    qkv = f"{layer}.attention.query_key_value"
     return TensorNames(
         qkv_layout=QKVLayout(groups=heads),
-        buffers=(f"{_LAYER}.attention.bias", f"{_LAYER}.attention.masked_bias"),
-        embedding="gpt_neox.embed_in",
-        norm="gpt_neox.final_layer_norm",
+        buffers=(f"{layer}.attention.bias", f"{layer}.attention.masked_bias"),
+        embedding=f"{model}.embed_in",
+        norm=f"{model}.final_layer_norm",
         head="embed_out",
-        before_mixer=f"{_LAYER}.input_layernorm",
-        before_feed_forward=f"{_LAYER}.post_attention_layernorm",
-        query=_QKV,
-        key=_QKV,
-        value=_QKV,
-        output=f"{_LAYER}.attention.dense",
-        attention=f"{_LAYER}.attention",
-        up=f"{_LAYER}.mlp.dense_h_to_4h",
-        down=f"{_LAYER}.mlp.dense_4h_to_h",
+        before_mixer=f"{layer}.input_layernorm",
+        before_feed_forward=f"{layer}.post_attention_layernorm",
+        query=qkv,
+        key=qkv,
+        value=qkv,
+        output=f"{layer}.attention.dense",
+        attention=f"{layer}.attention",
+        up=f"{layer}.mlp.dense_h_to_4h",
+        down=f"{layer}.mlp.dense_4h_to_h",
     )
 
 
@@ -40,7 +40,7 @@ def _read(fields: Fields) -> ModelSpec:
         norms=reading.norms_before(norm),
         parallel=fields.boolean("use_parallel_residual", True),
     )
-    layers, names = reading.repeated(fields, layer), _names(mixer.num_heads)
+    layers, names = reading.repeated(fields, layer), gpt_neox_names("gpt_neox", mixer.num_heads)
     return reading.model(fields, GPT_NEOX.architecture, layers, norm=norm, names=names)
 
 

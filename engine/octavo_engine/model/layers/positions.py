@@ -25,7 +25,7 @@ class PositionTable(nn.Module):
         self.spec = spec.positions or PositionSpec()
         rows = spec.max_position + self.spec.offset
         if self.spec.sinusoidal:
-            table = sinusoids(rows, spec.hidden_size)
+            table = sinusoids(rows, spec.hidden_size, whole_range=self.spec.whole_range)
             if self.spec.zero_row is not None:
                 table[self.spec.zero_row : self.spec.zero_row + 1] = 0
             self.register_buffer("weight", table.to(options.device, options.dtype), persistent=False)
@@ -54,13 +54,13 @@ def _counted(positions: Tensor, counts: Tensor, otherwise: int) -> Tensor:
     return torch.where(counts, ends - before - 1, otherwise)
 
 
-def sinusoids(rows: int, size: int) -> Tensor:
+def sinusoids(rows: int, size: int, *, whole_range: bool) -> Tensor:
     """float32 [rows, size] on the CPU: sines of falling frequencies, then their cosines, and a zero if `size` is odd.
 
-    Frequencies fall from 1 to 1 / 10000, as in tensor2tensor and fairseq.
+    Frequencies fall from 1 to 1 / 10000, as in tensor2tensor and fairseq, or stop one step before, as in the paper.
     """
     half = size // 2
     steps = torch.arange(half, dtype=torch.float32, device="cpu")
-    frequencies = torch.exp(steps * -(math.log(10000) / (half - 1)))
+    frequencies = torch.exp(steps * -(math.log(10000) / (half - whole_range)))
     angles = torch.arange(rows, dtype=torch.float32, device="cpu")[:, None] * frequencies
     return F.pad(torch.cat((angles.sin(), angles.cos()), dim=1), (0, size % 2))

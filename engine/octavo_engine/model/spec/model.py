@@ -26,6 +26,8 @@ class PositionSpec:
     """Position p has row p + offset of the table."""
     sinusoidal: bool = False
     """Whether rows are computed, sines before cosines (arXiv 1706.03762), instead of stored."""
+    whole_range: bool = True
+    """Of computed ones, whether the lowest frequency is 1 / 10000 as in fairseq, or the one above it, as there."""
     zero_row: int | None = None
     """Of computed ones, that of padding, which is zero (fairseq)."""
     uncounted: int | None = None
