@@ -21,6 +21,7 @@ from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.classifier import Classifier
 from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks
+from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.embedding import Head, Input
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
@@ -34,6 +35,9 @@ from octavo_engine.model.layers.run_layers import one_by_one
 from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
 from octavo_engine.model.spec import AttentionMixer, ModelSpec, QueryScaling, RopeSpec
+
+
+Attending = Attention | LatentAttention | DifferentialAttention
 
 
 class Decoder(nn.Module):
@@ -171,9 +175,9 @@ class Decoder(nn.Module):
         """By layer, what one e4m3 number of its cached keys and of its cached values is worth."""
         return {mixer.layer: (mixer.key_scale, mixer.value_scale) for mixer in self.attentions()}
 
-    def attentions(self) -> list[Attention | LatentAttention]:
+    def attentions(self) -> list[Attending]:
         """The mixers that attend."""
-        return [module for module in self.modules() if isinstance(module, Attention | LatentAttention)]
+        return [module for module in self.modules() if isinstance(module, Attending)]
 
 
 def _rotation(mixer: AttentionMixer | None) -> tuple[RopeSpec | None, int, QueryScaling | None]:

@@ -18,6 +18,7 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.spec import (
     AttentionMixer,
+    DifferentialAttentionSpec,
     GatedDeltaNetSpec,
     KimiDeltaAttentionSpec,
     LightningAttentionSpec,
@@ -88,7 +89,7 @@ class Shard:
 
     def num_heads(self, spec: ModelSpec) -> int:
         """This rank's query heads, in the layer that has most."""
-        return max((len(self.heads(mixer)) for mixer in spec.attention_mixers), default=0)
+        return max((len(self.heads(mixer)) * _heads_each(mixer) for mixer in spec.attention_mixers), default=0)
 
     def kv_groups(self, spec: ModelSpec) -> tuple[KVGroupSpec, ...]:
         """The model's KV groups with this rank's heads."""
@@ -103,7 +104,7 @@ class Shard:
             return replace(group, states=self.state_mixer(layer.state_mixer).kv_group.states)
         if layer.attention is None:
             raise ValueError(f"layer {layer} keeps nothing of a sequence")
-        return replace(group, num_kv_heads=len(self.kv_heads(layer.attention)))
+        return replace(group, num_kv_heads=len(self.kv_heads(layer.attention)) * _heads_each(layer.attention))
 
     def state_mixer(self, mixer: StateMixer) -> StateMixer:
         """This rank's part of a mixer that keeps a state."""
@@ -125,6 +126,11 @@ UNSHARDED = Shard()
 def _part(count: int, rank: int, size: int) -> range:
     """The `rank`th of `size` parts of `count` things, of which none is larger than the first."""
     return range(-(-rank * count // size), -(-(rank + 1) * count // size))
+
+
+def _heads_each(mixer: AttentionMixer) -> int:
+    """How many heads each is that ranks share."""
+    return 2 if isinstance(mixer, DifferentialAttentionSpec) else 1
 
 
 def span(part: range, total: int, what: str = "") -> Span:

@@ -262,6 +262,19 @@ CASES = {
         },
     ),
     "nanochat": Case("NanoChat", {**UNEVEN_BIASED, "final_logit_softcapping": 9.0, "rope_parameters": YARN}),
+    "diffllama": Case("DiffLlama", {"num_key_value_heads": 4, "rope_parameters": YARN}),
+    "diffllama-wide-heads": Case(
+        "DiffLlama",
+        {
+            "hidden_size": 72,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 6,
+            "head_dim": 16,
+            "intermediate_size": 110,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
     "granite_swa": Case(
         "GraniteSWA",
         {

@@ -17,6 +17,7 @@ from octavo_engine.model.families.ctrl import CTRL
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
 from octavo_engine.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from octavo_engine.model.families.diffllama import DIFFLLAMA
 from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.exaone4 import EXAONE4
@@ -199,6 +200,7 @@ _ALL = (
     GPT_NEOX,
     GPT_NEOX_JAPANESE,
     CTRL,
+    DIFFLLAMA,
     FALCON,
     OPT,
     XGLM,

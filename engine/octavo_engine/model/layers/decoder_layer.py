@@ -15,6 +15,7 @@ from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
 from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.layers.kimi_delta_attention import KimiDeltaAttention
 from octavo_engine.model.layers.latent_attention import LatentAttention
@@ -33,6 +34,7 @@ from octavo_engine.model.layers.shared_block import SharedBlock
 from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.spec import (
     AttentionSpec,
+    DifferentialAttentionSpec,
     GatedDeltaNetSpec,
     KimiDeltaAttentionSpec,
     LatentAttentionSpec,
@@ -50,11 +52,12 @@ from octavo_engine.model.spec import (
 _FLOAT32_BYTES = 4
 
 StateMixing = ShortConv | Mamba2 | Mamba | ParallelMixers | GatedDeltaNet | KimiDeltaAttention | LightningAttention
-Mixing = Attention | LatentAttention | StateMixing
+Mixing = Attention | LatentAttention | DifferentialAttention | StateMixing
 Part = Mixing | MLP | MoE
 _MIXERS: dict[type, Any] = {
     AttentionSpec: Attention,
     LatentAttentionSpec: LatentAttention,
+    DifferentialAttentionSpec: DifferentialAttention,
     ShortConvSpec: ShortConv,
     GatedDeltaNetSpec: GatedDeltaNet,
     KimiDeltaAttentionSpec: KimiDeltaAttention,

@@ -7,6 +7,7 @@ never a question after the family's name.
 from octavo_engine.model.spec.attention import (
     ALiBiSpec,
     AttentionSpec,
+    DifferentialAttentionSpec,
     LatentAttentionSpec,
     OutputGateSpec,
     QueryScaling,
@@ -47,6 +48,7 @@ __all__ = [
     "AttentionMixer",
     "AttentionSpec",
     "ClassifierSpec",
+    "DifferentialAttentionSpec",
     "ExpertGroups",
     "FeedForward",
     "GatedDeltaNetSpec",

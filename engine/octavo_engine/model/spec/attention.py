@@ -161,3 +161,51 @@ class LatentAttentionSpec:
     @property
     def kv_of_layer(self) -> None:
         """Each layer has a cache of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferentialAttentionSpec:
+    """Attention by the difference of two softmaxes (arXiv 2410.05258), as DiffLlama has it.
+
+    The first half of all heads attends less a learnt share of what the second half does. Both halves' values stand side
+    by side: a head of either half has one of each.
+    """
+
+    num_heads: int
+    """Pairs of query heads: half of all heads."""
+    num_kv_heads: int
+    """Pairs of KV heads."""
+    size: int
+    """Of a head's query, key and own value."""
+    scale: float
+    """Scores are query times key times this."""
+    rope: RopeSpec | None
+    share: float
+    """What is added to the learnt share of the second half."""
+    eps: float
+    """Of the root mean square over each pair's result."""
+    bias: bool = False
+    """Of all projections."""
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers that are cached of a head: its value's; its key has as many zeros as numbers."""
+        return 2 * self.size
+
+    @property
+    def rope_size(self) -> int:
+        """What is rotated of a head."""
+        return self.size
+
+    @property
+    def query_scaling(self) -> None:
+        """Queries do not grow with their position."""
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps in the KV cache, without layers."""
+        return KVGroupSpec("full", (), 2 * self.num_kv_heads, self.head_dim)
+
+    @property
+    def kv_of_layer(self) -> None:
+        """Each layer has a cache of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo_engine.model.spec.attention import AttentionSpec, LatentAttentionSpec
+from octavo_engine.model.spec.attention import AttentionSpec, DifferentialAttentionSpec, LatentAttentionSpec
 from octavo_engine.model.spec.state_mixers import (
     GatedDeltaNetSpec,
     KimiDeltaAttentionSpec,
@@ -27,7 +27,7 @@ class ParallelMixersSpec:
     """Factors of the two results, attention's first."""
 
 
-AttentionMixer = AttentionSpec | LatentAttentionSpec
+AttentionMixer = AttentionSpec | LatentAttentionSpec | DifferentialAttentionSpec
 StateMixer = (
     ShortConvSpec | Mamba2Spec | MambaSpec | GatedDeltaNetSpec | KimiDeltaAttentionSpec | LightningAttentionSpec
 )
