@@ -20,6 +20,7 @@ from octavo_engine.model.spec import (
     AttentionMixer,
     DifferentialAttentionSpec,
     GatedDeltaNetSpec,
+    GatedRecurrenceSpec,
     KimiDeltaAttentionSpec,
     LightningAttentionSpec,
     Mamba2Spec,
@@ -29,7 +30,14 @@ from octavo_engine.model.spec import (
     StateMixer,
 )
 
-HeadMixer = AttentionMixer | Mamba2Spec | GatedDeltaNetSpec | KimiDeltaAttentionSpec | LightningAttentionSpec
+HeadMixer = (
+    AttentionMixer
+    | Mamba2Spec
+    | GatedDeltaNetSpec
+    | KimiDeltaAttentionSpec
+    | LightningAttentionSpec
+    | GatedRecurrenceSpec
+)
 """Mixers of heads, several of which share a key."""
 
 _ROWS = 16
@@ -113,7 +121,7 @@ class Shard:
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_kv_heads=len(self.kv_heads(mixer)))
             case Mamba2Spec():
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_groups=len(self.kv_heads(mixer)))
-            case LightningAttentionSpec() | KimiDeltaAttentionSpec():
+            case LightningAttentionSpec() | KimiDeltaAttentionSpec() | GatedRecurrenceSpec():
                 return replace(mixer, num_heads=len(self.heads(mixer)))
             case ShortConvSpec() | MambaSpec():
                 return replace(mixer, channels=len(self.intermediate(mixer.channels)))
@@ -156,6 +164,8 @@ def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
         match layer.state_mixer:
             case GatedDeltaNetSpec() | KimiDeltaAttentionSpec() | LightningAttentionSpec() as mixer:
                 yield mixer.num_heads, "heads of linear attention"
+            case GatedRecurrenceSpec() as mixer:
+                yield mixer.num_heads, "blocks of channels"
             case Mamba2Spec() as mixer:
                 yield mixer.num_heads, "Mamba heads"
             case ShortConvSpec() | MambaSpec() as mixer:

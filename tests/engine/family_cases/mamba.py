@@ -24,6 +24,21 @@ GRANITE_SCALES = {
     "residual_multiplier": 0.6,
 }
 CASES = {
+    "recurrent-gemma": Case("RecurrentGemma", {"attention_window_size": 8}),
+    "recurrent-gemma-wide": Case(
+        "RecurrentGemma",
+        {
+            **UNEVEN,
+            "num_hidden_layers": 5,
+            "block_types": ["attention", "recurrent"],
+            "attention_window_size": 8,
+            "lru_width": 90,
+            "conv1d_width": 3,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            "logits_soft_cap": 9.0,
+        },
+    ),
     "zamba2": Case(
         "Zamba2",
         {

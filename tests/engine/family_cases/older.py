@@ -60,7 +60,7 @@ CASES |= {
         "GPTNeoXJapanese", {**HEADS_OF_16, "rotary_pct": 0.5, "rotary_emb_base": 500, "intermediate_multiple_size": 2}
     ),
     "gpt-neox-japanese-whole-heads": Case("GPTNeoXJapanese", {**UNEVEN, "tie_word_embeddings": False}),
-    "ctrl": Case("CTRL", {**UNEVEN, "dff": 110, "layer_norm_epsilon": 0.01}),
+    "ctrl": Case("CTRL", {**UNEVEN, "dff": 110, "layer_norm_epsilon": 0.01, "tie_word_embeddings": False}),
     "falcon": Case("Falcon", {**UNEVEN, "tie_word_embeddings": False}),
     "falcon-two-norms": Case(
         "Falcon", {**UNEVEN, "new_decoder_architecture": True, "num_kv_heads": 3, "tie_word_embeddings": False}

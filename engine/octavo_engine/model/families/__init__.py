@@ -89,6 +89,7 @@ from octavo_engine.model.families.qwen2_moe import QWEN2_MOE
 from octavo_engine.model.families.qwen3 import QWEN3
 from octavo_engine.model.families.qwen3_moe import QWEN3_MOE, QWEN3_VL_MOE
 from octavo_engine.model.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from octavo_engine.model.families.recurrent_gemma import RECURRENT_GEMMA
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
 from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
@@ -191,6 +192,7 @@ _ALL = (
     FALCON_MAMBA,
     MAMBA2,
     ZAMBA2,
+    RECURRENT_GEMMA,
     QWEN3_NEXT,
     QWEN3_5,
     QWEN3_5_MOE,

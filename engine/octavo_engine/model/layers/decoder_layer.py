@@ -17,6 +17,7 @@ from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
+from octavo_engine.model.layers.gated_recurrence import GatedRecurrence
 from octavo_engine.model.layers.kimi_delta_attention import KimiDeltaAttention
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.laurel import Laurel
@@ -36,6 +37,7 @@ from octavo_engine.model.spec import (
     AttentionSpec,
     DifferentialAttentionSpec,
     GatedDeltaNetSpec,
+    GatedRecurrenceSpec,
     KimiDeltaAttentionSpec,
     LatentAttentionSpec,
     LayerSpec,
@@ -51,7 +53,16 @@ from octavo_engine.model.spec import (
 
 _FLOAT32_BYTES = 4
 
-StateMixing = ShortConv | Mamba2 | Mamba | ParallelMixers | GatedDeltaNet | KimiDeltaAttention | LightningAttention
+StateMixing = (
+    ShortConv
+    | Mamba2
+    | Mamba
+    | ParallelMixers
+    | GatedDeltaNet
+    | KimiDeltaAttention
+    | LightningAttention
+    | GatedRecurrence
+)
 Mixing = Attention | LatentAttention | DifferentialAttention | StateMixing
 Part = Mixing | MLP | MoE
 _MIXERS: dict[type, Any] = {
@@ -60,6 +71,7 @@ _MIXERS: dict[type, Any] = {
     DifferentialAttentionSpec: DifferentialAttention,
     ShortConvSpec: ShortConv,
     GatedDeltaNetSpec: GatedDeltaNet,
+    GatedRecurrenceSpec: GatedRecurrence,
     KimiDeltaAttentionSpec: KimiDeltaAttention,
     LightningAttentionSpec: LightningAttention,
     Mamba2Spec: Mamba2,

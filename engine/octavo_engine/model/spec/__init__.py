@@ -35,6 +35,7 @@ from octavo_engine.model.spec.norms import GatedNormSpec, NormSpec, QKNormSpec
 from octavo_engine.model.spec.rope import RopeSpec
 from octavo_engine.model.spec.state_mixers import (
     GatedDeltaNetSpec,
+    GatedRecurrenceSpec,
     KimiDeltaAttentionSpec,
     LightningAttentionSpec,
     Mamba2Spec,
@@ -53,6 +54,7 @@ __all__ = [
     "FeedForward",
     "GatedDeltaNetSpec",
     "GatedNormSpec",
+    "GatedRecurrenceSpec",
     "HeadSpec",
     "HeadTransformSpec",
     "KimiDeltaAttentionSpec",

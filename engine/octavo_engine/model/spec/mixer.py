@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from octavo_engine.model.spec.attention import AttentionSpec, DifferentialAttentionSpec, LatentAttentionSpec
 from octavo_engine.model.spec.state_mixers import (
     GatedDeltaNetSpec,
+    GatedRecurrenceSpec,
     KimiDeltaAttentionSpec,
     LightningAttentionSpec,
     Mamba2Spec,
@@ -29,7 +30,13 @@ class ParallelMixersSpec:
 
 AttentionMixer = AttentionSpec | LatentAttentionSpec | DifferentialAttentionSpec
 StateMixer = (
-    ShortConvSpec | Mamba2Spec | MambaSpec | GatedDeltaNetSpec | KimiDeltaAttentionSpec | LightningAttentionSpec
+    ShortConvSpec
+    | Mamba2Spec
+    | MambaSpec
+    | GatedDeltaNetSpec
+    | KimiDeltaAttentionSpec
+    | LightningAttentionSpec
+    | GatedRecurrenceSpec
 )
 """Mixers that keep one state for a sequence instead of keys and values of its tokens."""
 Mixer = AttentionMixer | StateMixer | ParallelMixersSpec

@@ -193,3 +193,32 @@ class LightningAttentionSpec:
         """The state of a sequence, without layer numbers: one state in float32."""
         state = StateSpec(self.num_heads * self.head_dim**2, torch.float32)
         return KVGroupSpec("recurrent", (), 0, 0, states=(state,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedRecurrenceSpec:
+    """A real-gated linear recurrent unit (RG-LRU, arXiv 2402.19427), as RecurrentGemma has it.
+
+    One projection goes through an activation; another through a causal convolution and the recurrence, in which a
+    channel's state fades at a rate that the token chooses. Their product is projected.
+    """
+
+    num_heads: int
+    """Blocks of channels: a gate of a channel reads those of its block."""
+    head_dim: int
+    width: int
+    """Tokens that the convolution sees, the own included."""
+    activation: str
+    """Of the first projection."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Every block has what it needs by itself."""
+        return self.num_heads
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        channels = self.num_heads * self.head_dim
+        states = (StateSpec((self.width - 1) * channels), StateSpec(channels, torch.float32))
+        return KVGroupSpec("recurrent", (), 0, 0, states=states)
