@@ -18,6 +18,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.alternating_updates import TokenVectors
 from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.biased_attention import BiasedAttention
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.classifier import Classifier
 from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks
@@ -36,8 +37,7 @@ from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
 from octavo_engine.model.spec import AttentionMixer, ModelSpec, QueryScaling, RopeSpec
 
-
-Attending = Attention | LatentAttention | DifferentialAttention
+Attending = Attention | LatentAttention | DifferentialAttention | BiasedAttention
 
 
 class Decoder(nn.Module):

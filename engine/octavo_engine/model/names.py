@@ -121,6 +121,8 @@ class TensorNames:
     """The module; its tensors have the same names in all families."""
     adapters: str = "model.layers.{layer}.adapters"
     """The module with what a layer adds to the weights that it shares."""
+    block_gate: str = "model.layers.{layer}.shared_transformer.feed_forward.gate_up_proj"
+    block_up: str = "model.layers.{layer}.shared_transformer.feed_forward.gate_up_proj"
     block_output: str = "model.layers.{layer}.linear"
 
     gate: str = "model.layers.{layer}.mlp.gate_proj"
@@ -145,6 +147,9 @@ class TensorNames:
     """The modules that make further vectors of a token's first."""
     stream_unprojection: str = "model.altup_unembed_projections"
     """The projections that precede the merge of the vectors into one."""
+    mixer_stream: str = "model.layers.{layer}.input_residual"
+    """The whole name, of what the stream is multiplied with before the mixer's result is added."""
+    feed_forward_stream: str = "model.layers.{layer}.post_attention_residual"
     output_scale: str = "model.layers.{layer}.layer_scalar"
     """The whole name."""
     activation: str = "model.layers.{layer}.mlp.act_fn"

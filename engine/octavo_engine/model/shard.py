@@ -24,6 +24,7 @@ from octavo_engine.model.spec import (
     KimiDeltaAttentionSpec,
     LightningAttentionSpec,
     Mamba2Spec,
+    MambaHeadsSpec,
     MambaSpec,
     ModelSpec,
     ShortConvSpec,
@@ -37,6 +38,7 @@ HeadMixer = (
     | KimiDeltaAttentionSpec
     | LightningAttentionSpec
     | GatedRecurrenceSpec
+    | MambaHeadsSpec
 )
 """Mixers of heads, several of which share a key."""
 
@@ -121,7 +123,7 @@ class Shard:
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_kv_heads=len(self.kv_heads(mixer)))
             case Mamba2Spec():
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_groups=len(self.kv_heads(mixer)))
-            case LightningAttentionSpec() | KimiDeltaAttentionSpec() | GatedRecurrenceSpec():
+            case LightningAttentionSpec() | KimiDeltaAttentionSpec() | GatedRecurrenceSpec() | MambaHeadsSpec():
                 return replace(mixer, num_heads=len(self.heads(mixer)))
             case ShortConvSpec() | MambaSpec():
                 return replace(mixer, channels=len(self.intermediate(mixer.channels)))
@@ -166,7 +168,7 @@ def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
                 yield mixer.num_heads, "heads of linear attention"
             case GatedRecurrenceSpec() as mixer:
                 yield mixer.num_heads, "blocks of channels"
-            case Mamba2Spec() as mixer:
+            case Mamba2Spec() | MambaHeadsSpec() as mixer:
                 yield mixer.num_heads, "Mamba heads"
             case ShortConvSpec() | MambaSpec() as mixer:
                 yield mixer.channels, "channels of states"

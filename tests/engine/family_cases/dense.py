@@ -275,6 +275,8 @@ CASES = {
             "tie_word_embeddings": True,
         },
     ),
+    "doge": Case("Doge", {"rope_parameters": YARN}),
+    "doge-biases": Case("Doge", {**UNEVEN_BIASED, "head_dim": 10, "mlp_bias": True, "sliding_window": WINDOW}),
     "granite_swa": Case(
         "GraniteSWA",
         {

@@ -39,6 +39,24 @@ CASES = {
             "logits_soft_cap": 9.0,
         },
     ),
+    "zamba": Case("Zamba", {"num_hidden_layers": 6, "attn_layer_period": 2, "attn_layer_offset": 1}),
+    "zamba-heads": Case(
+        "Zamba",
+        {
+            **UNEVEN,
+            "num_hidden_layers": 4,
+            "layers_block_type": ["hybrid", "mamba", "hybrid", "mamba"],
+            "n_mamba_heads": 3,
+            "attention_head_dim": 12,
+            "mamba_d_state": 5,
+            "mamba_d_conv": 3,
+            "mamba_dt_rank": 7,
+            "mamba_proj_bias": True,
+            "mamba_conv_bias": False,
+            "hidden_mamba_act": "gelu",
+            "tie_word_embeddings": False,
+        },
+    ),
     "zamba2": Case(
         "Zamba2",
         {

@@ -18,6 +18,7 @@ from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
 from octavo_engine.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from octavo_engine.model.families.diffllama import DIFFLLAMA
+from octavo_engine.model.families.doge import DOGE
 from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.exaone4 import EXAONE4
@@ -96,6 +97,7 @@ from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
 from octavo_engine.model.families.stablelm import STABLELM
 from octavo_engine.model.families.starcoder2 import STARCODER2
 from octavo_engine.model.families.without_head import family_without_head
+from octavo_engine.model.families.zamba import ZAMBA
 from octavo_engine.model.families.zamba2 import ZAMBA2
 
 _ALL = (
@@ -191,6 +193,7 @@ _ALL = (
     MAMBA,
     FALCON_MAMBA,
     MAMBA2,
+    ZAMBA,
     ZAMBA2,
     RECURRENT_GEMMA,
     QWEN3_NEXT,
@@ -203,6 +206,7 @@ _ALL = (
     GPT_NEOX_JAPANESE,
     CTRL,
     DIFFLLAMA,
+    DOGE,
     FALCON,
     OPT,
     XGLM,

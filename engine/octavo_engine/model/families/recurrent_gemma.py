@@ -10,7 +10,7 @@ from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.state_space import NO_LENGTH
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
-from octavo_engine.model.spec import AttentionSpec, GatedRecurrenceSpec, HeadSpec, LayerSpec, ModelSpec
+from octavo_engine.model.spec import AttentionSpec, GatedRecurrenceSpec, HeadSpec, LayerSpec, Mixer, ModelSpec
 
 _BLOCK = "model.layers.{layer}.temporal_block"
 _MLP = "model.layers.{layer}.mlp_block"
@@ -34,7 +34,7 @@ def _read(fields: Fields) -> ModelSpec:
     norm, act = reading.rms_norm(fields, weight_offset=1.0), reading.activation(fields, "hidden_activation")
     kinds, count = _kinds(fields), reading.num_layers(fields)
     width = reading.intermediate_size(fields) // 2
-    mixers = {True: _attention(fields), False: _recurrence(fields, act)}
+    mixers: dict[bool, Mixer] = {True: _attention(fields), False: _recurrence(fields, act)}
     layers = tuple(
         LayerSpec(
             mixer=mixers[kinds[layer % len(kinds)] == "attention"],

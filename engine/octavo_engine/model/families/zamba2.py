@@ -4,6 +4,8 @@ embeddings are tied."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from octavo_engine.model.families import reading, zamba2_names
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.rope import rope
@@ -24,7 +26,11 @@ _HYBRIDS = (*range(6, 43, 6), 47, 51)
 
 
 def _read(fields: Fields) -> ModelSpec:
-    norm, hybrids, turns = reading.rms_norm(fields), _hybrids(fields), fields.integer("num_mem_blocks", 1, 4096)
+    norm, hybrids, turns = (
+        reading.rms_norm(fields),
+        hybrid_layers(fields, _HYBRIDS.__contains__),
+        fields.integer("num_mem_blocks", 1, 4096),
+    )
     bias = fields.boolean("add_bias_linear", False)
     mixer = mamba2(
         fields,
@@ -71,12 +77,12 @@ def _attention(fields: Fields) -> AttentionSpec:
     )
 
 
-def _hybrids(fields: Fields) -> list[int]:
-    """The layers with a block before their mixer."""
+def hybrid_layers(fields: Fields, default: Callable[[int], bool]) -> list[int]:
+    """The layers with a block before their mixer; by `default` where no field names them."""
     kinds, count = fields.values.get("layers_block_type"), reading.num_layers(fields)
     known = {"hybrid", "mamba", "linear_attention"}
     if kinds is None:
-        return [layer for layer in _HYBRIDS if layer < count]
+        return [layer for layer in range(count) if default(layer)]
     if not isinstance(kinds, list) or len(kinds) != count or set(map(str, kinds)) - known:
         raise fields.wrong("layers_block_type", kinds, f"is not {count} times mamba, linear_attention or hybrid")
     hybrids = [layer for layer, kind in enumerate(kinds) if kind == "hybrid"]

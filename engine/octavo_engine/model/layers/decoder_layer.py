@@ -15,6 +15,7 @@ from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
 from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.biased_attention import BiasedAttention
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.layers.gated_recurrence import GatedRecurrence
@@ -24,6 +25,7 @@ from octavo_engine.model.layers.laurel import Laurel
 from octavo_engine.model.layers.lightning_attention import LightningAttention
 from octavo_engine.model.layers.mamba import Mamba
 from octavo_engine.model.layers.mamba2 import Mamba2
+from octavo_engine.model.layers.mamba_heads import MambaHeads
 from octavo_engine.model.layers.mlp import MLP
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import Norm
@@ -33,8 +35,10 @@ from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import Carrying, LayerStream, ResidualStream, ResidualSum, summed
 from octavo_engine.model.layers.shared_block import SharedBlock
 from octavo_engine.model.layers.short_conv import ShortConv
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.spec import (
     AttentionSpec,
+    BiasedAttentionSpec,
     DifferentialAttentionSpec,
     GatedDeltaNetSpec,
     GatedRecurrenceSpec,
@@ -43,6 +47,7 @@ from octavo_engine.model.spec import (
     LayerSpec,
     LightningAttentionSpec,
     Mamba2Spec,
+    MambaHeadsSpec,
     MambaSpec,
     MLPSpec,
     MoESpec,
@@ -57,17 +62,19 @@ StateMixing = (
     ShortConv
     | Mamba2
     | Mamba
+    | MambaHeads
     | ParallelMixers
     | GatedDeltaNet
     | KimiDeltaAttention
     | LightningAttention
     | GatedRecurrence
 )
-Mixing = Attention | LatentAttention | DifferentialAttention | StateMixing
+Mixing = Attention | LatentAttention | DifferentialAttention | BiasedAttention | StateMixing
 Part = Mixing | MLP | MoE
 _MIXERS: dict[type, Any] = {
     AttentionSpec: Attention,
     LatentAttentionSpec: LatentAttention,
+    BiasedAttentionSpec: BiasedAttention,
     DifferentialAttentionSpec: DifferentialAttention,
     ShortConvSpec: ShortConv,
     GatedDeltaNetSpec: GatedDeltaNet,
@@ -76,6 +83,7 @@ _MIXERS: dict[type, Any] = {
     LightningAttentionSpec: LightningAttention,
     Mamba2Spec: Mamba2,
     MambaSpec: Mamba,
+    MambaHeadsSpec: MambaHeads,
     ParallelMixersSpec: ParallelMixers,
 }
 """Build the module that computes a spec's mixer."""
@@ -111,6 +119,10 @@ class DecoderLayer(nn.Module):
         laurel, updates = spec.laurel, spec.alternating_updates
         self.laurel = None if laurel is None else Laurel(laurel, hidden_size, layer, options)
         self.updates = None if updates is None else AlternatingUpdates(updates, hidden_size, layer, options)
+        self.stream_weights = (
+            parameter(2, hidden_size, dtype=options.dtype, device=options.device) if spec.stream_weights else None
+        )
+        """Of the stream before the mixer's and before the feed-forward's result is added."""
         scale = torch.empty(1, dtype=options.dtype, device=options.device) if spec.output_scale else None
         self.register_buffer("output_scale", scale, persistent=False)
 
@@ -192,6 +204,7 @@ class DecoderLayer(nn.Module):
             normed = _before(self.before_mixer, ResidualSum(self.block(x, rope, attention), x), self.mixer)[0]
         else:
             normed, x = self._read(self.before_mixer, stream, self.mixer, self.spec.norms.stream_scales[0])
+            x = x if self.stream_weights is None else x * self.stream_weights[0]
         stream = self._added(
             self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
         )
@@ -200,6 +213,7 @@ class DecoderLayer(nn.Module):
     def _fed(self, normed: Tensor | Quantized, x: Tensor) -> ResidualStream:
         """x with the feed-forward's result, of what is read of it, added."""
         feed_forward = cast("MLP | MoE", self.feed_forward)
+        x = x if self.stream_weights is None else x * self.stream_weights[1]
         return self._added(feed_forward(normed, self._residual(self.after_feed_forward, x)), self.after_feed_forward, x)
 
     def _normalised_after(self, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
@@ -282,6 +296,9 @@ class DecoderLayer(nn.Module):
             yield from self.laurel.tensors()
         if self.updates is not None:
             yield from self.updates.tensors()
+        if self.stream_weights is not None:
+            for role, weights in zip(("mixer_stream", "feed_forward_stream"), self.stream_weights, strict=True):
+                yield plain(self.options.names.of_layer(role, self.layer), weights, unsharded(self.hidden_size))
         if self.output_scale is not None:
             yield plain(self.options.names.of_layer("output_scale", self.layer), self.output_scale, unsharded(1))
 
@@ -298,7 +315,7 @@ class DecoderLayer(nn.Module):
         parts = [part.step_bytes() for part in every if part is not None]
         beside = 0 if self.updates is None else self.updates.step_bytes()
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
-        apart |= self.spec.norms.stream_scales != (1, 1)
+        apart |= self.spec.norms.stream_scales != (1, 1) or self.spec.stream_weights
         beside += 2 * hidden * size  # what a shortcut carries
         return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
 

@@ -76,8 +76,8 @@ class DifferentialAttention(nn.Module):
 
     def _share(self) -> Tensor:
         """What the second half is multiplied with, one number."""
-        first, second = (self.shares[::2] * self.shares[1::2]).sum(-1, dtype=torch.float32).exp().to(self.shares.dtype)
-        return first - second + self.spec.share
+        products = (self.shares[::2] * self.shares[1::2]).sum(-1, dtype=torch.float32).exp().to(self.shares.dtype)
+        return products[0] - products[1] + self.spec.share
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""

@@ -93,8 +93,8 @@ def _names_in_block(options: LayerOptions, layer: int) -> LayerOptions:
         key=f"{attention}.k_proj",
         value=f"{attention}.v_proj",
         output=f"{attention}.o_proj",
-        gate=f"{mlp}.gate_up_proj",
-        up=f"{mlp}.gate_up_proj",
+        gate=options.names.of_layer("block_gate", layer),
+        up=options.names.of_layer("block_up", layer),
         down=f"{mlp}.down_proj",
     )
     return replace(options, names=names)

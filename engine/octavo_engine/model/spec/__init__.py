@@ -7,6 +7,7 @@ never a question after the family's name.
 from octavo_engine.model.spec.attention import (
     ALiBiSpec,
     AttentionSpec,
+    BiasedAttentionSpec,
     DifferentialAttentionSpec,
     LatentAttentionSpec,
     OutputGateSpec,
@@ -39,6 +40,7 @@ from octavo_engine.model.spec.state_mixers import (
     KimiDeltaAttentionSpec,
     LightningAttentionSpec,
     Mamba2Spec,
+    MambaHeadsSpec,
     MambaSpec,
     ShortConvSpec,
 )
@@ -48,6 +50,7 @@ __all__ = [
     "AlternatingUpdatesSpec",
     "AttentionMixer",
     "AttentionSpec",
+    "BiasedAttentionSpec",
     "ClassifierSpec",
     "DifferentialAttentionSpec",
     "ExpertGroups",
@@ -65,6 +68,7 @@ __all__ = [
     "LightningAttentionSpec",
     "MLPSpec",
     "Mamba2Spec",
+    "MambaHeadsSpec",
     "MambaSpec",
     "Mixer",
     "MoESpec",

@@ -209,3 +209,49 @@ class DifferentialAttentionSpec:
     @property
     def kv_of_layer(self) -> None:
         """Each layer has a cache of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BiasedAttentionSpec:
+    """Attention whose scores grow by a number that a key's token has for each KV head, made of its values (Doge).
+
+    The number is cached as one more of the key, which a query multiplies with one.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    size: int
+    """Of a head's query, key and value."""
+    scale: float
+    """Scores are query times key times this."""
+    rope: RopeSpec | None
+    norm: NormSpec
+    """Of each head of query and key."""
+    window: int | None = None
+    """Tokens that a query sees, its own included; None: all."""
+    bias: bool = False
+    """Of all projections."""
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers that are cached of a head: the key's and one more, and zeros, as kernels like even sizes."""
+        return self.size + 16
+
+    @property
+    def rope_size(self) -> int:
+        """What is rotated of a head."""
+        return self.size
+
+    @property
+    def query_scaling(self) -> None:
+        """Queries do not grow with their position."""
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps in the KV cache, without layers."""
+        kind = "full" if self.window is None else "sliding"
+        return KVGroupSpec(kind, (), self.num_kv_heads, self.head_dim, self.window)
+
+    @property
+    def kv_of_layer(self) -> None:
+        """Each layer has a cache of its own."""

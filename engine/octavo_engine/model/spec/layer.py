@@ -108,6 +108,8 @@ class LayerSpec:
     """The same in all layers; None: the residual stream is one vector for each token."""
     output_scale: bool = False
     """Whether the layer's result is multiplied with a number that the checkpoint has for it."""
+    stream_weights: bool = False
+    """Whether the stream is multiplied with a vector before each part's result is added (Doge)."""
     residual_scale: float = 1.0
     """What both parts are multiplied with before they are added."""
 

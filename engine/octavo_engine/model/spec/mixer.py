@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo_engine.model.spec.attention import AttentionSpec, DifferentialAttentionSpec, LatentAttentionSpec
+from octavo_engine.model.spec.attention import (
+    AttentionSpec,
+    BiasedAttentionSpec,
+    DifferentialAttentionSpec,
+    LatentAttentionSpec,
+)
 from octavo_engine.model.spec.state_mixers import (
     GatedDeltaNetSpec,
     GatedRecurrenceSpec,
     KimiDeltaAttentionSpec,
     LightningAttentionSpec,
     Mamba2Spec,
+    MambaHeadsSpec,
     MambaSpec,
     ShortConvSpec,
 )
@@ -28,11 +34,12 @@ class ParallelMixersSpec:
     """Factors of the two results, attention's first."""
 
 
-AttentionMixer = AttentionSpec | LatentAttentionSpec | DifferentialAttentionSpec
+AttentionMixer = AttentionSpec | LatentAttentionSpec | DifferentialAttentionSpec | BiasedAttentionSpec
 StateMixer = (
     ShortConvSpec
     | Mamba2Spec
     | MambaSpec
+    | MambaHeadsSpec
     | GatedDeltaNetSpec
     | KimiDeltaAttentionSpec
     | LightningAttentionSpec

@@ -103,6 +103,36 @@ class MambaSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MambaHeadsSpec:
+    """Mamba in several heads (Zamba, arXiv 2405.16712): each selects by projections of its own channels alone."""
+
+    num_heads: int
+    head_dim: int
+    """Channels of each."""
+    state: int
+    width: int
+    """Tokens that the convolution sees, the own included."""
+    step_rank: int
+    activation: str
+    """After the convolution."""
+    conv_bias: bool
+    bias: bool
+    """Of the first projection and of the last."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Every head has what it needs by itself."""
+        return self.num_heads
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        channels = self.num_heads * self.head_dim
+        states = (StateSpec((self.width - 1) * channels), StateSpec(self.state * channels, torch.float32))
+        return KVGroupSpec("recurrent", (), 0, 0, states=states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatedDeltaNetSpec:
     """Linear attention whose state is corrected towards each token's value by the gated delta rule (arXiv 2412.06464).
 
