@@ -42,8 +42,14 @@ DISTIL: dict[str, Any] = {
 }
 MODERN = {**SIZES, "local_attention": 16, "global_attn_every_n_layers": 2, "cls_token_id": 0, "sep_token_id": 2}
 MODERN |= {"bos_token_id": 0, "eos_token_id": 2}
+ROTATING = {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
 CASES: dict[str, dict[str, Any]] = {
     "Bert": SIZES,
+    "Ernie": {**SIZES, "hidden_act": "relu"},
+    "Electra": {**SIZES, "embedding_size": 64},
+    "Gte": {**ROTATING, "type_vocab_size": 0},
+    "NomicBert": ROTATING,
+    "EuroBert": {**ROTATING, "num_key_value_heads": 2, "attention_bias": True, "classifier_pooling": "bos"},
     "Roberta": {**SIZES, "type_vocab_size": 1},
     "XLMRoberta": {**SIZES, "type_vocab_size": 1, "hidden_act": "gelu_new"},
     "Camembert": SIZES,

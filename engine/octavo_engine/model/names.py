@@ -129,6 +129,8 @@ class TensorNames:
     up: str = "model.layers.{layer}.mlp.up_proj"
     """For a feed-forward without a gate, its only projection to the intermediate size."""
     down: str = "model.layers.{layer}.mlp.down_proj"
+    gate_up_layout: QKVLayout | None = None
+    """Where gate and up share a name; None: the gate's rows come first."""
     output_norm: str = "model.layers.{layer}.self_attn.attn_sub_norm"
     inner_norm: str = "model.layers.{layer}.mlp.ffn_sub_norm"
     output_gate: str = "model.layers.{layer}.self_attn.gate_proj"

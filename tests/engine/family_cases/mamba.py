@@ -39,7 +39,7 @@ CASES = {
             "logits_soft_cap": 9.0,
         },
     ),
-    "zamba": Case("Zamba", {"num_hidden_layers": 6, "attn_layer_period": 2, "attn_layer_offset": 1}),
+    "zamba": Case("Zamba", {"num_hidden_layers": 6, "attn_layer_period": 2, "attn_layer_offset": 1}, std=0.12),
     "zamba-heads": Case(
         "Zamba",
         {
@@ -56,6 +56,7 @@ CASES = {
             "hidden_mamba_act": "gelu",
             "tie_word_embeddings": False,
         },
+        std=0.15,
     ),
     "zamba2": Case(
         "Zamba2",

@@ -21,6 +21,7 @@ from octavo_engine.model.families.diffllama import DIFFLLAMA
 from octavo_engine.model.families.doge import DOGE
 from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
+from octavo_engine.model.families.eurobert import EUROBERT_FAMILIES
 from octavo_engine.model.families.exaone4 import EXAONE4
 from octavo_engine.model.families.exaone_moe import EXAONE_MOE
 from octavo_engine.model.families.fairseq import BIOGPT, XGLM
@@ -45,6 +46,7 @@ from octavo_engine.model.families.gptj import CODEGEN, GPTJ
 from octavo_engine.model.families.granite import GRANITE, GRANITE_SWA
 from octavo_engine.model.families.granite_hybrid import GRANITE_HYBRID
 from octavo_engine.model.families.granite_moe import GRANITE_MOE, GRANITE_MOE_SHARED, GRANITE_MOE_SWA
+from octavo_engine.model.families.gte import GTE_FAMILIES
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hy_v3 import HY_V3
@@ -74,6 +76,7 @@ from octavo_engine.model.families.modernbert_decoder import MODERNBERT_DECODER
 from octavo_engine.model.families.mpt import MPT
 from octavo_engine.model.families.nanochat import NANOCHAT
 from octavo_engine.model.families.nemotron_h import NEMOTRON_H
+from octavo_engine.model.families.nomic_bert import NOMIC_BERT_FAMILIES
 from octavo_engine.model.families.olmo import OLMO
 from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.olmo3 import OLMO3
@@ -226,6 +229,9 @@ _ALL = (
     MINICPM3,
     YOUTU,
     *BERT_FAMILIES,
+    *GTE_FAMILIES,
+    *NOMIC_BERT_FAMILIES,
+    *EUROBERT_FAMILIES,
     *MODERNBERT_FAMILIES,
 )
 

@@ -48,7 +48,12 @@ class MLP(nn.Module):
         parts = (inner, inner) if spec.gated else (inner,)
         self.inner = inner
         self.gate_up = Linear(
-            hidden, parts, bias=spec.bias, options=options, method=options.method_of(*self.names[:-1])
+            hidden,
+            parts,
+            bias=spec.bias,
+            options=options,
+            method=options.method_of(*self.names[:-1]),
+            layout=options.names.gate_up_layout,
         )
         rank = spec.adapter_rank
         self.adapters = None if rank is None else LowRank(hidden, (parts,), rank, options)

@@ -1,0 +1,109 @@
+"""What encoders in BERT's manner read alike: norms after each part, no cache, and three forms of a checkpoint, the
+encoder alone, with the head that guesses masked tokens, which is not read, and with one that classifies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.families.classes import classifier
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import StoredNames, TensorNames
+from octavo_engine.model.spec import (
+    AttentionSpec,
+    ClassifierSpec,
+    HeadTransformSpec,
+    LayerNorms,
+    LayerSpec,
+    MLPSpec,
+    ModelSpec,
+    PositionSpec,
+)
+
+_UNREAD = ("embeddings.position_ids", "cls.", "lm_head.", "vocab_", "qa_outputs.", "discriminator_predictions.")
+"""Numbers of positions, and heads that guess masked tokens or which tokens are guessed."""
+_OLD = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderKind:
+    """By what such encoders differ."""
+
+    prefixes: tuple[str, ...]
+    """Before the names of the encoder's tensors where it is a part of a model with a head."""
+    names: TensorNames
+    parts: Callable[[Fields], tuple[AttentionSpec, MLPSpec]]
+    """The attention and the feed-forward of every layer."""
+    first_position: Callable[[Fields], int] | None = lambda _: 0
+    """The row of the first token's position; None: there is no table of positions."""
+    head: tuple[str, str] = ("pooler.dense", "classifier")
+    """The linear and the product of the head that classifies."""
+    activation: str = "tanh"
+    """Between them."""
+
+
+def encoder_families(kind: EncoderKind, stem: str, model_type: str, **values: Any) -> tuple[Family, ...]:
+    """All three forms of the classes whose names begin with `stem`."""
+    return tuple(
+        Family(
+            architecture=f"{stem}{ending}",
+            model_type=model_type,
+            read=partial(_read, kind, f"{stem}{ending}"),
+            **values,
+        )
+        for ending in ("Model", "ForMaskedLM", "ForSequenceClassification")
+    )
+
+
+def _read(kind: EncoderKind, architecture: str, fields: Fields) -> ModelSpec:
+    reading.refuse_if_true(fields, "is_decoder", "add_cross_attention")
+    mixer, mlp = kind.parts(fields)
+    norm = reading.layer_norm(fields, bias=True)
+    layer = LayerSpec(
+        mixer=mixer,
+        feed_forward=mlp,
+        norms=LayerNorms(after_mixer=norm, after_feed_forward=norm, after_adding=True),
+    )
+    spec = reading.model(
+        fields,
+        architecture,
+        reading.repeated(fields, layer),
+        norm=None,
+        head=None,
+        classifier=_classifier(kind, fields) if _classifies(architecture) else None,
+        embedding_norm=norm,
+        token_types=fields.integer("type_vocab_size", 0, 1 << 16),
+        names=replace(kind.names, classifier_dense=kind.head[0], classifier=kind.head[1]),
+        stored_names=_stored_names(kind, architecture),
+    )
+    return spec if kind.first_position is None else _with_positions(spec, kind.first_position(fields), fields)
+
+
+def _with_positions(spec: ModelSpec, first: int, fields: Fields) -> ModelSpec:
+    """`spec` with a table of positions, whose rows before `first` stand for none."""
+    if spec.max_position <= first:
+        raise fields.wrong("max_position_embeddings", spec.max_position, f"leaves no row behind the first {first}")
+    positions = PositionSpec(offset=first, uncounted=first - 1 if first else None)
+    return replace(spec, positions=positions, max_position=spec.max_position - first)
+
+
+def _classifies(architecture: str) -> bool:
+    return architecture.endswith("ForSequenceClassification")
+
+
+def _classifier(kind: EncoderKind, fields: Fields) -> ClassifierSpec:
+    transform = HeadTransformSpec(bias=True, activation=kind.activation, norm=None)
+    return classifier(fields, pooling="cls", bias=True, transform=transform)
+
+
+def _stored_names(kind: EncoderKind, architecture: str) -> StoredNames:
+    """A pooler is read where it belongs to the head: what is pooled here is another vector."""
+    heads: tuple[str, ...] = ("pooler.", "classifier.", "pre_classifier.")
+    if _classifies(architecture):  # old files of RoBERTa have a pooler that nothing reads
+        heads = () if kind.head[0].startswith("pooler.") else ("pooler.",)
+    renamed = tuple((prefix, "") for prefix in kind.prefixes)
+    return StoredNames(renamed=renamed, endings=_OLD, ignored=(*_UNREAD, *heads))
