@@ -15,6 +15,7 @@ from octavo_engine.model.spec import ModelSpec
 _SMALL = {
     "vocab_size": 1 << 20,
     "hidden_size": 256,
+    "embedding_size": 256,
     "intermediate_size": 128,
     "moe_intermediate_size": 32,
     "num_hidden_layers": 8,
