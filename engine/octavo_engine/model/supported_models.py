@@ -16,6 +16,7 @@ _SMALL = {
     "vocab_size": 1 << 20,
     "hidden_size": 256,
     "embedding_size": 256,
+    "classifier_pooling": "mean",
     "intermediate_size": 128,
     "moe_intermediate_size": 32,
     "num_hidden_layers": 8,

@@ -42,7 +42,7 @@ _UNSUPPORTED = (
 
 def _parts(fields: Fields) -> tuple[AttentionSpec, MLPSpec]:
     reading.refuse_if_true(fields, *_UNSUPPORTED)
-    for name in ("rotary_scaling_factor", "rotary_emb_scale_base", "num_experts"):
+    for name in ("rotary_scaling_factor", "rotary_emb_scale_base", "moe_every_n_layers"):
         if fields.has(name) and fields.values[name]:
             raise fields.wrong(name, fields.values[name], "is not supported, only null")
     act = "silu" if fields.text("hidden_act") == "swiglu" else None
