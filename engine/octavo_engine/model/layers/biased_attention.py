@@ -12,7 +12,7 @@ from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
@@ -79,7 +79,7 @@ class BiasedAttention(nn.Module):
         return torch.exp(self.factors * F.softplus(numbers))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names = self.options.names
         module = names.of_layer("attention", self.layer)
         yield from self.qkv.tensors(*(names.of_layer(role, self.layer) for role in _ROLES))

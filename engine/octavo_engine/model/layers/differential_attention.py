@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
@@ -80,7 +80,7 @@ class DifferentialAttention(nn.Module):
         return products[0] - products[1] + self.spec.share
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names = self.options.names
         roles = ("query", "query", "key", "key", "value", "value")
         yield from self.qkv.tensors(*(names.of_layer(role, self.layer) for role in roles))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.states import StateStep
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.causal_conv import causal_conv
@@ -91,7 +91,7 @@ class GatedRecurrence(nn.Module):
         return linear_scan(values.float(), torch.exp(logs).float(), states, step)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         name = self.name
         yield from self.input.tensors(*self._inputs)
         yield plain(f"{name}.conv_1d.weight", self.conv, self.channels)

@@ -15,9 +15,9 @@ from octavo_engine.attention.states import StateStep
 def linear_scan(values: Tensor, gates: Tensor, states: Tensor, step: StateStep) -> Tensor:
     """The states after each token, float32 [T, C], of values and gates [T, C] in float32, which are overwritten.
 
-    `states` [places, C] hold each sequence's last one and are written in place.
+    `states` [slots, C] hold each sequence's last one and are written in place.
     """
-    past = states[step.places].masked_fill_(step.fresh[:, None], 0)
+    past = states[step.slots].masked_fill_(step.fresh[:, None], 0)
     firsts = first_tokens(step)
     values[firsts] += gates[firsts] * past
     gates[firsts] = 0  # nothing before them counts any more
@@ -27,7 +27,7 @@ def linear_scan(values: Tensor, gates: Tensor, states: Tensor, step: StateStep) 
         values[reach:] += earlier
         gates = torch.cat((gates[:reach], gates[reach:] * gates[:-reach]))
         reach *= 2
-    states[step.places] = values[step.ends - 1]
+    states[step.slots] = values[step.ends - 1]
     return values
 
 
