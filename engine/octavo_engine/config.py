@@ -134,15 +134,19 @@ class EngineConfig:
     )
     block_size: int = setting(16, "int", "tokens in one block of the KV cache", choices=(16, 32, 64, 128))
     gpu_memory_utilization: float = setting(
-        0.90, "float", "share of the device's memory that the engine may take", minimum=0.05, maximum=1.0
+        0.90, "float", "share of the device's memory that the engine may use", minimum=0.05, maximum=1.0
     )
     kv_cache_memory: int | None = setting(
-        None, "size", "size of the KV cache; default: what --gpu-memory-utilization leaves", minimum=1, metavar="SIZE"
+        None,
+        "size",
+        "size of the KV cache; default: the rest of --gpu-memory-utilization after weights and activations",
+        minimum=1,
+        metavar="SIZE",
     )
     num_kv_blocks: int | None = setting(
         None,
         "int",
-        "number of KV blocks, instead of a computed one; layers with a sliding window may have fewer",
+        "number of KV blocks, instead of the computed number; layers with a sliding window may have fewer",
         minimum=2,
         maximum=1 << 31,
     )
@@ -158,7 +162,7 @@ class EngineConfig:
         "str",
         "fp8, int8 and int4 quantize the linear layers' weights while they are loaded; a checkpoint that is quantized "
         "already needs no flag, and takes its own scheme's name alone; gguf keeps the blocks of a .gguf file in memory "
-        "as they are, which are dequantized while loading else",
+        "as they are (by default they are dequantized while loading)",
         choices=(*ONLINE_SCHEMES, "awq", "gptq", GGUF),
     )
     enforce_eager: bool = setting(
@@ -169,23 +173,24 @@ class EngineConfig:
     enable_prefix_caching: bool = setting(
         True, "bool", "keep the KV cache of finished prompts for requests that begin alike"
     )
-    prefix_cache_policy: str = setting("lru", "str", "which cached blocks go first", choices=tuple(POLICIES))
+    prefix_cache_policy: str = setting("lru", "str", "which cached blocks are evicted first", choices=tuple(POLICIES))
     prefix_cache_ttl: float | None = setting(
-        None, "float", "seconds after which an unused cached block goes", minimum=0
+        None, "float", "seconds after which an unused cached block is evicted", minimum=0
     )
     scheduling_policy: str = setting("fcfs", "str", "which waiting request comes first", choices=("fcfs", "priority"))
     target_ttft_p90: float | None = setting(
         None,
         "float",
-        "seconds to the first token that nine of ten requests should keep; raises again what --target-itl-p90 lowered "
-        "as far as that allows, and reports when it is missed; alone it only reports, as nothing is lowered then",
+        "target in seconds for the 90th percentile of the time to the first token; where it is missed, limits that "
+        "--target-itl-p90 lowered are raised again, as far as that allows; alone it is only reported",
         minimum=0.001,
         maximum=3600,
     )
     target_itl_p90: float | None = setting(
         None,
         "float",
-        "seconds between tokens that nine of ten should keep; lowers a step's prefill tokens and how many run at once",
+        "target in seconds for the 90th percentile of the time between tokens; lowers a step's prefill tokens and "
+        "how many requests run at once",
         minimum=0.001,
         maximum=3600,
     )
@@ -203,12 +208,12 @@ class EngineConfig:
     max_loras: int = setting(
         1,
         "int",
-        "most different adapters in one step: memory is kept for so many on the device",
+        "most different adapters in one step; the device has memory for so many",
         minimum=1,
         maximum=256,
     )
     max_lora_rank: int = setting(
-        16, "int", "largest rank of an adapter, for which memory is kept", minimum=1, maximum=256
+        16, "int", "largest rank of an adapter; memory is reserved for it", minimum=1, maximum=256
     )
     max_cpu_loras: int | None = setting(
         None,
@@ -220,24 +225,24 @@ class EngineConfig:
     speculative_config: str | None = setting(
         None,
         "str",
-        "propose draft tokens, of which a step computes several: what followed the same tokens before, as in "
+        "propose draft tokens and verify several in one step; ngram proposes what followed the same tokens before: "
         '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}',
         metavar="JSON",
     )
     generation_config: str = setting(
         "auto",
         "str",
-        "what temperature, top_p, top_k, min_p and repetition_penalty are if a request does not say: auto takes the "
+        "default temperature, top_p, top_k, min_p and repetition_penalty of requests: auto takes the "
         "model's generation_config.json, vllm neutral values",
         choices=("auto", "vllm"),
     )
     attention_backend: str = setting(
         "auto",
         "str",
-        "who computes attention; auto takes what is the quickest on this GPU for this model",
+        "implementation of attention; auto takes the fastest one on this GPU for this model",
         choices=("auto", *BACKENDS),
     )
-    seed: int = setting(0, "int", "seed of requests that bring none", minimum=0, maximum=(1 << 63) - 1)
+    seed: int = setting(0, "int", "seed of requests that set none", minimum=0, maximum=(1 << 63) - 1)
     watchdog_timeout: float = setting(
         30.0,
         "float",
@@ -340,7 +345,7 @@ class ServerConfig:
     allowed_headers: list[str] = setting(
         ["*"], "str", "headers that such pages may send, or *; also as JSON", metavar="HEADER", repeated=True
     )
-    allow_credentials: bool = setting(False, "bool", "let such pages send cookies, which nothing here reads")
+    allow_credentials: bool = setting(False, "bool", "let such pages send cookies; this server reads none")
     lora_modules_file: Path | None = setting(
         None,
         "path",
@@ -350,7 +355,7 @@ class ServerConfig:
     tool_call_parser: str = setting(
         "auto",
         "str",
-        "how the model writes calls of tools; auto: as its chat template says",
+        "format in which the model writes tool calls; auto: as its chat template shows",
         choices=("auto", *FORMATS),
     )
     max_queued_requests: int = setting(
@@ -359,7 +364,7 @@ class ServerConfig:
     max_queue_seconds: float = setting(
         30.0,
         "float",
-        "longest expected wait in the queue; what would wait longer is answered 503 at once",
+        "longest expected wait in the queue; requests that would wait longer are answered 503 at once",
         minimum=0.1,
         maximum=86_400,
     )
@@ -383,12 +388,12 @@ class ServerConfig:
     request_timeout: float = setting(
         600.0,
         "float",
-        "seconds a request may take, its wait included; requests may ask for less",
+        "seconds that a request may take, including its wait; a request may set less",
         minimum=0.001,
         maximum=86_400,
     )
     drain_timeout: float = setting(
-        120.0, "float", "seconds that running answers get after SIGTERM", minimum=0, maximum=86_400
+        120.0, "float", "seconds that running answers have to finish after SIGTERM", minimum=0, maximum=86_400
     )
     max_request_bytes: int = setting(
         8 << 20, "size", "largest request body", minimum=1024, maximum=1 << 30, metavar="SIZE"
@@ -407,10 +412,10 @@ class ServerConfig:
     otlp_traces_endpoint: str | None = setting(
         None,
         "str",
-        "where to send spans of requests: a collector's URL of OTLP over HTTP; without it there are none",
+        "where to send spans of requests: a collector's URL of OTLP over HTTP; without it no spans are sent",
         metavar="URL",
     )
-    log_format: str = setting("text", "str", "shape of log lines", choices=("text", "json"))
+    log_format: str = setting("text", "str", "format of log lines", choices=("text", "json"))
 
     def __post_init__(self) -> None:
         _check_ranges(self)
