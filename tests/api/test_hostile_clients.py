@@ -26,9 +26,12 @@ from octavo_engine.server import acceptor, connection, serving, text_pool
 from octavo_engine.server.access_log import AccessLog
 from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.bytes_in_use import BytesInUse
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.fair_turns import FairTurns
+from octavo_engine.server.middleware import BEGUN_AT_ONCE, Turns
 from octavo_engine.server.openai.answering import off_the_loop_if_large
 from octavo_engine.server.openai.sse import EventStream
+from octavo_engine.server.prepared import JSONAnswer, encode
 from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.repeated_warnings import RepeatedWarnings, limit_warnings_of_connections
 from octavo_engine.server.sequence import SequenceOutput
@@ -124,6 +127,44 @@ async def test_keys_take_turns_and_none_takes_everything() -> None:
     turns.release("a", first)
     await asyncio.gather(*waiting)
     assert order == ["b0", "b1", "b2", "a0", "a1", "a2"]
+
+
+async def test_a_key_whose_request_ended_a_worker_gets_no_other_before_there_is_one_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Requests of one key that each end a worker would otherwise end all of them before the first is replaced."""
+    starting, loaded = [False], asyncio.Event()
+
+    class Fake:
+        def __init__(self, *_: object) -> None:
+            self.first = not starting[0]
+
+        async def start(self) -> None:
+            if not self.first:
+                await loaded.wait()
+
+        async def run(self, task: bytes) -> bytes:
+            if b"bomb" in task:
+                raise text_pool.WorkerDiedError
+            return encode(JSONAnswer(b"{}", None))
+
+        def kill(self) -> int:
+            return -9
+
+        close = kill
+
+    monkeypatch.setattr(text_pool, "Worker", Fake)
+    pool = text_pool.TextPool(lambda: True, 2)
+    await pool.start(Mock())
+    starting[0] = True
+    ended = [asyncio.create_task(pool.prepare("rude", "x", None, b"bomb")) for _ in range(3)]  # type: ignore[arg-type]
+    await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    other = asyncio.wait_for(pool.prepare("other", "x", None, b"fine"), PATIENCE)  # type: ignore[arg-type]
+    assert isinstance(await other, JSONAnswer)
+    assert sum(each.done() for each in ended) == 1
+    loaded.set()
+    assert [type(each) for each in await asyncio.gather(*ended, return_exceptions=True)] == [APIError] * 3
+    pool.close()
 
 
 def test_a_user_who_says_nothing_is_400(server: Served) -> None:
@@ -406,6 +447,41 @@ async def test_large_answers_are_written_in_a_thread() -> None:
         assert await off_the_loop_if_large([large], threading.get_ident) != here
 
 
+async def test_few_requests_begin_between_two_looks_at_what_else_there_is_to_do() -> None:
+    """However many come at once, streams go on beside them, and each key's requests have their turn."""
+    turns, begun = Turns(), list[str]()
+
+    async def begin(name: str) -> None:
+        await turns.wait(Key(name))
+        begun.append(name)
+
+    rude = [asyncio.create_task(begin("rude")) for _ in range(50)]
+    await asyncio.sleep(0)
+    most, before = 0, 0
+    other = asyncio.create_task(begin("other"))
+    while not all(each.done() for each in rude):
+        await asyncio.sleep(0)
+        most, before = max(most, len(begun) - before), len(begun)
+    assert most <= BEGUN_AT_ONCE
+    assert begun.index("other") <= 3 * BEGUN_AT_ONCE
+    await other
+
+
+@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer sk-wrong"}, as_key("small")])
+def test_every_request_waits_for_its_turn(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: dict[str, str]
+) -> None:
+    waited, wait = list[str](), Turns.wait
+
+    async def noting(turns: Turns, key: Key) -> None:
+        waited.append(key.name)
+        await wait(turns, key)
+
+    monkeypatch.setattr(Turns, "wait", noting)
+    start(api_key_file=keys(tmp_path)).http.get("/version", headers=header)
+    assert waited == ["small" if "small" in str(header) else ""]
+
+
 # HTTP by the letter.
 
 _CHUNKED = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
@@ -425,6 +501,7 @@ _CHUNKED = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json
     "GET /version HTTP/1.1\r\nHost: x\nX: y\r\n\r\n",
     "GET /version HTTP/1.1\r\nHost: x\r\nX: a\rb\r\n\r\n",
     "GET /version HTTP/1.1\r\nHost : x\r\n\r\n",
+    f"GET /version?{'x' * 70_000} HTTP/1.1\r\nHost: x\r\n\r\n",
     _CHUNKED + "\r\n11111111111111111\r\n",
     _CHUNKED + "\r\n2\r\n{}X\r\n",
     _CHUNKED + "\r\n" + "1\r\n \r\n" * 1100,

@@ -16,9 +16,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo_engine.server.access_log import AccessLog
-from octavo_engine.server.auth import Key, KeyRing, key_of, presented_key, unauthorized
+from octavo_engine.server.auth import ANYONE, Key, KeyRing, key_of, presented_key, unauthorized
 from octavo_engine.server.bytes_in_use import BytesInUse, Hold
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers
+from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.limits import Arrival
 from octavo_engine.server.refusal import RefusedError, Rejection
 from octavo_engine.server.serving import GENERATING
@@ -27,6 +28,8 @@ from octavo_engine.server.tracing import RequestSpan, Tracing
 
 log = logging.getLogger("octavo.server")
 
+BEGUN_AT_ONCE = 4
+"""Requests that begin in one turn of the server's loop."""
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32 << 10
 UPLOAD_TIMEOUT = 60.0
@@ -127,6 +130,7 @@ class Authentication:
         self._keys = keys
         self._open_paths = open_paths
         self._on_reject = on_reject
+        self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
@@ -134,19 +138,41 @@ class Authentication:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             raise APIError(404, "this server speaks HTTP only", code="not_found")
-        if self._keys is not None and scope["path"] not in self._open_paths:
-            scope.setdefault("state", {})["key"] = self._key(scope, self._keys)
+        if self._keys is None or scope["path"] in self._open_paths:
+            await self._turns.wait(ANYONE)
+        else:
+            scope.setdefault("state", {})["key"] = await self._key(scope, self._keys)
         return await self._app(scope, receive, send)
 
-    def _key(self, scope: Scope, keys: KeyRing) -> Key:
+    async def _key(self, scope: Scope, keys: KeyRing) -> Key:
+        key, refused = None, unauthorized("this API key is not valid")
         try:
             key = keys.owner_of(presented_key(Headers(scope=scope)))
-            if key is None:
-                raise unauthorized("this API key is not valid")
-        except APIError:
+        except APIError as error:
+            refused = error
+        await self._turns.wait(key or ANYONE)
+        if key is None:
             self._on_reject()
-            raise
+            raise refused
         return key
+
+
+class Turns:
+    """Lets few requests begin between two looks at what else the loop has to do, each key's in turn.
+
+    Requests that cost next to nothing, also refused ones, would otherwise hold up all streams when very many come at
+    once. Those without a known key share the turns of one.
+    """
+
+    def __init__(self) -> None:
+        self._turns: FairTurns[None] = FairTurns(BEGUN_AT_ONCE, lambda: False)
+        for _ in range(BEGUN_AT_ONCE):
+            self._turns.add(None)
+
+    async def wait(self, key: Key) -> None:
+        """Return when a request of this key may begin."""
+        await self._turns.acquire(key.name)
+        asyncio.get_running_loop().call_soon(self._turns.release, key.name, None)
 
 
 class Metering:

@@ -13,6 +13,8 @@ from h11._receivebuffer import ReceiveBuffer
 
 _REQUEST_LINE = re.compile(rb"[^ :]+ [^ ]* HTTP/(.*)")
 """With its version; a line of trailers has a colon after its name."""
+_LONGEST_HEAD = 64 << 10
+"""Bytes of a head or of trailers, also if all of it has come at once."""
 _CHUNK_SIZE_DIGITS = 16
 """Of hexadecimal: 64 bits."""
 _HEXADECIMAL = b"0123456789abcdefABCDEF"
@@ -29,10 +31,12 @@ class StrictBuffer(ReceiveBuffer):
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """A head or the trailers once they are complete; LocalProtocolError if they are not written by the letter."""
-        before = bytes(self._data)
+        before, size = self._data[:_LONGEST_HEAD], len(self._data)
         lines = super().maybe_extract_lines()
         if lines is not None:
-            _check_head(before[: len(before) - len(self._data)])
+            if (used := size - len(self._data)) > _LONGEST_HEAD:
+                raise LocalProtocolError(f"the head has more than {_LONGEST_HEAD} bytes")
+            _check_head(bytes(before[:used]))
             self._chunks, self._chunked_bytes = 0, 0
         return lines
 

@@ -121,7 +121,8 @@ class TextPool:
         """Start the workers, and wait until each has loaded the model's tokenizer; EngineDeadError if one cannot."""
         self._setup = setup
         try:
-            await asyncio.gather(*(self._add_worker() for _ in range(self._count)))
+            for worker in await asyncio.gather(*(self._start_worker() for _ in range(self._count))):
+                self._turns.add(worker)
         except WorkerDiedError:
             raise EngineDeadError(
                 "a process that tokenizes prompts could not start; its own message is above"
@@ -169,11 +170,13 @@ class TextPool:
         return result
 
     async def _replace(self, worker: Worker, key: str, error: Exception) -> Rejected:
-        """End a worker that exceeded its limits, and start another."""
+        """End a worker that exceeded its limits, and start another.
+
+        Until that one is there the key holds it: otherwise its next request could end the last worker that others have.
+        """
         self._workers.discard(worker)
         status = await asyncio.to_thread(worker.kill)
-        self._turns.drop(key)
-        self._spawn(self._add_worker_again())
+        self._spawn(self._start_worker_again(key))
         slow = status == -signal.SIGPROF or isinstance(error, TimeoutError)
         log.warning("a text worker ended with status %d on a request of key %r; another one starts", status, key)
         if slow:
@@ -181,17 +184,17 @@ class TextPool:
             return Rejected(400, message, "preparation_timeout", None)
         return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
 
-    async def _add_worker_again(self) -> None:
+    async def _start_worker_again(self, key: str) -> None:
         pause = 0.0
         while True:
             try:
-                return await self._add_worker()
+                return self._turns.release(key, await self._start_worker())
             except (WorkerDiedError, OSError) as error:
                 pause = min(10.0, 2 * pause + 0.5)
                 log.error("a text worker cannot be started (%r); trying again in %g s", error, pause)
                 await asyncio.sleep(pause)
 
-    async def _add_worker(self) -> None:
+    async def _start_worker(self) -> Worker:
         if self._setup is None:
             raise RuntimeError("the pool has not been started")
         worker = Worker(self._program, self._setup)
@@ -203,7 +206,7 @@ class TextPool:
             with contextlib.suppress(ProcessLookupError):
                 worker.kill()
             raise
-        self._turns.add(worker)
+        return worker
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
