@@ -54,6 +54,9 @@ class PretendedMasks:
     def add(self, request: Request) -> None:
         """Requests are known by their names."""
 
+    def is_ready(self, request_id: str) -> bool:
+        return True
+
     def remove(self, request_id: str) -> None:
         """Nothing is kept."""
 

@@ -125,12 +125,16 @@ class AllAllowed:
 
     def __init__(self) -> None:
         self.known: set[str] = set()
+        self.ready = True
 
     def prepare(self) -> None:
         """Nothing takes long."""
 
     def add(self, request: Request) -> None:
         self.known.add(request.request_id)
+
+    def is_ready(self, request_id: str) -> bool:
+        return self.ready
 
     def remove(self, request_id: str) -> None:
         self.known.remove(request_id)
@@ -156,6 +160,32 @@ def test_a_step_with_a_mask_is_sampled_once_all_results_before_it_are_in() -> No
         "forward 1", "sample 1 [0]", "forward 2", "result 1", "sample 2 [0]", "forward 3", "result 2", "sample 3 [0]",
         "forward 4", "sample 4 []", "result 3", "result 4",
     ]  # fmt: skip
+
+
+def test_no_step_waits_for_a_request_whose_masks_are_not_ready() -> None:
+    """Its grammar may take long to compile. Meanwhile it can be aborted, and its deadline counts from when it came."""
+    now = [0.0]
+    loop, _ = recorded()
+    loop._executor, loop._clock, loop.mask_provider = GuidedRecorder(), lambda: now[0], (provider := AllAllowed())
+    ask(loop, "b", [1] * 10, replace(GREEDY, max_tokens=4))
+    provider.ready = False
+    for name, timeout in (("a", None), ("left", None), ("late", 5.0)):
+        ask(loop, name, [1] * 10, replace(GREEDY, max_tokens=3), timeout=timeout)
+    said: dict[str, list[int]] = {"b": []}
+    while len(said["b"]) < 4:
+        for output in loop.step().each():
+            said[output.request_id].extend(output.token_ids)
+    assert loop.has_work
+    loop.abort(["left"])
+    assert [(output.request_id, output.finish_reason) for output in loop.step().each()] == [("left", "abort")]
+    assert loop.step().events == []
+    provider.ready, now[0] = True, 6.0
+    assert drain(loop) == {"a": [10, 11, 12], "late": []}
+    assert not provider.known
+    provider.ready = False
+    ask(loop, "a", [1] * 10, GREEDY)
+    assert [output.finish_reason for output in loop.abort_all().events] == ["abort"]
+    assert not loop.has_work
 
 
 def test_an_answer_that_stops_early_wastes_one_step_and_the_loop_comes_to_rest() -> None:

@@ -30,6 +30,7 @@ WRONG = {
     "a regex that looks back": (lambda: regex_grammar(r"(a)\1"), "backreferences"),
     "lark": (lambda: lark_grammar("start: missing"), "missing"),
     "gbnf": (lambda: lark_grammar("root ::= ("), "neither Lark nor GBNF"),
+    "so many alternatives that one mask takes seconds": (lambda: json_schema_grammar({"type": ["object"] * 5000}), ""),
     "a text that is too long": (lambda: regex_grammar("a" * (1 << 19)), "at most 262144 are allowed"),
 }
 

@@ -29,7 +29,7 @@ LEAD = 0.008
 """Seconds before the device's thread runs out of work in which the next step is planned. Until then requests
 that arrive can still be in it; a guess that is too long costs the time of one plan, as the thread's end is noticed."""
 _READING_PAUSE = 0.002
-"""Seconds between two looks at an adapter that is being read while nothing can run without it."""
+"""Seconds between two looks at an adapter or a grammar that is being prepared while nothing can run without it."""
 _PATIENCE = 1000
 """Turns in a row in which requests wait, nothing runs and nothing can be planned: that is a defect, not a wait."""
 
@@ -63,6 +63,8 @@ class EngineLoop:
         self._busy_until = 0.0
         """When the launched steps will have ended, by an estimate."""
         self._ended: list[RequestOutput] = []
+        self._not_ready: dict[str, tuple[Request, float]] = {}
+        """Requests whose masks are still being prepared, with when they came: no step waits for that."""
         self._next_expiry = float("inf")
         self._empty_turns = 0
         self._targets_met = True
@@ -73,15 +75,32 @@ class EngineLoop:
             self._check(request)
             if self.adapters is not None:
                 self.adapters.store.begin(request)
-            state = self._scheduler.add(request, self._clock())
-            if self.mask_provider is not None:
-                self.mask_provider.add(request)
         except NotAdmissibleError as error:
-            reason = FinishReason.INVALID.value
-            self._ended.append(RequestOutput(request.request_id, (), finish_reason=reason, error=str(error)))
+            self._refuse(request, error)
+            return
+        if self.mask_provider is not None:
+            self.mask_provider.add(request)
+            if not self.mask_provider.is_ready(request.request_id):
+                self._not_ready[request.request_id] = request, self._clock()
+                return
+        self._schedule(request, self._clock())
+
+    def _refuse(self, request: Request, error: NotAdmissibleError) -> None:
+        reason = FinishReason.INVALID.value
+        self._ended.append(RequestOutput(request.request_id, (), finish_reason=reason, error=str(error)))
+
+    def _schedule(self, request: Request, came_at: float) -> None:
+        try:
+            state = self._scheduler.add(request, came_at)
+        except NotAdmissibleError as error:
+            self._refuse(request, error)
             return
         if state.deadline is not None:
             self._next_expiry = min(self._next_expiry, state.deadline)
+
+    def _schedule_ready(self, provider: MaskProvider) -> None:
+        for request_id in [request_id for request_id in self._not_ready if provider.is_ready(request_id)]:
+            self._schedule(*self._not_ready.pop(request_id))
 
     def _check(self, request: Request) -> None:
         tokens, sampling = request.prompt_token_ids, request.sampling
@@ -103,18 +122,21 @@ class EngineLoop:
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests whose answers are not needed any more. A step under way still computes them, without effect."""
         for request_id in request_ids:
-            if (output := self._scheduler.abort(request_id)) is not None:
+            if self._not_ready.pop(request_id, None) is not None:
+                self._ended.append(RequestOutput(request_id, (), finish_reason=FinishReason.ABORT.value))
+            elif (output := self._scheduler.abort(request_id)) is not None:
                 self._ended.append(output)
 
     def abort_all(self) -> StepOutputs:
         """End everything; the last outputs of all requests."""
+        self.abort(list(self._not_ready))
         ended, self._ended = self._ended, []
         return StepOutputs(events=ended + self._scheduler.abort_all())
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return self._scheduler.has_work or bool(self._launched) or bool(self._ended)
+        return self._scheduler.has_work or bool(self._launched or self._ended or self._not_ready)
 
     def step(self) -> StepOutputs:
         """Keep the device busy, then wait for its oldest step; the outputs of all requests that have any.
@@ -142,6 +164,8 @@ class EngineLoop:
 
     def _step(self) -> StepOutputs:
         events, self._ended = self._ended, []
+        if self._not_ready and self.mask_provider is not None:
+            self._schedule_ready(self.mask_provider)
         events += self._expire()
         if self.adapters is not None:
             events += self._without_adapter(self.adapters)
@@ -244,7 +268,7 @@ class EngineLoop:
         return [end for end in ends if end is not None]
 
     def _check_patience(self) -> None:
-        if self.adapters is not None and self.adapters.store.is_reading:
+        if self._not_ready or (self.adapters is not None and self.adapters.store.is_reading):
             time.sleep(_READING_PAUSE)
             return
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0

@@ -34,8 +34,9 @@ class _Answer:
 class GrammarMasks:
     """Knows which tokens may follow in each answer that has a grammar.
 
-    Grammars are compiled on a thread, while their requests wait and their prompts are computed. The first one has to
-    wait for the vocabulary as well, unless `prepare` was called before. All methods are called by one thread.
+    Grammars are compiled on a thread, and their requests begin after that: a step of all requests does not wait for the
+    grammar of one. The first one has to wait for the vocabulary as well, unless `prepare` was called before. All
+    methods are called by one thread.
     """
 
     def __init__(self, load_vocabulary: Callable[[], LLTokenizer], vocab_size: int) -> None:
@@ -55,6 +56,11 @@ class GrammarMasks:
         """Begin to compile the request's grammar, if it has one."""
         if (grammar := request.sampling.grammar) is not None:
             self._answers[request.request_id] = _Answer(self._thread.submit(self._matcher, grammar))
+
+    def is_ready(self, request_id: str) -> bool:
+        """Whether its grammar, if it has one, is compiled or cannot be."""
+        answer = self._answers.get(request_id)
+        return answer is None or answer.matcher.done()
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended, or never had a grammar."""

@@ -31,6 +31,9 @@ class MaskProvider(Protocol):
     def add(self, request: Request) -> None:
         """A request was accepted."""
 
+    def is_ready(self, request_id: str) -> bool:
+        """Whether the first mask of an accepted request, if it needs any, can be computed without a wait."""
+
     def remove(self, request_id: str) -> None:
         """A request has ended."""
 
