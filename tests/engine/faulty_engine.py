@@ -1,6 +1,7 @@
 """The real engine process with a fault in its device thread, named by OCTAVO_TEST_FAULT as `kind at step`.
 
-`error`: the step raises. `stuck`: it never ends. `slow`: it takes a second and ends well.
+`error`: the step raises. `stuck`: it never ends. `slow`: it takes a second and ends well. `memory`: of its layers all
+but the last are computed before there is no memory; `no-memory`: so it is again when it is tried again.
 """
 
 from __future__ import annotations
@@ -9,18 +10,36 @@ import os
 import sys
 import time
 
+import torch
+
 from octavo_engine.core.step import StepPlan
 from octavo_engine.engine import process
+from octavo_engine.model.decoder import Decoder
 from octavo_engine.runner.worker import ForwardedStep, Worker
 
 kind, step = os.environ["OCTAVO_TEST_FAULT"].split()
 forward = Worker.forward
 
 
+def without_memory(decoder: Decoder) -> None:
+    """Have its last layer fail for lack of memory, once or always."""
+    last = decoder.layers[-1]
+
+    def fail(*_: object) -> None:
+        if kind == "memory":
+            removed.remove()
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+    removed = last.register_forward_pre_hook(fail)
+
+
 def faulty(worker: Worker, plan: StepPlan) -> ForwardedStep:
     if plan.step == int(step):
         if kind == "error":
             raise RuntimeError("an illegal memory access was encountered")
+        if "memory" in kind:
+            without_memory(worker._decoder)
+            return forward(worker, plan)
         time.sleep(1 if kind == "slow" else 3600)
     return forward(worker, plan)
 

@@ -289,6 +289,24 @@ async def test_a_step_that_fails_in_the_devices_thread_ends_the_engine_with_a_du
     assert "running=3" in dump
 
 
+@pytest.mark.parametrize("fault", ["memory 80", "no-memory 80"])
+async def test_a_step_without_memory_is_computed_again_and_then_ends_the_engine(
+    faulty: Callable[[str], Awaitable[EngineClient]], fault: str
+) -> None:
+    """Fault 6: once costs nobody anything, twice costs everybody an error and no one a token that is wrong."""
+    failing = await faulty(fault)
+    [*whole] = [token for output in await collect(failing, request("whole", 60)) for token in output.token_ids]
+    records = {f"r{number}": Record(10 * number) for number in range(1, 7)}
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(recorded(failing, name, record, None) for name, record in records.items()))
+    assert losses(records, whole) == []
+    ends = {record.ends[0] for record in records.values()}
+    assert ends == {"length"} if fault == "memory 80" else "engine died" in ends
+    if fault != "memory 80":
+        failed = await asyncio.wait_for(failing.closed(), PATIENCE)
+        assert failed is not None and failed.exit_code == 5 and "out of memory" in str(failed)
+
+
 async def test_a_device_that_never_ends_its_step_is_a_stall(
     faulty: Callable[[str], Awaitable[EngineClient]],
 ) -> None:

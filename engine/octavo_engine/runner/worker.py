@@ -189,12 +189,32 @@ class Worker:
         """The forward pass of a step that no graph computes, and what it gives of prompts."""
         reads, samples = self._prompts.reads(plan), len(step.sampled.rows)
         inputs = with_places(step.inputs, reads) if reads else step.inputs
-        hidden = self._decoder(inputs, self._attention(inputs))
+        hidden = self._hidden(inputs)
         of_chunks, more = hidden[plan.num_decode_tokens : samples], hidden[samples:]
         complete = self._prompts.read(reads, of_chunks, more) if reads else {}
         prompts = {len(plan.decode_rows) + index: readback for index, readback in complete.items()}
         logits = self._decoder.logits(hidden[:samples]) if samples else None
         return ForwardedStep(plan, timer, step.sampled, logits, prompts)
+
+    def _hidden(self, inputs: StepInputs) -> Tensor:
+        """The hidden states of a step, computed again if the device's memory is used up for a moment.
+
+        What the first attempt wrote into KV blocks is written again; recurrent states it may have advanced already, and
+        other ranks wait for its part of a sum, so that there the error ends the engine.
+        """
+
+        def compute() -> Tensor:
+            hidden: Tensor = self._decoder(inputs, self._attention(inputs))
+            return hidden
+
+        try:
+            return compute()
+        except torch.OutOfMemoryError as error:
+            if any(group.states for group in self._cache.groups) or not self._decoder.ranks.alone:
+                raise
+            log.warning("no memory for %d tokens, they are computed again: %s", len(inputs.token_ids), error)
+        torch.cuda.empty_cache()
+        return compute()
 
     def _forward(self, inputs: StepInputs, logits: Tensor) -> None:
         self._decoder.logits(self._decoder(inputs, self._attention(inputs)), logits)
