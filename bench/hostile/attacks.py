@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from bench.hostile import connections, stored
+from bench.hostile import connections, floods, shapes, stored
 from bench.hostile.kinds import Attack, held, posts, unread, users
 from bench.hostile.wire import Target
 
@@ -215,4 +215,10 @@ ATTACKS: dict[str, Attack] = {
     "odd headers": connections.odd_headers,
     "not HTTP by the letter (M)": not_http,
     "random methods and paths without a key (E, M)": methods_and_paths,
+    "wrong keys in pipelines on 400 connections": floods.flood(floods.without_key, 400),
+    "small requests in pipelines on 400 connections": floods.flood(floods.tokenized, 400),
+    "/version in pipelines on 400 connections": floods.flood(floods.versions, 400),
+    "pipelines that are not read": floods.flood(floods.versions, 200, read=False),
+    "connections reset at every stage": floods.resets,
+    **shapes.SHAPES,
 }  # fmt: skip

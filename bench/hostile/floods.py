@@ -1,0 +1,93 @@
+"""Floods: very many small rude things at once, on many connections, faster than anything can be answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import struct
+from collections.abc import Callable
+
+from bench.hostile.kinds import Attack, users
+from bench.hostile.wire import Target
+
+TEXT = "/v1/completions"
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER that ends a connection with a reset, whatever has not been sent or read."""
+
+
+def flood(data: Callable[[Target], bytes], connections: int, *, read: bool = True) -> Attack:
+    """The same bytes again and again on many connections, without waiting for an answer."""
+
+    async def attack(target: Target) -> None:
+        sent = data(target)
+
+        async def user(_: int) -> None:
+            while target.open:
+                with contextlib.suppress(OSError):
+                    async with target.connection() as (reader, writer):
+                        reading = asyncio.create_task(_count(target, reader)) if read else None
+                        while target.open and not writer.is_closing() and not reader.at_eof():
+                            writer.write(sent)
+                            with contextlib.suppress(TimeoutError):
+                                async with asyncio.timeout(1):
+                                    await writer.drain()
+                        if reading is not None:
+                            reading.cancel()
+                target.outcomes["connection ended" if target.open else "held to the end"] += 1
+                await asyncio.sleep(0.05)
+
+        await users(connections, user)
+
+    return attack
+
+
+async def _count(target: Target, reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(OSError):
+        while part := await reader.read(1 << 16):
+            for status in (b"200", b"400", b"401", b"404", b"414", b"429", b"431", b"500", b"503"):
+                if found := part.count(b"HTTP/1.1 " + status):
+                    target.outcomes[status.decode()] += found
+
+
+def without_key(target: Target) -> bytes:
+    """100 requests with a key that is not known."""
+    return target.head("/v1/models", 0, "GET", {"Authorization": "Bearer sk-wrong"}) * 100
+
+
+def tokenized(target: Target) -> bytes:
+    """100 requests that cost a little each."""
+    body = b'{"prompt": "Hi"}'
+    return (target.head("/tokenize", len(body)) + body) * 100
+
+
+def versions(target: Target) -> bytes:
+    """500 requests that cost next to nothing."""
+    return target.head("/version", 0, "GET") * 500
+
+
+async def resets(target: Target) -> None:
+    """Connections reset at every stage: in the head, in the body, while it is prepared, queued, begun, streamed."""
+    body = json.dumps({"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "stream": True}).encode()
+    data = target.head(TEXT, len(body)) + body
+    loop = asyncio.get_running_loop()
+
+    async def user(number: int) -> None:
+        chance = random.Random(number)
+        while target.open:
+            client = socket.socket()
+            client.setblocking(False)
+            try:
+                await loop.sock_connect(client, ("127.0.0.1", target.port))
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                await loop.sock_sendall(client, data[: chance.choice((20, len(data) - 30, len(data), len(data)))])
+                await asyncio.sleep(chance.choice((0, 0, 0.01, 0.1, 0.4)))
+                target.outcomes["reset"] += 1
+            except OSError:
+                target.outcomes["refused"] += 1
+            finally:
+                client.close()
+
+    await users(60, user)
