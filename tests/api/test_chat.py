@@ -77,6 +77,12 @@ def test_order_and_shape_of_chunks(server: Served) -> None:
     assert usage["usage"]["completion_tokens"] == 4
 
 
+def test_as_many_choices_as_openai_allows(server: Served) -> None:
+    answer = server.openai().chat.completions.create(model="smollm2", messages=ASK, n=128, logprobs=True)
+    assert [choice.index for choice in answer.choices] == list(range(128))
+    assert answer.choices[127].logprobs is not None and answer.choices[127].logprobs.refusal is None
+
+
 def test_no_usage_and_no_empty_choices_unless_asked_for(server: Served) -> None:
     *chunks, done = events(server, messages=ASK)
     assert done == "[DONE]"

@@ -222,7 +222,20 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
                        "output_config.format: Invalid type"),
     "half a character": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud800"}]}]},
                          "messages[0].content[0].text: "),
+    "an empty text": ({"messages": [{"role": "user", "content": ""}]}, "messages[0].content: must not be empty"),
+    "no blocks": ({"messages": [*ASK, {"role": "user", "content": []}]}, "messages[1].content: must not be empty"),
+    "a block of spaces": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": " \n"}]}]},
+        "messages[0].content: a text must be more than spaces",
+    ),
+    "an answer without content": ({"messages": [*ASK, {"role": "assistant", "content": ""}, *ASK]}, "messages[1]"),
 }  # fmt: skip
+
+
+def test_an_answer_may_begin_with_nothing(server: Served) -> None:
+    for content in ("", []):
+        messages = [*ASK, {"role": "assistant", "content": content}]
+        assert ask(server, messages=messages).content[0].text == "Hello there."
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -87,6 +87,9 @@ def test_scores_are_cosines(server: Served) -> None:
     pairs = server.http.post("/v1/score", json={"text_1": ["a", "b"], "text_2": ["x y", "z"]}).json()
     assert [each["score"] for each in pairs["data"]] == pytest.approx([cosine("a", "x y"), cosine("b", "z")])
     assert [(each["index"], each["object"]) for each in pairs["data"]] == [(0, "score"), (1, "score")]
+    for names in (("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")):
+        same = server.http.post("/score", json=dict(zip(names, (["a", "b"], ["x y", "z"]), strict=True))).json()
+        assert same["data"] == pairs["data"]
     one = server.http.post("/score", json={"queries": "a", "documents": ["x y", "z"]}).json()
     assert [each["score"] for each in one["data"]] == pytest.approx([cosine("a", "x y"), cosine("a", "z")])
     assert one["usage"] == {"prompt_tokens": 4, "total_tokens": 4}
@@ -101,6 +104,8 @@ def test_documents_are_ranked(server: Served, path: str) -> None:
     first, second = answer["results"]
     assert (first["index"], first["document"]) == (1, {"text": "what is this"})
     assert first["relevance_score"] == pytest.approx(1) and second["relevance_score"] < first["relevance_score"]
+    objects = {**body, "documents": [{"text": text} for text in documents]}
+    assert server.http.post(path, json=objects).json()["results"] == answer["results"]
     bare = server.http.post(path, json={**body, "return_documents": False, "top_n": None}).json()
     assert sorted(result["index"] for result in bare["results"]) == [0, 1, 2]
     assert "document" not in bare["results"][0]

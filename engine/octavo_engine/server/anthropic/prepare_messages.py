@@ -6,7 +6,7 @@ import msgspec
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.formats import FORMATS
-from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody
+from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody, TextBlock
 from octavo_engine.server.anthropic.translation import chat_body
 from octavo_engine.server.errors import APIError, renamed
 from octavo_engine.server.loaded_model import LoadedModel
@@ -43,6 +43,7 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
 def count_tokens(model: LoadedModel, raw: bytes) -> JSONAnswer:
     """The answer of /v1/messages/count_tokens; APIError 400."""
     body = parse(PromptBody, raw)
+    _check_contents(body)
     chat = chat_body(body)
     ids = encode_text(model, render_chat(model, chat.messages, chat), False, "messages")
     return JSONAnswer(encode(TokenCount(len(ids))), body.model)
@@ -50,12 +51,24 @@ def count_tokens(model: LoadedModel, raw: bytes) -> JSONAnswer:
 
 def _check(body: MessagesBody) -> None:
     """APIError 400 for fields that contradict each other."""
+    _check_contents(body)
     budget = body.thinking.budget_tokens if body.thinking is not None else None
     if budget is not None and budget >= body.max_tokens:
         message = f"thinking.budget_tokens: {budget} must be less than max_tokens, {body.max_tokens}"
         raise APIError(400, message, param="thinking.budget_tokens")
     if body.stop is not None and body.stop_sequences is not None:
         raise APIError(400, "stop: means the same as stop_sequences; give one of them", param="stop")
+
+
+def _check_contents(body: PromptBody) -> None:
+    """APIError 400 for a turn that says nothing, as in Anthropic's API: only the last may, if it is the assistant's."""
+    for place, turn in enumerate(body.messages):
+        param = f"messages[{place}].content"
+        begins_answer = turn.role == "assistant" and turn is body.messages[-1]
+        if not turn.content and not begins_answer:
+            raise APIError(400, f"{param}: must not be empty", param=param)
+        if any(isinstance(block, TextBlock) and not block.text.strip() for block in turn.content):
+            raise APIError(400, f"{param}: a text must be more than spaces; leave it out", param=param)
 
 
 def _reasons(form: AnswerForm) -> bool:

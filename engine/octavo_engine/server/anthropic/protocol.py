@@ -53,9 +53,9 @@ class ToolUseBlock(Body):
 
 
 def _as_blocks(value: Any) -> Any:
-    """A text as a list of one block; blocks that are no text are refused by the name of their kind."""
+    """A text as a list of one block, or of none if it is empty; other blocks are refused by the name of their kind."""
     if isinstance(value, str):
-        return [{"type": "text", "text": value}]
+        return [{"type": "text", "text": value}] if value else []
     if not isinstance(value, list):
         raise ValueError("must be a text or a list of blocks")
     for part in value:

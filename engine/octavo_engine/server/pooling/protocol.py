@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from octavo_engine.server.openai.fields import (
     MAX_INPUTS,
@@ -19,7 +19,13 @@ from octavo_engine.server.openai.fields import (
 from octavo_engine.server.openai.protocol import Body
 from octavo_engine.server.openai.refused import NotYet, OnlyFalse
 
-Documents = Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
+
+def _text_of(value: Any) -> Any:
+    """A document that is an object with its text, as Jina's and Cohere's clients send it, as that text."""
+    return value["text"] if isinstance(value, dict) and set(value) == {"text"} else value
+
+
+Documents = Annotated[list[Annotated[Text, BeforeValidator(_text_of)]], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
 class PooledBody(Body):
@@ -69,13 +75,18 @@ class ScoreBody(PooledBody):
     """vLLM's other name of text_1."""
     documents: Text | Documents | None = None
     """vLLM's other name of text_2."""
+    data_1: Text | Documents | None = None
+    data_2: Text | Documents | None = None
+    items: Text | Documents | None = None
+    """Its further names of text_1 and, both of these, of text_2."""
     use_activation: bool | None = None
     """False: the logits themselves, of a model that classifies."""
 
     def sides(self) -> tuple[list[str], list[str]] | None:
         """Both lists; None if one is missing."""
-        first = self.text_1 if self.text_1 is not None else self.queries
-        second = self.text_2 if self.text_2 is not None else self.documents
+        first = next((each for each in (self.text_1, self.queries, self.data_1) if each is not None), None)
+        others = (self.text_2, self.documents, self.items, self.data_2)
+        second = next((each for each in others if each is not None), None)
         return None if first is None or second is None else (_listed(first), _listed(second))
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from octavo_engine.server.errors import APIError, shutting_down
 from octavo_engine.server.openai.batches.job import Job
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
-from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, RequestCounts
+from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, ExpiresAfter, RequestCounts
 from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.batches.storage import MAX_ACTIVE, Owned, Storage, StorageError, new_batch_id
 
 _WINDOW = 24 * 3600
 """Seconds in which a batch has to be done."""
+_EXPIRY_SECONDS = 60.0
+"""Between two looks for files to remove."""
 
 
 class Batches:
@@ -30,6 +33,9 @@ class Batches:
         for owner in self.storage.owners:
             for batch in owner.active:
                 self._run(owner, batch)
+        expiring = asyncio.create_task(self._expire_files())
+        self._tasks.add(expiring)
+        expiring.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
         """Leave all batches as they are, to be gone on with by the next server."""
@@ -48,7 +54,7 @@ class Batches:
         if (active := len(owner.active)) >= MAX_ACTIVE:
             message = f"{active} batches of this key have not ended, which is the limit; wait for one, or cancel it"
             raise APIError(429, message, code="too_many_batches", headers={"Retry-After": "60"})
-        now = int(self.storage.clock())
+        now, expiry = int(self.storage.clock()), body.output_expires_after
         batch = BatchObject(
             id=new_batch_id(),
             endpoint=body.endpoint,
@@ -58,6 +64,7 @@ class Batches:
             expires_at=now + _WINDOW,
             request_counts=RequestCounts(),
             metadata=body.metadata,
+            output_expires_after=ExpiresAfter(seconds=expiry.seconds) if expiry is not None else None,
         )
         try:
             await self.storage.save(owner, batch)
@@ -74,6 +81,14 @@ class Batches:
             raise APIError(400, message, param="batch_id", code="batch_ended")
         if batch.status != "cancelling":
             await job.cancel()
+
+    async def _expire_files(self) -> None:
+        """Remove files whose time is over, also those of keys that ask for none of theirs."""
+        while True:
+            for owner in self.storage.owners:
+                with contextlib.suppress(StorageError):  # it has been logged, and the next round tries again
+                    await self.storage.expire(owner)
+            await asyncio.sleep(_EXPIRY_SECONDS)
 
     def _run(self, owner: Owned, batch: BatchObject) -> None:
         job = self._jobs[batch.id] = Job(self.storage, owner, batch, self.answers)

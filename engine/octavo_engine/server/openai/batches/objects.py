@@ -55,6 +55,13 @@ class RequestCounts(msgspec.Struct):
     failed: int = 0
 
 
+class ExpiresAfter(msgspec.Struct, kw_only=True):
+    """When a batch's files are removed: so many seconds after each is listed."""
+
+    anchor: str = "created_at"
+    seconds: int
+
+
 class BatchObject(msgspec.Struct, kw_only=True):
     """A batch; times are seconds of the Unix clock."""
 
@@ -79,6 +86,7 @@ class BatchObject(msgspec.Struct, kw_only=True):
     cancelled_at: int | None = None
     request_counts: RequestCounts
     metadata: dict[str, str] | None = None
+    output_expires_after: ExpiresAfter | None = None
 
 
 class Page(msgspec.Struct, kw_only=True):

@@ -8,8 +8,25 @@ from pydantic import Field
 
 from octavo_engine.server.openai.protocol import StrictBody
 
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+Endpoint = Literal[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/score",
+    "/v1/rerank",
+    "/v1/classify",
+]
+LEAST_LIFETIME, MOST_LIFETIME = 3600, 30 * 24 * 3600
+"""Seconds that a file may be kept for."""
 _ShortText = Annotated[str, Field(max_length=512)]
+
+
+class OutputExpiry(StrictBody):
+    """How long the files are kept that a batch writes."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=LEAST_LIFETIME, le=MOST_LIFETIME)]
 
 
 class BatchBody(StrictBody):
@@ -19,3 +36,4 @@ class BatchBody(StrictBody):
     endpoint: Endpoint
     completion_window: Literal["24h"]
     metadata: Annotated[dict[Annotated[str, Field(max_length=64)], _ShortText], Field(max_length=16)] | None = None
+    output_expires_after: OutputExpiry | None = None

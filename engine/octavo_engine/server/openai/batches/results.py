@@ -77,7 +77,9 @@ class Results:
             if not size:
                 await self._storage.discard(self._owner, file_id, 0)
                 continue
-            await self._storage.add(self._owner, file_id, f"{batch.id}_{name}.jsonl", size, "batch_output")
+            filename, expiry = f"{batch.id}_{name}.jsonl", batch.output_expires_after
+            lifetime = expiry.seconds if expiry is not None else None
+            await self._storage.add(self._owner, file_id, filename, size, "batch_output", lifetime)
             setattr(batch, f"{name}_file_id", file_id)
 
     def _id(self, number: int) -> str:

@@ -7,12 +7,13 @@ from typing import TypeVar
 
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 
 from octavo_engine.server.auth import key_of
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.middleware import upload_of
 from octavo_engine.server.openai.batches.batches import Batches
+from octavo_engine.server.openai.batches.file_content import FileContent
 from octavo_engine.server.openai.batches.objects import BatchObject, Deleted, FileObject, Page, encode
 from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.batches.storage import Owned
@@ -46,20 +47,22 @@ async def _off() -> Response:
 def _add_files(router: APIRouter, batches: Batches) -> None:
     storage = batches.storage
 
-    def own(request: Request) -> Owned:
-        return storage.of(key_of(request.scope).name)
+    async def own(request: Request) -> Owned:
+        owner = storage.of(key_of(request.scope).name)
+        await storage.expire(owner)
+        return owner
 
     @router.post(FILES, response_model=None)
     async def create_file(request: Request) -> Response:
         try:
-            return _json(await receive_file(request, storage, own(request)))
+            return _json(await receive_file(request, storage, await own(request)))
         except ClientDisconnect:
             return Response(status_code=499)
 
     @router.head("/v1/files", include_in_schema=False)
     @router.get("/v1/files", response_model=None)
     async def list_files(request: Request) -> Response:
-        files = own(request).files
+        files = (await own(request)).files
         if (purpose := request.query_params.get("purpose")) is not None:
             files = {name: file for name, file in files.items() if file.purpose == purpose}
         return _json(_page(request, files, most=10_000))
@@ -67,17 +70,17 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
     @router.head("/v1/files/{file_id}", include_in_schema=False)
     @router.get("/v1/files/{file_id}", response_model=None)
     async def get_file(request: Request, file_id: str) -> Response:
-        return _json(_file(own(request), file_id))
+        return _json(_file(await own(request), file_id))
 
     @router.head("/v1/files/{file_id}/content", include_in_schema=False)
     @router.get("/v1/files/{file_id}/content", response_model=None)
     async def get_content(request: Request, file_id: str) -> Response:
-        owner = own(request)
-        return FileResponse(owner.path(_file(owner, file_id).id), media_type="application/jsonl")
+        owner = await own(request)
+        return FileContent(owner.path(_file(owner, file_id).id), media_type="application/jsonl")
 
     @router.delete("/v1/files/{file_id}", response_model=None)
     async def delete_file(request: Request, file_id: str) -> Response:
-        owner = own(request)
+        owner = await own(request)
         file = _file(owner, file_id)
         if any(batch.input_file_id == file_id for batch in owner.active):
             message = "a batch that has not ended reads this file; cancel it first"
@@ -89,29 +92,31 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
 def _add_batches(router: APIRouter, batches: Batches) -> None:
     storage = batches.storage
 
-    def own(request: Request) -> Owned:
-        return storage.of(key_of(request.scope).name)
+    async def own(request: Request) -> Owned:
+        owner = storage.of(key_of(request.scope).name)
+        await storage.expire(owner)
+        return owner
 
     @router.post("/v1/batches", response_model=None)
     async def create_batch(request: Request) -> Response:
         upload = upload_of(request.scope)
         if len(upload) > _MOST_BYTES:
             raise APIError(413, f"the body has more than {_MOST_BYTES} bytes", code="request_too_large")
-        return _json(await batches.create(own(request), parse(BatchBody, upload.data)))
+        return _json(await batches.create(await own(request), parse(BatchBody, upload.data)))
 
     @router.head("/v1/batches", include_in_schema=False)
     @router.get("/v1/batches", response_model=None)
     async def list_batches(request: Request) -> Response:
-        return _json(_page(request, own(request).batches, most=100))
+        return _json(_page(request, (await own(request)).batches, most=100))
 
     @router.head("/v1/batches/{batch_id}", include_in_schema=False)
     @router.get("/v1/batches/{batch_id}", response_model=None)
     async def get_batch(request: Request, batch_id: str) -> Response:
-        return _json(_batch(own(request), batch_id))
+        return _json(_batch(await own(request), batch_id))
 
     @router.post("/v1/batches/{batch_id}/cancel", response_model=None)
     async def cancel_batch(request: Request, batch_id: str) -> Response:
-        batch = _batch(own(request), batch_id)
+        batch = _batch(await own(request), batch_id)
         await batches.cancel(batch)
         return _json(batch)
 

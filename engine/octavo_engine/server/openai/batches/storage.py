@@ -128,14 +128,30 @@ class Storage:
         return await on_disk(_create, owner.path(file_id))
 
     async def add(
-        self, owner: Owned, file_id: str, filename: str, size: int, purpose: Literal["batch", "batch_output"]
+        self,
+        owner: Owned,
+        file_id: str,
+        filename: str,
+        size: int,
+        purpose: Literal["batch", "batch_output"],
+        lifetime: int | None = None,
     ) -> FileObject:
-        """List a file that has been written, whose `size` bytes were taken."""
+        """List a file that has been written, whose `size` bytes were taken; for `lifetime` seconds if that is given."""
         now = int(self.clock())
-        file = FileObject(id=file_id, bytes=size, created_at=now, filename=filename, purpose=purpose)
+        until = now + lifetime if lifetime is not None else None
+        file = FileObject(id=file_id, bytes=size, created_at=now, filename=filename, purpose=purpose, expires_at=until)
         await on_disk(_write, owner.path(f"{file_id}.json"), encode(file))
         owner.files[file_id] = file
         return file
+
+    async def expire(self, owner: Owned) -> None:
+        """Remove the key's files whose time is over; one that a batch still reads when that has ended."""
+        now = self.clock()
+        over = [file for file in owner.files.values() if file.expires_at is not None and file.expires_at <= now]
+        read = {batch.input_file_id for batch in owner.active} if over else set()
+        for file in over:
+            if file.id not in read:
+                await self.discard(owner, file.id, file.bytes)
 
     async def discard(self, owner: Owned, file_id: str, size: int) -> None:
         """Remove a file whose `size` bytes were taken, listed or not."""

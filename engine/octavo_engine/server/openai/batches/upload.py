@@ -15,6 +15,7 @@ from starlette.types import Receive
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.middleware import discard
 from octavo_engine.server.openai.batches.objects import FileObject
+from octavo_engine.server.openai.batches.protocol import LEAST_LIFETIME, MOST_LIFETIME
 from octavo_engine.server.openai.batches.storage import Owned, Storage, append, new_file_id, on_disk
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ UPLOAD_SECONDS = 600.0
 _MOST_OVERHEAD = 64 << 10
 """Bytes of a form beside its file."""
 _LONGEST_FIELD = 1024
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+"""Of `expires_after`, as forms write the fields of an object."""
 _CLOSE = {"Connection": "close"}
 """Of an answer before all of the body has come."""
 
@@ -124,7 +127,8 @@ async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned
     writing = _Writing(storage, owner, file_id)
     try:
         await writing.all_of(body, form)
-        return await storage.add(owner, file_id, form.filename or file_id, writing.size, "batch")
+        lifetime = _lifetime(form)
+        return await storage.add(owner, file_id, form.filename or file_id, writing.size, "batch", lifetime)
     except BaseException:
         await asyncio.shield(storage.discard(owner, file_id, writing.size))
         raise
@@ -182,7 +186,7 @@ class _Writing:
 def _check(form: _Form) -> None:
     if not form.ended:
         raise _invalid("the form has no end")
-    unknown = next((name for name in form.fields if name != "purpose"), None)
+    unknown = next((name for name in form.fields if name not in ("purpose", _ANCHOR, _SECONDS)), None)
     if unknown is not None:
         name = unknown[:100]
         raise APIError(
@@ -194,6 +198,19 @@ def _check(form: _Form) -> None:
         raise APIError(400, "purpose is required", param="purpose", code="missing_required_parameter")
     if form.fields["purpose"] != b"batch":
         raise _invalid("purpose: must be batch, which is all that files are for here", "purpose")
+
+
+def _lifetime(form: _Form) -> int | None:
+    """Seconds until the file is removed; None if it is to stay."""
+    if _ANCHOR not in form.fields and _SECONDS not in form.fields:
+        return None
+    if bytes(form.fields.get(_ANCHOR, b"")) != b"created_at":
+        raise _invalid(f"{_ANCHOR}: must be created_at", _ANCHOR)
+    text = bytes(form.fields.get(_SECONDS, b""))
+    if not text.isdigit() or len(text) > 9 or not LEAST_LIFETIME <= int(text) <= MOST_LIFETIME:
+        message = f"{_SECONDS}: must be a whole number from {LEAST_LIFETIME} to {MOST_LIFETIME}"
+        raise _invalid(message, _SECONDS)
+    return int(text)
 
 
 def _invalid(message: str, param: str | None = None) -> APIError:
