@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +28,22 @@ def kernel_seconds(profile: Any) -> float | None:
         if event.device_type == DeviceType.CUDA
     ]
     return union_seconds(spans) if spans else None
+
+
+def seconds_by_kernel(profile: Any) -> dict[str, float]:
+    """The seconds of each kernel of the device by its name, the longest first."""
+    from torch.autograd import DeviceType
+
+    found: Counter[str] = Counter()
+    for event in profile.events():
+        if event.device_type == DeviceType.CUDA:
+            found[short_name(event.name)] += (event.time_range.end - event.time_range.start) / 1e6
+    return dict(found.most_common())
+
+
+def short_name(kernel: str) -> str:
+    """The function that a kernel's name says, without its types, which are most of the name in libraries of C++."""
+    return kernel.removeprefix("void ").partition("<")[0].partition("(")[0].strip()[:80] or kernel[:80]
 
 
 def busy_share(steady: Steady, steps: int) -> tuple[float, str]:

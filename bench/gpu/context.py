@@ -27,6 +27,12 @@ class Scale:
     contexts: tuple[int, ...]
     prompts: tuple[int, ...]
     """Lengths of prefill."""
+    ragged: tuple[int, ...]
+    """Contexts of one more batch: one that is far longer than the others."""
+    after: tuple[int, int]
+    """Tokens of a cached prefix, and those that come after it."""
+    beside: tuple[int, int, int]
+    """Decodes, their context, and tokens of a prompt that comes beside them."""
     rounds: int
     steps: int
     """Decode steps per round."""
@@ -51,9 +57,12 @@ FULL = Scale(
     llama=shapes.LLAMA_8B,
     qwen=shapes.QWEN3_06B,
     gpt_oss=shapes.GPT_OSS_20B,
-    batches=(1, 8, 64, 256),
+    batches=(1, 256, 32, 8, 64),
     contexts=(1024, 8192),
-    prompts=(512, 2048, 8192, 16384),
+    prompts=(8192, 2048, 512, 16384),
+    ragged=(16384, *(1024,) * 31),
+    after=(8192, 64),
+    beside=(32, 1024, 2048),
     rounds=5,
     steps=32,
     offline=((512, 1000, 1000), (1024, 128, 512)),
@@ -73,6 +82,9 @@ TINY = Scale(
     batches=(1, 4),
     contexts=(32,),
     prompts=(16,),
+    ragged=(64, 16, 16),
+    after=(32, 4),
+    beside=(2, 16, 8),
     rounds=2,
     steps=4,
     offline=((4, 8, 8),),

@@ -2,12 +2,14 @@
 
 Bytes are counted once: every matrix that a step multiplies with, and the keys and values of every context. Of an
 embedding only the rows of the step's tokens are read. Activations are not counted: they are few and mostly in the L2
-cache. An operation is a multiplication or an addition. If a step must do both, the longer of the two times is its
-floor.
+cache. An operation is a multiplication or an addition. Products with weights, those of experts, and attention come one
+after another, and the floor of each is the longer of the times for its bytes and its operations: a batch whose products
+are bound by compute and whose attention by memory takes the sum of both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.gpu.shapes import Shape
@@ -41,7 +43,7 @@ class Floor:
     operations: float
     seconds: float
     bound: str
-    """`memory` or `compute`."""
+    """`memory`, `compute`, or `both` where kernels differ."""
 
 
 def layer_weights(shape: Shape) -> int:
@@ -89,29 +91,63 @@ def attention_operations(shape: Shape, past: int, tokens: int) -> int:
     return 4 * shape.query * ((shape.layers - sliding) * pairs + sliding * near)
 
 
-def _floor(num_bytes: float, operations: float, rates: Rates, operands: str) -> Floor:
-    memory, compute = num_bytes / rates.read, operations / rates.matmul[operands]
-    return Floor(num_bytes, operations, max(memory, compute), "memory" if memory >= compute else "compute")
+@dataclass(frozen=True)
+class Part:
+    """Kernels of one kind in a step."""
+
+    bytes: float
+    operations: float
+    operands: str
+    """The type whose rate of matrix products counts."""
+
+
+def _floor(parts: Sequence[Part], rates: Rates) -> Floor:
+    times = [(part.bytes / rates.read, part.operations / rates.matmul[part.operands]) for part in parts]
+    bounds = {"memory" if memory >= compute else "compute" for memory, compute in times if memory or compute}
+    bound = bounds.pop() if len(bounds) == 1 else "both"
+    num_bytes, operations = sum(part.bytes for part in parts), sum(part.operations for part in parts)
+    return Floor(num_bytes, operations, sum(map(max, times)), bound)
+
+
+def _products(shape: Shape, tokens: int, logits: int, weights: str) -> list[Part]:
+    """Of `tokens` with the weights of all layers, and of `logits` of them with the head; experts apart."""
+    head = shape.vocab * shape.hidden
+    expert = 3 * shape.layers * shape.active_experts * shape.hidden * shape.inner if shape.experts else 0
+    dense = active_weights(shape) - head - expert
+    dense_bytes = dense * (_FP8 if weights == "fp8" else _BF16)
+    if shape.experts:
+        of_experts = weight_bytes(shape, tokens, weights) - dense_bytes - head * _BF16
+        return [
+            Part(dense_bytes, 2 * tokens * dense, weights),
+            Part(of_experts, 2 * tokens * expert, weights),
+            Part(head * _BF16, 2 * logits * head, "bf16"),
+        ]
+    return [Part(dense_bytes, 2 * tokens * dense, weights), Part(head * _BF16, 2 * logits * head, "bf16")]
 
 
 def decode(shape: Shape, batch: int, context: int, rates: Rates, weights: str = "bf16") -> Floor:
     """A decode step: one token for each of `batch` sequences whose contexts have `context` tokens."""
-    num_bytes = weight_bytes(shape, batch, weights) + batch * kv_bytes(shape, context)
-    operations = batch * (2 * active_weights(shape) + attention_operations(shape, context - 1, 1))
-    return _floor(num_bytes, operations, rates, weights)
+    attention = Part(batch * kv_bytes(shape, context), batch * attention_operations(shape, context - 1, 1), "bf16")
+    return _floor([*_products(shape, batch, batch, weights), attention], rates)
 
 
-def prefill(shape: Shape, tokens: int, rates: Rates, weights: str = "bf16") -> Floor:
-    """A prefill step: one prompt of `tokens`, with the logits of its last token only."""
-    head = shape.vocab * shape.hidden
-    operations = tokens * 2 * (active_weights(shape) - head) + 2 * head + attention_operations(shape, 0, tokens)
-    return _floor(weight_bytes(shape, tokens, weights) + kv_bytes(shape, tokens), operations, rates, weights)
+def prefill(shape: Shape, tokens: int, rates: Rates, weights: str = "bf16", past: int = 0) -> Floor:
+    """A prefill step: `tokens` of one prompt after `past` others, with the logits of its last token only."""
+    attention = Part(kv_bytes(shape, past + tokens), attention_operations(shape, past, tokens), "bf16")
+    return _floor([*_products(shape, tokens, 1, weights), attention], rates)
+
+
+def mixed(shape: Shape, batch: int, context: int, tokens: int, rates: Rates, weights: str = "bf16") -> Floor:
+    """A step of `batch` decodes and a whole prompt of `tokens`."""
+    operations = batch * attention_operations(shape, context - 1, 1) + attention_operations(shape, 0, tokens)
+    attention = Part(batch * kv_bytes(shape, context) + kv_bytes(shape, tokens), operations, "bf16")
+    return _floor([*_products(shape, batch + tokens, batch + 1, weights), attention], rates)
 
 
 def paged_decode(shape: Shape, batch: int, context: int, rates: Rates, element: int = _BF16) -> Floor:
     """The attention of one layer alone; the layer has no window."""
     num_bytes = batch * (2 * shape.key * context * element + 2 * shape.query * _BF16)
-    return _floor(num_bytes, batch * 4 * shape.query * context, rates, "bf16")
+    return _floor([Part(num_bytes, batch * 4 * shape.query * context, "bf16")], rates)
 
 
 def offline(

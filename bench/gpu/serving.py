@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.gpu import floors
-from bench.gpu.busy import busy_share
+from bench.gpu.busy import busy_share, seconds_by_kernel
 from bench.gpu.context import Context
 from bench.gpu.result import Figure, missing, rate, timed
 from bench.gpu.shapes import Shape
@@ -16,6 +16,10 @@ from bench.gpu.steps import Driver, TooLargeError, engine, give_back
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, ModelLoadError
 
+_KERNELS = 12
+"""The longest that are told of each case."""
+_SHORTER_FROM, _SHORTER_UNTIL = 32, 64
+"""Batches that are measured with less context where the cache is too small: 64 × 8k does not fit an H100 beside 8B."""
 _SAMPLED = {"temperature": 0.8, "top_p": 0.95}
 
 
@@ -27,6 +31,7 @@ def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
             driver = Driver(loop, steps=context.scale.steps, rounds=context.scale.rounds)
             yield from _decode(context, shape, weights, name, driver)
             yield from _prefill(context, shape, weights, name, driver)
+            yield from _chunks(context, shape, weights, name, driver)
     except (ModelLoadError, ConfigurationError, DoesNotFitError) as error:
         yield missing(name, "all", f"not supported yet: {error}")
 
@@ -37,28 +42,42 @@ def _weights(shape: Shape, weights: str) -> tuple[str, dict[str, Any]]:
 
 
 def _decode(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:
-    for length in context.scale.contexts:
-        for batch in context.scale.batches:
-            case = f"batch {batch}, context {length}"
-            try:
-                steady = driver.decode(batch, length, profile=True)
-            except TooLargeError as error:
-                yield missing(name, "decode step", str(error), case)
-                continue
-            floor = floors.decode(shape, batch, round(steady.context), context.rates, weights)
-            device = sorted(steady.device)[len(steady.device) // 2]
-            note = f"{floor.bound}-bound; {1e3 * device:.2f} ms of it on the device; {steady.context:.0f} tokens"
-            yield timed(name, "decode step", case, steady.wall, floor.seconds, note)
-            share, how = busy_share(steady, driver.steps)
-            yield Figure(model=name, what="GPU busy", case=case, unit="of the time", value=share, rounds=1, note=how)
-    batch, length = context.scale.batches[-1], context.scale.contexts[0]
+    scale = context.scale
+    for length in scale.contexts:
+        for batch in scale.batches:
+            yield from _steady(context, shape, weights, name, driver, (length,) * batch)
+    yield from _steady(context, shape, weights, name, driver, scale.ragged)
+    batch, length = max(scale.batches), scale.contexts[0]
     try:
-        steady = driver.decode(batch, length, **_SAMPLED)
+        steady = driver.decode(*(length,) * batch, **_SAMPLED)
     except TooLargeError:
         return
     floor = floors.decode(shape, batch, round(steady.context), context.rates, weights)
     said = ", ".join(f"{key} {value}" for key, value in _SAMPLED.items())
     yield timed(name, "sampled decode step", f"batch {batch}, context {length}", steady.wall, floor.seconds, said)
+
+
+def _steady(
+    context: Context, shape: Shape, weights: str, name: str, driver: Driver, lengths: tuple[int, ...]
+) -> Iterator[Figure]:
+    """Decode steps at these contexts; three quarters of them where the GPU's memory is too small."""
+    case = f"batch {len(lengths)}, context {'–'.join(map(str, sorted(set(lengths))))}"
+    try:
+        steady = driver.decode(*lengths, profile=True)
+    except TooLargeError as error:
+        yield missing(name, "decode step", str(error), case)
+        shorter = tuple(3 * length // 4 for length in lengths)
+        if len(lengths) >= _SHORTER_FROM and lengths != shorter and len(lengths) <= _SHORTER_UNTIL:
+            yield from _steady(context, shape, weights, name, driver, shorter)
+        return
+    floor = floors.decode(shape, len(lengths), round(steady.context), context.rates, weights)
+    device = sorted(steady.device)[len(steady.device) // 2]
+    note = f"{floor.bound}-bound; {1e3 * device:.2f} ms of it on the device; {steady.context:.0f} tokens"
+    yield timed(name, "decode step", case, steady.wall, floor.seconds, note)
+    share, how = busy_share(steady, driver.steps)
+    yield Figure(model=name, what="GPU busy", case=case, unit="of the time", value=share, rounds=1, note=how)
+    for kernel, seconds in list(seconds_by_kernel(steady.profile).items())[:_KERNELS]:
+        yield timed(name, "kernel", f"{case}, {kernel}", [seconds / driver.steps], None, "of a step, by the profiler")
 
 
 def _prefill(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:
@@ -73,6 +92,20 @@ def _prefill(context: Context, shape: Shape, weights: str, name: str, driver: Dr
         reached = f"{operations / sorted(seconds)[len(seconds) // 2] / 1e12:.0f} TFLOP/s"
         kind = "fp8" if weights == "fp8" else "bf16"
         yield timed(name, "prefill", case, seconds, operations / context.rates.matmul[kind], reached)
+
+
+def _chunks(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:
+    """A few tokens after a long cached prefix, and a prompt beside decodes, whose last decode step it waits for."""
+    past, few = context.scale.after
+    batch, length, tokens = context.scale.beside
+    after, beside = f"{few} tokens after {past}", f"{tokens} tokens beside {batch} decodes at {length}"
+    try:
+        floor = floors.prefill(shape, few, context.rates, weights, past)
+        yield timed(name, "chunk", after, driver.after(past, few), floor.seconds, f"{floor.bound}-bound")
+        floor = floors.mixed(shape, batch, length, tokens, context.rates, weights)
+        yield timed(name, "mixed step", beside, driver.beside(batch, length, tokens), floor.seconds, floor.bound)
+    except TooLargeError as error:
+        yield missing(name, "mixed step", str(error), beside)
 
 
 def offline(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[Figure]:

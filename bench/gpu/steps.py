@@ -103,20 +103,52 @@ class Driver:
                 seconds.append(time.perf_counter() - begin)
         return seconds
 
-    def decode(self, batch: int, context: int, *, profile: bool = False, **sampling: Any) -> Steady:
-        """Decode steps of `batch` sequences whose contexts have about `context` tokens in the middle of the rounds."""
+    def after(self, past: int, tokens: int) -> list[float]:
+        """Seconds to the first token of a prompt whose last `tokens` are new and the `past` before them cached."""
+        self._check_room(1, past + (tokens + 1) * (self.rounds + 1))
+        prefix, seconds = self.prompt(past), []
+        for index in range(self.rounds + 2):
+            prompt = prefix + (self.prompt(tokens) if index else [])
+            begin = time.perf_counter()
+            self._ask(f"after-{self.count}", prompt, SamplingParams(max_tokens=1, temperature=0.0))
+            self.count += 1
+            self.finish()
+            if index > 1:  # the prefix, and a warm-up
+                seconds.append(time.perf_counter() - begin)
+        return seconds
+
+    def beside(self, batch: int, context: int, tokens: int) -> list[float]:
+        """Seconds to the first token of prompts of `tokens` that come while `batch` others decode."""
+        most = context + 8 * (self.rounds + 2) + 32  # some steps each round, and until all decode
+        self._check_room(batch + 1, max(most, tokens + 1))
+        params = SamplingParams(max_tokens=most - context, temperature=0.0, ignore_eos=True)
+        names = [self.add(context, params) for _ in range(batch)]
+        self._until_all_decode(set(names))
+        seconds = []
+        for index in range(self.rounds + 1):
+            begin = time.perf_counter()
+            self._until_all_decode({self.add(tokens, SamplingParams(max_tokens=1, temperature=0.0))})
+            if index:  # warm-up
+                seconds.append(time.perf_counter() - begin)
+        self.loop.abort(names)
+        self.finish()
+        return seconds
+
+    def decode(self, *contexts: int, profile: bool = False, **sampling: Any) -> Steady:
+        """Decode steps of a sequence for each of `contexts`, of about so many tokens in the middle of the rounds."""
+        batch = len(contexts)
         made = self.steps * (self.rounds + 1 + profile) + 1
-        prompt = max(1, context - made // 2)
-        self._check_room(batch, prompt + made)
-        longest = self.loop.info.max_model_len - prompt  # earlier requests decode while later ones are prefilled
+        prompts = [max(1, context - made // 2) for context in contexts]
+        self._check_room(batch, max(prompts) + made, sum(prompts) + batch * made)
+        longest = self.loop.info.max_model_len - max(prompts)  # earlier ones decode while later ones are prefilled
         params = SamplingParams(**{"temperature": 0.0, **sampling, "max_tokens": longest, "ignore_eos": True})
-        names = [self.add(prompt, params) for _ in range(batch)]
+        names = [self.add(prompt, params) for prompt in prompts]
         steady = Steady()
         tokens = self._until_all_decode(set(names))
         self._round(batch, Steady())
         for _ in range(self.rounds):
             steady.wall.append(self._round(batch, steady))
-        steady.context = prompt + tokens / batch + self.steps * (1 + self.rounds / 2)
+        steady.context = (sum(prompts) + tokens) / batch + self.steps * (1 + self.rounds / 2)
         if profile:
             self._profile(batch, steady)
         self.loop.abort(names)
@@ -133,16 +165,17 @@ class Driver:
                 torch.cuda.synchronize()
         steady.profile = profile
 
-    def _check_room(self, batch: int, tokens: int) -> None:
-        info = self.loop.info
-        blocks = batch * -(-tokens // info.block_size)
+    def _check_room(self, batch: int, tokens: int, together: int | None = None) -> None:
+        """TooLargeError unless sequences of up to `tokens` fit, `together` so many (default: all have as many)."""
+        info, together = self.loop.info, batch * tokens if together is None else together
+        blocks = -(-together // info.block_size) + batch
         if batch > info.max_num_seqs:
             raise TooLargeError(f"{batch} sequences are more than --max-num-seqs {info.max_num_seqs}")
         if tokens > info.max_model_len:
             raise TooLargeError(f"{tokens} tokens are more than --max-model-len {info.max_model_len}")
         if blocks > int(_FULL * info.num_kv_blocks):
             have = info.num_kv_blocks * info.block_size
-            raise TooLargeError(f"needs {batch * tokens:,} tokens of KV cache, and {have:,} are there")
+            raise TooLargeError(f"needs {together:,} tokens of KV cache, and {have:,} are there")
 
     def _until_all_decode(self, names: set[str]) -> int:
         """Compute all prompts, until each request has its first token; the number of tokens sampled meanwhile."""

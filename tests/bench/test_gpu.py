@@ -9,14 +9,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.autograd import DeviceType
 
 from bench.gpu import __main__ as bench_gpu
 from bench.gpu import floors, roofline, shapes, startup
-from bench.gpu.busy import union_seconds
+from bench.gpu.busy import seconds_by_kernel, short_name, union_seconds
 from bench.gpu.context import TINY, Context
 from bench.gpu.floors import Rates
 from bench.gpu.result import Figure, Part, Result, read, timed
@@ -63,7 +65,36 @@ def test_floors_count_what_a_loop_over_tensors_and_positions_counts(shape: Shape
     prompt = floors.prefill(shape, 20, RATES)
     head = math.prod(embedding)
     assert prompt.operations == 2 * (20 * (weights - head) + head) + pairs * 4 * shape.head_dim
-    assert step.seconds == max(step.bytes / 1e12, step.operations / 1e14)
+    attention = 3 * 20 * 4 * shape.query * shape.layers
+    assert step.operations == 3 * 2 * weights + attention
+    products = max(2 * (weights - head) / 1e12, 6 * (weights - head) / 1e14) + max(2 * head / 1e12, 6 * head / 1e14)
+    assert step.seconds == pytest.approx(products + max(3 * past / 1e12, attention / 1e14))
+
+
+def test_products_and_attention_take_their_time_one_after_another() -> None:
+    """256 tokens are multiplied as quickly as compute allows, while 34 GB of keys and values are read for attention."""
+    step = floors.decode(shapes.LLAMA_8B, 256, 1024, floors.H200_SEEN)
+    assert (round(1e3 * step.seconds, 1), step.bound) == (12.9, "both")
+    assert step.bytes / floors.H200_SEEN.read == pytest.approx(11.5e-3, rel=0.01), "less than both together"
+    both = floors.mixed(shapes.LLAMA_8B, 32, 1024, 2048, floors.H200_SEEN).seconds
+    alone = floors.prefill(shapes.LLAMA_8B, 2048, floors.H200_SEEN).seconds
+    assert alone < both < alone + floors.decode(shapes.LLAMA_8B, 32, 1024, floors.H200_SEEN).seconds
+
+
+def test_kernels_are_told_by_their_functions() -> None:
+    assert short_name("void cutlass::Kernel2<cutlass_80_wmma, float>(Params)") == "cutlass::Kernel2"
+    assert short_name("attention_kernel") == "attention_kernel"
+    events = [
+        SimpleNamespace(name=name, device_type=kind, time_range=SimpleNamespace(start=start, end=end))
+        for name, kind, start, end in (
+            ("norm", DeviceType.CUDA, 0, 1e6),
+            ("aten::mm", DeviceType.CPU, 0, 9e6),
+            ("void mm<a>(b)", DeviceType.CUDA, 1e6, 4e6),
+            ("norm", DeviceType.CUDA, 5e6, 6e6),
+        )
+    ]
+    found = seconds_by_kernel(SimpleNamespace(events=lambda: events))
+    assert list(found.items()) == [("mm", 3.0), ("norm", 2.0)]
 
 
 def test_experts_are_counted_once_for_all_tokens_that_need_them() -> None:
@@ -120,7 +151,10 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for key in (
         "tiny-llama/decode step/batch 4, context 32",
         "tiny-llama/sampled decode step/batch 4, context 32",
+        "tiny-llama/decode step/batch 3, context 16–64",
         "tiny-llama/prefill/16 tokens",
+        "tiny-llama/chunk/4 tokens after 32",
+        "tiny-llama/mixed step/8 tokens beside 2 decodes at 16",
         "tiny-llama/paged decode/batch 2, context 64",
         "tiny-llama/GPU busy/batch 1, context 32",
         "tiny-llama/offline/8 + 8",
