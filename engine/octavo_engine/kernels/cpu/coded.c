@@ -71,14 +71,15 @@ INLINE float scale_at(const void *from, long index, enum scales kind) {
 /* `count` scales from `index` on; LANES at a time where those are in memory. */
 INLINE void widen_scales(const void *from, long index, long count, float *to, enum scales kind) {
     long i = 0;
-    if (kind == SCALE_INT8) {
-        for (; i < count; i++) to[i] = ((const int8_t *)from)[index + i];
-        return;
-    }
 #if defined(__AVX512F__)
     for (; i < count; i += LANES) {
         long left = count - i < LANES ? count - i : LANES;
         __mmask16 mask = (1u << left) - 1;
+        if (kind == SCALE_INT8) {
+            __m512i raw = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, (const int8_t *)from + index + i));
+            *(floats_at *)(to + i) = (floats)_mm512_cvtepi32_ps(raw);
+            continue;
+        }
         if (kind == SCALE_FLOAT32) {
             *(floats_at *)(to + i) = (floats)_mm512_maskz_loadu_ps(mask, (const float *)from + index + i);
             continue;
@@ -88,6 +89,10 @@ INLINE void widen_scales(const void *from, long index, long count, float *to, en
     }
 #elif defined(__AVX2__)
     for (; i + LANES <= count; i += LANES) {
+        if (kind == SCALE_INT8) {
+            *(floats_at *)(to + i) = whole((const uint8_t *)from + index + i, LANES, 0);
+            continue;
+        }
         if (kind != SCALE_FLOAT16) {
             *(floats_at *)(to + i) = load(from, index + i, kind == SCALE_FLOAT32 ? FLOAT32 : BFLOAT16);
             continue;
@@ -102,35 +107,56 @@ INLINE void widen_scales(const void *from, long index, long count, float *to, en
 /* Scales of 8 bits, one for each `grain` columns, times those of blocks of SUPER. */
 INLINE void multiply_supers(float *scale, long count, long grain, const _Float16 *super) {
     long each = SUPER / grain;
-    for (long i = 0; i < count; i += each) {
-        float one = super[i / each];
-        for (long j = i; j < i + each && j < count; j++) scale[j] *= one;
+    for (long i = 0; i < count; i += LANES) {
+        float low = super[i / each], high = each < LANES && i + each < count ? (float)super[i / each + 1] : low;
+        *(floats_at *)(scale + i) *= choose(LANE_NUMBERS < (int)each, all(low), all(high));
     }
+}
+
+/* Of `count` grains what their groups have, of which `from` has the first one's at 0; the first grain is number `place`
+   of its group. */
+INLINE void expand(const float *from, float *to, long count, long place, long each) {
+    if (each & (each - 1) || place) {
+        for (long i = 0; i < count; i++) to[i] = from[(place + i) / each];
+        return;
+    }
+    int shift = __builtin_ctzl(each);
+    for (long i = 0; i < count; i += LANES)
+        *(floats_at *)(to + i) =
+            __builtin_shuffle(*(const floats_at *)(from + (i >> shift)), ((int)(i & (each - 1)) + LANE_NUMBERS) >> shift);
+}
+
+/* Scales of `count` groups of a row, from number `first` on, and what is added to each group's numbers. */
+INLINE void scales_of_groups(const struct codes *w, long row, long first, long count, long grain, float *scale,
+                             float *minimum, int has_minimum) {
+    long at = row * w->groups + first;
+    widen_scales(w->scale, at, count, scale, w->scales);
+    if (w->minimum) widen_scales(w->minimum, at, count, minimum, w->scales);
+    if (w->scales == SCALE_INT8) {
+        long super = row * ((w->inner + SUPER - 1) / SUPER) + first * grain / SUPER;
+        multiply_supers(scale, count, grain, w->super_scale + super);
+        if (w->minimum) multiply_supers(minimum, count, grain, w->super_minimum + super);
+    }
+    if (!has_minimum || w->minimum) return;
+    if (w->zero)
+        for (long i = 0; i < count; i++) minimum[i] = -(w->zero[at + i] + w->offset) * scale[i];
+    else
+        for (long i = 0; i < count; i++) minimum[i] = -w->offset * scale[i];
 }
 
 /* Scales of a row by grains, from the one of column `first` on, and what is added to each grain's numbers. Both have room
    for LANES more than `count`. */
 INLINE void scales_of(const struct codes *w, long row, long first, long count, long grain, float *scale, float *minimum,
                       int has_minimum) {
-    long at = row * w->groups;
-    if (w->group == grain) {
-        widen_scales(w->scale, at + first / grain, count, scale, w->scales);
-        if (w->minimum) widen_scales(w->minimum, at + first / grain, count, minimum, w->scales);
-    } else
-        for (long i = 0; i < count; i++) {
-            scale[i] = scale_at(w->scale, at + (first + i * grain) / w->group, w->scales);
-            if (w->minimum) minimum[i] = scale_at(w->minimum, at + (first + i * grain) / w->group, w->scales);
-        }
-    if (w->scales == SCALE_INT8) {
-        long super = row * ((w->inner + SUPER - 1) / SUPER) + first / SUPER;
-        multiply_supers(scale, count, grain, w->super_scale + super);
-        if (w->minimum) multiply_supers(minimum, count, grain, w->super_minimum + super);
+    if (w->group == grain) scales_of_groups(w, row, first / grain, count, grain, scale, minimum, has_minimum);
+    else {
+        float scales[BLOCK / 16 + LANES], minima[BLOCK / 16 + LANES];
+        long group = w->groups == 1 ? up(w->inner, grain) : w->group;
+        long from = first / group, groups = (first + (count - 1) * grain) / group - from + 1;
+        scales_of_groups(w, row, from, groups, w->group, scales, minima, has_minimum);
+        expand(scales, scale, count, first % group / grain, group / grain);
+        if (has_minimum) expand(minima, minimum, count, first % group / grain, group / grain);
     }
-    if (has_minimum && !w->minimum)
-        for (long i = 0; i < count; i++) {
-            float zero = w->zero ? w->zero[at + (first + i * grain) / w->group] : 0;
-            minimum[i] = -(zero + w->offset) * scale[i];
-        }
     *(floats_at *)(scale + count) = (floats){0};
     if (has_minimum) *(floats_at *)(minimum + count) = (floats){0};
 }
@@ -193,35 +219,58 @@ INLINE void dots_of_4(const struct few *a, const uint8_t *codes, const float *sc
     }
 }
 
-/* The same of codes of 8 bits, in order. */
-INLINE void dots_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
-                      int tokens, floats sums[MAX_TOKENS], int grain, enum path path) {
-    const char *x = a->x + token * a->padded * (path == PAIRS ? 2 : 4);
-    long step = path == PAIRS ? 2 * LANES : LANES;
-    for (long k = first; k < end; k += step) {
-        floats group = all(grain ? scale[(k - first) / (grain ? grain : 1)] : 0);
-        floats low = whole(codes + k, end - k, a->w->flip);
-        if (path == PAIRS) {
 #if defined(__AVX512BF16__)
-            floats high = whole(codes + k + LANES, end - k - LANES, a->w->flip);
-            words w = (words)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
-            if (grain == LANES)
-                group = __builtin_shuffle(*(const floats_at *)(scale + (k - first) / LANES), LANE_NUMBERS / (LANES / 2));
-            UNROLL for (int t = 0; t < tokens; t++) {
-                words input = *(const words_at *)(x + 2 * (t * a->padded + k));
-                if (grain) sums[t] += dot_pairs((floats){0}, w, input) * group;
-                else sums[t] = dot_pairs(sums[t], w, input);
-            }
-#endif
-        } else {
-            if (grain) low *= group;
-            UNROLL for (int t = 0; t < tokens; t++) sums[t] += low * *(const floats_at *)(x + 4 * (t * a->padded + k));
+/* One of each four signed bytes, exact in the upper half of a float. */
+INLINE words byte_of(words codes, int index) {
+    return (words)__builtin_convertvector((ints)(codes << (24 - 8 * index)) >> 24, floats);
+}
+
+/* The same of codes of 8 bits, of which two of each four are multiplied at a time; grain 0: they are not scaled. */
+INLINE void pairs_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
+                       int tokens, floats sums[MAX_TOKENS], int grain) {
+    const char *x = a->x + 2 * token * a->padded;
+    words flip = (words){0} + (a->w->flip ? 0x80808080u : 0);
+    for (long k = first; k < end; k += BYTES) {
+        words v = take(codes + k, end - k) ^ flip;
+        words low = byte_of(v, 0) >> 16 | byte_of(v, 1), high = byte_of(v, 2) >> 16 | byte_of(v, 3);
+        floats group = {0};
+        if (grain)
+            group = __builtin_shuffle(*(const floats_at *)(scale + (k - first) / grain), LANE_NUMBERS / (grain / 4));
+        UNROLL for (int t = 0; t < tokens; t++) {
+            const char *input = x + 2 * (t * a->padded + k);
+            floats part = dot_pairs(grain ? (floats){0} : sums[t], low, *(const words_at *)input);
+            part = dot_pairs(part, high, *(const words_at *)(input + BYTES));
+            sums[t] = grain ? sums[t] + part * group : part;
         }
     }
 }
+#endif
 
-/* out[t] = one row's product with each token. */
-INLINE void row_of(const struct few *a, long row, long token, int tokens, float *out, int bits, int grain, enum path path) {
+/* The same in float32, in order. */
+INLINE void floats_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
+                        int tokens, floats sums[MAX_TOKENS], int grain) {
+    const char *x = a->x + 4 * token * a->padded;
+    for (long k = first; k < end; k += LANES) {
+        floats w = whole(codes + k, end - k, a->w->flip);
+        if (grain) w *= scale[(k - first) / (grain ? grain : 1)];
+        UNROLL for (int t = 0; t < tokens; t++) sums[t] += w * *(const floats_at *)(x + 4 * (t * a->padded + k));
+    }
+}
+
+INLINE void dots_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
+                      int tokens, floats sums[MAX_TOKENS], int grain, enum path path) {
+#if defined(__AVX512BF16__)
+    if (path == PAIRS) {
+        pairs_of_8(a, codes, scale, first, end, token, tokens, sums, grain);
+        return;
+    }
+#endif
+    floats_of_8(a, codes, scale, first, end, token, tokens, sums, grain);
+}
+
+/* The lanes of out[t][place] add up to one row's product with each token. */
+INLINE void row_of(const struct few *a, long row, long token, int tokens, floats out[MAX_TOKENS][LANES], int place, int bits,
+                   int grain, enum path path) {
     const struct codes *w = a->w;
     const uint8_t *codes = w->codes + row * (w->inner * bits / 8);
     floats sums[MAX_TOKENS], extra[MAX_TOKENS];
@@ -240,25 +289,21 @@ INLINE void row_of(const struct few *a, long row, long token, int tokens, float 
                 extra[t] += *(const floats_at *)(minimum + i) *
                             *(const floats_at *)(a->sums + (token + t) * a->grains + (grain ? k / grain : 0) + i);
     }
-    for (int t = 0; t < tokens; t++) out[t] = total(grain ? sums[t] + extra[t] : sums[t] * scale[0] + extra[t]);
+    for (int t = 0; t < tokens; t++) out[t][place] = (grain ? sums[t] : sums[t] * scale[0]) + extra[t];
 }
 
-static void rows_of(const struct few *a, long row, int count, long token, int tokens, float out[MAX_TOKENS][LANES]) {
-#define ROWS(BITS, GRAIN, PATH, TOKENS)                         \
-    for (int r = 0; r < count; r++) {                           \
-        float one[MAX_TOKENS];                                  \
-        row_of(a, row + r, token, TOKENS, one, BITS, GRAIN, PATH); \
-        for (int t = 0; t < TOKENS; t++) out[t][r] = one[t];    \
-    }
-#define BY_TOKENS(BITS, GRAIN, PATH)                            \
-    if (tokens == 1) ROWS(BITS, GRAIN, PATH, 1)                 \
-    else if (tokens == 2) ROWS(BITS, GRAIN, PATH, 2)            \
-    else if (tokens == 4) ROWS(BITS, GRAIN, PATH, 4)            \
+static void rows_of(const struct few *a, long row, int count, long token, int tokens, floats out[MAX_TOKENS][LANES]) {
+#define ROWS(BITS, GRAIN, PATH, TOKENS) \
+    for (int r = 0; r < count; r++) row_of(a, row + r, token, TOKENS, out, r, BITS, GRAIN, PATH);
+#define BY_TOKENS(BITS, GRAIN, PATH)                 \
+    if (tokens == 1) ROWS(BITS, GRAIN, PATH, 1)      \
+    else if (tokens == 2) ROWS(BITS, GRAIN, PATH, 2) \
+    else if (tokens == 4) ROWS(BITS, GRAIN, PATH, 4) \
     else ROWS(BITS, GRAIN, PATH, MAX_TOKENS)
-#define BY_GRAIN(PATH)                                          \
-    if (a->w->bits == 4) { BY_TOKENS(4, 32, PATH) }             \
-    else if (a->grain == 32) { BY_TOKENS(8, 32, PATH) }         \
-    else if (a->grain == 16) { BY_TOKENS(8, 16, PATH) }         \
+#define BY_GRAIN(PATH)                                  \
+    if (a->w->bits == 4) { BY_TOKENS(4, 32, PATH) }     \
+    else if (a->grain == 32) { BY_TOKENS(8, 32, PATH) } \
+    else if (a->grain == 16) { BY_TOKENS(8, 16, PATH) } \
     else { BY_TOKENS(8, 0, PATH) }
 #if defined(__AVX512BF16__)
     if (a->path == PAIRS) {
@@ -281,6 +326,17 @@ INLINE void spread(const struct few *a, const void *from, char *to, long size, l
         }
 }
 
+/* Up to CHUNK numbers of 16 bits, of each BYTES of which every second pair comes first. */
+INLINE void spread_pairs(const void *from, char *to, long size) {
+    uint32_t pairs[CHUNK / 2] = {0};
+    memcpy(pairs, from, 2 * size);
+    for (long i = 0; i < CHUNK / 2; i += 2 * LANES)
+        for (long j = 0; j < LANES; j++) {
+            ((uint32_t *)to)[i + j] = pairs[i + 2 * j];
+            ((uint32_t *)to)[i + LANES + j] = pairs[i + 2 * j + 1];
+        }
+}
+
 INLINE floats sum_of(const void *from, long count, int dtype) {
     floats sums = {0};
     long i = 0;
@@ -297,7 +353,8 @@ INLINE void lay_out(const struct few *a, const char *from, long token, int dtype
     for (long k = 0; k < inner; k += CHUNK) {
         long count = inner - k < CHUNK ? inner - k : CHUNK;
         if (count < CHUNK) memset(x + k * width, 0, CHUNK * width);
-        if (a->w->bits == 4 && a->path == PAIRS) spread(a, from + k * size, x + k * width, count, 4, dtype);
+        if (a->w->bits == 8 && a->path == PAIRS) spread_pairs(from + k * size, x + k * width, count);
+        else if (a->w->bits == 4 && a->path == PAIRS) spread(a, from + k * size, x + k * width, count, 4, dtype);
         else if (a->w->bits == 4) spread(a, from + k * size, x + k * width, count, 8, dtype);
         else if (width == size) memcpy(x + k * width, from + k * size, count * size);
         else spread(a, from + k * size, x + k * width, count, 1, dtype);
@@ -321,14 +378,14 @@ INLINE float number(const char *from, long index, int dtype) {
     return dtype == FLOAT32 ? ((const float *)from)[index] : wide(((const uint16_t *)from)[index]);
 }
 
-static void give(const struct outputs *o, long token, long row, int count, float *sums) {
+static void give(const struct outputs *o, long token, long row, int count, floats sums) {
     for (int r = 0; r < count; r++) {
         if (o->bias) sums[r] += number(o->bias, row + r, o->dtype);
         if (o->addend) sums[r] += number(o->addend, token * o->stride + row + r, o->dtype);
     }
     char values[BYTES];
     long size = bytes_of(o->dtype);
-    store(values, 0, *(const floats_at *)sums, o->dtype);
+    store(values, 0, sums, o->dtype);
     memcpy(o->y + (token * o->stride + row) * size, values, count * size);
 }
 
@@ -337,9 +394,9 @@ static void tile_of_rows(const struct few *a, const struct outputs *o, long row)
     for (long token = 0; token < a->tokens;) {
         long left = a->tokens - token;
         int now = left >= MAX_TOKENS ? MAX_TOKENS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        float sums[MAX_TOKENS][LANES];
+        floats sums[MAX_TOKENS][LANES] = {0};
         rows_of(a, row, count, token, now, sums);
-        for (int t = 0; t < now; t++) give(o, token + t, row, count, sums[t]);
+        for (int t = 0; t < now; t++) give(o, token + t, row, count, totals(sums[t]));
         token += now;
     }
 }
