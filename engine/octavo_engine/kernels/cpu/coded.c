@@ -443,6 +443,44 @@ void coded_linear(const struct coded *weight, const void *x, const void *bias, c
     }
 }
 
+#if defined(__AVX512BF16__)
+/* LANES codes that begin at a byte. */
+INLINE floats codes_from(const uint8_t *from, int bits, __m128i flip) {
+    if (bits == 8) {
+        __m128i raw = _mm_xor_si128(_mm_loadu_si128((const __m128i *)from), flip);
+        return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(raw));
+    }
+    int32_t pair[2];
+    memcpy(pair, from, sizeof pair);
+    words both = (words)_mm512_mask_set1_epi32(_mm512_set1_epi32(pair[0]), 0xff00, pair[1]);
+    return __builtin_convertvector((ints)(both >> (words)(LANE_NUMBERS % 8 * 4) & 15), floats);
+}
+
+/* The numbers of the columns [first, end) of a row, 32 at a time, into y from there on; gives where others begin. Scales
+   are by `grain` columns, 0: one for all. */
+INLINE long numbers_by_32(const struct codes *w, const uint8_t *codes, long first, long end, const float *scale,
+                          const float *minimum, int shifted, long grain, int bits, uint16_t *y) {
+    __m128i flip = _mm_set1_epi8(w->flip);
+    long k = first;
+    for (; k + 2 * LANES <= end; k += 2 * LANES) {
+        long low = grain ? (k - first) / grain : 0, high = grain == LANES ? low + 1 : low;
+        floats a = codes_from(codes + k * bits / 8, bits, flip), b = codes_from(codes + (k + LANES) * bits / 8, bits, flip);
+        a = shifted ? a * scale[low] + minimum[low] : a * scale[low];
+        b = shifted ? b * scale[high] + minimum[high] : b * scale[high];
+        *(words_at *)(y + k) = (words)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a);
+    }
+    return k;
+}
+
+static long numbers_in_bfloat16(const struct codes *w, long row, long first, long end, const float *scale,
+                                const float *minimum, int shifted, long grain, uint16_t *y) {
+    const uint8_t *codes = w->codes + row * w->inner * w->bits / 8;
+#define NUMBERS(GRAIN, BITS) numbers_by_32(w, codes, first, end, scale, minimum, shifted, GRAIN, BITS, y)
+    if (w->bits == 4) return grain ? NUMBERS(32, 4) : NUMBERS(0, 4);
+    return grain == 16 ? NUMBERS(16, 8) : grain ? NUMBERS(32, 8) : NUMBERS(0, 8);
+}
+#endif
+
 /* The numbers of the rows [row, row + count) into y [count][inner], computed in float32. */
 void decode_rows(const struct codes *w, long row, long count, void *y, int dtype) {
     long grain = w->group >= w->inner ? w->inner : w->group % 32 ? 16 : 32;
@@ -452,7 +490,13 @@ void decode_rows(const struct codes *w, long row, long count, void *y, int dtype
             float scale[BLOCK / 16 + LANES], minimum[BLOCK / 16 + LANES];
             long end = w->inner - k < BLOCK ? w->inner : k + BLOCK;
             scales_by(w, row + r, k, (end - k + grain - 1) / grain, by_row ? 0 : grain, scale, minimum, shifted);
-            for (long i = k; i < end; i += LANES) {
+            long done = k;
+#if defined(__AVX512BF16__)
+            if (dtype == BFLOAT16)
+                done = numbers_in_bfloat16(w, row + r, k, end, scale, minimum, shifted, by_row ? 0 : grain,
+                                           (uint16_t *)y + r * w->inner);
+#endif
+            for (long i = done; i < end; i += LANES) {
                 long g = by_row ? 0 : (i - k) / grain, left = end - i;
                 floats value;
                 if (w->bits == 8) value = whole(w->codes + (row + r) * w->inner + i, left, w->flip);
