@@ -28,8 +28,8 @@ LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _FEW_CODED, _FEW_CODED_IN_PAIRS, _FEW_CODED_BESIDE_AMX = 16, 12, 16
 """For no more tokens than these codes are multiplied as they are: in float32, in pairs of bfloat16, and where the CPU
-has AMX, which is not measured. In pairs, 16 tokens take 1.2 times as long as by tiles with SmolLM2's 576 columns, 0.9 times
-with 2048."""
+has AMX, which is not measured. In pairs, 16 tokens take 1.2 times as long as by tiles with 576 columns, 0.9 times with
+2048."""
 _FEW_TO_WIDEN_FOR = 8
 """For no more tokens than these a weight is read as it is."""
 
