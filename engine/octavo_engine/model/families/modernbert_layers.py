@@ -1,0 +1,65 @@
+"""What ModernBERT and its decoder read alike: norms before each part, gated feed-forwards, windows in most layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import HeadTransformSpec, LayerNorms, LayerSpec, NormSpec
+
+ALIASES = {"global_rope_theta": "rope_theta", "local_rope_theta": "rope_local_base_freq"}
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 50368,
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "hidden_activation": "gelu",
+    "max_position_embeddings": 8192,
+    "norm_eps": 1e-5,
+    "rope_theta": 160000.0,
+    "rope_local_base_freq": 10000.0,
+    "local_attention": 128,
+    "global_attn_every_n_layers": 3,
+    "classifier_activation": "gelu",
+}
+
+
+def norm_of(fields: Fields) -> NormSpec:
+    """All norms are alike."""
+    return reading.layer_norm(fields, bias=fields.boolean("norm_bias", False), eps="norm_eps")
+
+
+def layers(fields: Fields, window: int, *, causal: bool) -> tuple[LayerSpec, ...]:
+    """Of which most see `window` tokens, their own included, an encoder to each side; the first has no first norm."""
+    norm, bias, mlp_bias = norm_of(fields), fields.boolean("attention_bias", False), fields.boolean("mlp_bias", False)
+    fields = Fields(fields.origin, {**fields.values, "sliding_window": window}, read=fields.read)
+    period = fields.integer("global_attn_every_n_layers", 1, 4096)
+    act = reading.activation(fields, "hidden_activation")
+    mlp = reading.mlp(fields, activation=act, bias=mlp_bias, output_bias=mlp_bias)
+    return tuple(
+        LayerSpec(
+            mixer=reading.attention(
+                fields,
+                layer_type=reading.layer_type(seen),
+                grouped=False,
+                causal=causal,
+                qkv_bias=bias,
+                output_bias=bias,
+                window=seen,
+            ),
+            feed_forward=mlp,
+            norms=LayerNorms(before_mixer=norm if layer else None, before_feed_forward=norm),
+        )
+        for layer, seen in enumerate(reading.windows(fields, default=lambda layer: layer % period != 0))
+    )
+
+
+def head_transform(fields: Fields) -> HeadTransformSpec:
+    """A linear, an activation and a norm before any head."""
+    return HeadTransformSpec(
+        bias=fields.boolean("classifier_bias", False),
+        activation=reading.activation(fields, "classifier_activation"),
+        norm=norm_of(fields),
+    )
