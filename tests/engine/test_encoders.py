@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from checkpoints import save_words
+from safetensors.torch import save_file
 from test_without_head import close_to, pooled
 
 from octavo_engine import LLM, SamplingParams
@@ -49,6 +50,15 @@ CASES: dict[str, dict[str, Any]] = {
     "Electra": {**SIZES, "embedding_size": 64},
     "Gte": {**ROTATING, "type_vocab_size": 0},
     "NomicBert": ROTATING,
+    "Gemma3Text": {
+        **ROTATING,
+        "head_dim": 16,
+        "num_key_value_heads": 1,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "use_bidirectional_attention": True,
+        "rope_parameters": None,
+    },
     "EuroBert": {**ROTATING, "num_key_value_heads": 2, "attention_bias": True, "classifier_pooling": "bos"},
     "Roberta": {**SIZES, "type_vocab_size": 1},
     "XLMRoberta": {**SIZES, "type_vocab_size": 1, "hidden_act": "gelu_new"},
@@ -109,6 +119,43 @@ def test_vectors_alone_and_in_a_crowd(family: str, tmp_path: Path) -> None:
         assert "more than the" in str(llm.embed(prompts_of(161))[0].error)
         assert "does not generate" in str(llm.generate(prompts[:1], SamplingParams(max_tokens=2))[0].error)
         llm.close()
+
+
+def test_dense_modules_after_pooling_and_the_longest_text(tmp_path: Path) -> None:
+    """As EmbeddingGemma has two; and sentence-transformers' own limit of a text's tokens holds."""
+    model, prompts = saved("BertModel", tmp_path), prompts_of(9, 20, 33)
+    say_pooling(tmp_path, "mean_tokens", normalize=True)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    with torch.inference_mode():
+        vectors = torch.stack([model(torch.tensor([each])).last_hidden_state[0].mean(0) for each in prompts])
+    activations = {"linear.Identity": torch.nn.Identity(), "activation.Tanh": torch.nn.Tanh()}
+    sizes = ((64, 96), (96, 24))
+    for (kind, activation), (inputs, outputs) in zip(activations.items(), sizes, strict=True):
+        folder, weight = tmp_path / f"{inputs}_Dense", torch.randn(outputs, inputs) / 8
+        folder.mkdir()
+        config = {"in_features": inputs, "out_features": outputs, "bias": False}
+        (folder / "config.json").write_text(json.dumps({**config, "activation_function": f"torch.nn.modules.{kind}"}))
+        save_file({"linear.weight": weight}, folder / "model.safetensors")
+        modules.insert(-1, {"type": "sentence_transformers.models.Dense", "path": folder.name})
+        vectors = activation(vectors @ weight.T)
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 40}))
+    llm = LLM(str(tmp_path), **SETTINGS)
+    assert llm.info.max_model_len == 40 and llm.info.embedding.size == 24
+    assert close_to(pooled(llm, prompts), vectors)
+    assert llm.embed(prompts_of(41))[0].error
+    llm.close()
+    (tmp_path / "64_Dense" / "model.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match="64_Dense"):
+        LLM(str(tmp_path), **SETTINGS)
+
+
+def test_a_model_that_sees_both_ways_does_not_generate(tmp_path: Path) -> None:
+    saved("Gemma3TextModel", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["Gemma3ForCausalLM"]}))
+    with pytest.raises(ModelLoadError, match="sees those behind it"):
+        read_spec(ModelFiles("test", directory=tmp_path))
 
 
 def test_roberta_counts_no_position_for_padding(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def test_how_vectors_are_made_is_read_from_the_files(tmp_path: Path) -> None:
         assert read_pooling(files) == PoolingConfig(expected, normalize=False)
     (tmp_path / "modules.json").write_text(json.dumps([*modules, {"type": f"{kind}Normalize", "path": "2_Normalize"}]))
     assert read_pooling(files).normalize
-    (tmp_path / "modules.json").write_text(json.dumps([*modules, {"type": f"{kind}Dense", "path": "2_Dense"}]))
-    assert read_pooling(files).kind == "Dense after the model"
+    (tmp_path / "modules.json").write_text(json.dumps([*modules, {"type": f"{kind}LSTM", "path": "2_LSTM"}]))
+    assert read_pooling(files).kind == "LSTM after the model"
     (tmp_path / "modules.json").write_text("{")
     with pytest.raises(ModelLoadError, match="cannot be read as JSON"):
         read_pooling(files)

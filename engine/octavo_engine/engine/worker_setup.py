@@ -15,6 +15,7 @@ from octavo_engine.engine.resolved_config import ResolvedConfig, long_context
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.adapter import AdapterLimits
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
@@ -184,8 +185,9 @@ def _make_worker(
         long_context(resolved.spec),
     )
     adapters = None if slots is None else RowAdapters(slots, len(table.tokens), resolved.max_sampled, resolved.device)
-    pooling = pooling_of(setup.files, resolved.spec).kind
-    return Worker(decoder, resolved.backend, cache, table, adapters, pooling), cache
+    pooling = pooling_of(setup.files, resolved.spec)
+    decoder.dense = DenseModules(pooling.dense, resolved.device)
+    return Worker(decoder, resolved.backend, cache, table, adapters, pooling.kind), cache
 
 
 def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache:

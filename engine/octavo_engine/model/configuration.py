@@ -18,6 +18,7 @@ from octavo_engine.model.families.multimodal import PLAIN_HEADS, STORED_NAMES, W
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, base_model_names
+from octavo_engine.model.pooling import longest_text
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.safetensors_file import has_weights, read_headers
@@ -72,7 +73,21 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         config["quantization_config"] = {**read_json(files.directory / _QUANTIZATION), "quant_method": "modelopt"}
     spec = with_stored_head(_of_config(config, path), files.directory)
     _check_experts(spec, path)
-    return spec
+    if spec.head is not None:
+        if not spec.causal:
+            raise ModelLoadError(f"{path}: {spec.architecture} generates, though a token sees those behind it")
+        return spec
+    return _shortened(spec, longest_text(files))
+
+
+def _shortened(spec: ModelSpec, longest: int | None) -> ModelSpec:
+    """`spec` for contexts of so many tokens at most; its table of positions stays as it is."""
+    if longest is None or longest >= spec.max_position:
+        return spec
+    positions = spec.positions
+    if positions is not None:
+        positions = replace(positions, rows=spec.max_position + positions.offset)
+    return replace(spec, max_position=longest, positions=positions)
 
 
 def _of_config(config: dict[str, Any], path: Path) -> ModelSpec:

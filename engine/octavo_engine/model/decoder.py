@@ -16,6 +16,7 @@ from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
+from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.layers.alternating_updates import TokenVectors
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.biased_attention import BiasedAttention
@@ -57,6 +58,8 @@ class Decoder(nn.Module):
         super().__init__()
         check_size(spec, ranks.shard.size)
         self.spec, self.ranks, self.dtype = spec, ranks, dtype
+        self.dense: DenseModules | None = None
+        """What vectors of texts go through, of models that have such modules."""
         self.lora: LoraBatch | None = None
         """Which adapters a step's tokens have, where adapters are served."""
         self.compute = choose_compute(spec, dtype, device, ranks.shard)
@@ -121,7 +124,7 @@ class Decoder(nn.Module):
     def pooled(self, vectors: Tensor) -> Tensor:
         """What the model makes of vectors [R, hidden] that stand for texts: logits of classes [R, classes], or them."""
         if self.classifier is None:
-            return vectors
+            return vectors if self.dense is None else self.dense(vectors)
         classes: Tensor = self.classifier(vectors.to(self.dtype))
         return classes
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.dense_modules import DenseModule, read_dense
+from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
@@ -33,6 +35,12 @@ class PoolingConfig:
     """`last`: the last token's, which is the default of models that generate; or what else the files name."""
     normalize: bool = True
     """Whether vectors have length 1."""
+    dense: tuple[DenseModule, ...] = ()
+    """The linear layers that such a vector goes through before."""
+
+    def size(self, hidden_size: int) -> int:
+        """Of the vectors."""
+        return self.dense[-1].outputs if self.dense else hidden_size
 
 
 def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
@@ -40,6 +48,9 @@ def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
     if spec.classifier is not None:
         return PoolingConfig(spec.classifier.pooling, normalize=False)
     found = read_pooling(files)
+    if found.dense and found.dense[0].inputs != spec.hidden_size:
+        sizes = f"{found.dense[0].inputs} numbers, and the model's vectors have {spec.hidden_size}"
+        raise ModelLoadError(f"{found.dense[0].folder}: takes {sizes}")
     # An encoder's last token is a separator; sentence-transformers take the mean where no file says anything.
     return found if found != PoolingConfig() or spec.causal else PoolingConfig("mean")
 
@@ -50,13 +61,28 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
         return PoolingConfig()
     modules = _read(files.directory / "modules.json")
     try:
-        kinds = {module["type"].rsplit(".", 1)[-1]: module.get("path", "") for module in modules}
+        named = [(module["type"].rsplit(".", 1)[-1], str(module.get("path", ""))) for module in modules]
     except (TypeError, KeyError, AttributeError):
         raise ModelLoadError(f"{files.directory / 'modules.json'}: is not a list of modules with their types") from None
-    if unknown := sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"}):
+    kinds = dict(named)
+    if unknown := sorted(kinds.keys() - {"Transformer", "Pooling", "Dense", "Normalize"}):
         return PoolingConfig(kind=f"{', '.join(unknown)} after the model")
     config = _read(files.directory / str(kinds["Pooling"]) / "config.json") if "Pooling" in kinds else {}
-    return PoolingConfig(_kind(config) if "Pooling" in kinds else "none", "Normalize" in kinds)
+    order = [kind for kind, _ in named if kind != "Transformer"]
+    if order != sorted(order, key=["Pooling", "Dense", "Normalize"].index):
+        return PoolingConfig(kind=f"{', '.join(order)} in this order")
+    folders = [files.directory / path for kind, path in named if kind == "Dense"]
+    dense = tuple(read_dense(folder, _read(folder / "config.json")) for folder in folders)
+    return PoolingConfig(_kind(config) if "Pooling" in kinds else "none", "Normalize" in kinds, dense)
+
+
+def longest_text(files: ModelFiles) -> int | None:
+    """The most tokens of a text that sentence-transformers would read; None: the model's positions say."""
+    if files.directory is None or not has_file(files.directory / "sentence_bert_config.json"):
+        return None
+    path = files.directory / "sentence_bert_config.json"
+    fields = Fields(str(path), _read(path))
+    return fields.integer("max_seq_length", 1, 1 << 30) if fields.has("max_seq_length") else None
 
 
 def _kind(config: dict[str, Any]) -> str:

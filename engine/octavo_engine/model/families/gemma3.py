@@ -12,7 +12,7 @@ _NAMES = TensorNames(before_feed_forward="model.layers.{layer}.pre_feedforward_l
 
 
 def _read(fields: Fields) -> ModelSpec:
-    reading.refuse_if_true(fields, "use_bidirectional_attention")
+    both_ways = fields.boolean("use_bidirectional_attention", False)
     norm, bias = reading.rms_norm(fields, weight_offset=1.0), fields.boolean("attention_bias", False)
     period = fields.integer("sliding_window_pattern", 1, 4096)
     layers = tuple(
@@ -24,7 +24,8 @@ def _read(fields: Fields) -> ModelSpec:
                 output_bias=bias,
                 qk_norm=QKNormSpec(norm),
                 scale=fields.number("query_pre_attn_scalar", 1e-6, 1e6) ** -0.5,
-                window=window,
+                causal=not both_ways,
+                window=window // 2 + 1 if window is not None and both_ways else window,
             ),
             feed_forward=reading.mlp(fields, activation=reading.activation(fields, "hidden_activation")),
             norms=LayerNorms(before_mixer=norm, after_mixer=norm, before_feed_forward=norm, after_feed_forward=norm),

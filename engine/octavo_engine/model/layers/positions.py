@@ -23,7 +23,7 @@ class PositionTable(nn.Module):
     def __init__(self, spec: ModelSpec, options: LayerOptions) -> None:
         super().__init__()
         self.spec = spec.positions or PositionSpec()
-        rows = spec.max_position + self.spec.offset
+        rows = self.spec.rows or spec.max_position + self.spec.offset
         if self.spec.sinusoidal:
             table = sinusoids(rows, spec.hidden_size, whole_range=self.spec.whole_range)
             if self.spec.zero_row is not None:

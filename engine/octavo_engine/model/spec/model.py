@@ -24,6 +24,8 @@ class PositionSpec:
 
     offset: int = 0
     """Position p has row p + offset of the table."""
+    rows: int | None = None
+    """Of the table; None: one for each position of the longest context, behind `offset`."""
     sinusoidal: bool = False
     """Whether rows are computed, sines before cosines (arXiv 1706.03762), instead of stored."""
     whole_range: bool = True

@@ -1,0 +1,74 @@
+"""Linear layers after pooling, as sentence-transformers store them in folders of their own (EmbeddingGemma has two)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.fields import Fields
+
+_ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": torch.nn.Identity,
+    "torch.nn.modules.activation.Tanh": torch.nn.Tanh,
+    "torch.nn.modules.activation.ReLU": torch.nn.ReLU,
+    "torch.nn.modules.activation.GELU": torch.nn.GELU,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DenseModule:
+    """What config.json in its folder says."""
+
+    folder: Path
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: str
+
+
+def read_dense(folder: Path, config: object) -> DenseModule:
+    """The module of a folder; ModelLoadError about fields that cannot be used."""
+    origin = folder / "config.json"
+    if not isinstance(config, dict):
+        raise ModelLoadError(f"{origin}: is no object")
+    fields = Fields(str(origin), config)
+    activation = fields.text("activation_function", "torch.nn.modules.activation.Tanh")
+    if activation not in _ACTIVATIONS:
+        raise fields.wrong("activation_function", activation, f"is not supported; supported: {', '.join(_ACTIVATIONS)}")
+    inputs, outputs = (fields.integer(name, 1, 1 << 20) for name in ("in_features", "out_features"))
+    return DenseModule(folder, inputs, outputs, fields.boolean("bias", True), activation)
+
+
+class DenseModules:
+    """Several of them, one after the other, in float32; every rank computes all of each."""
+
+    def __init__(self, modules: tuple[DenseModule, ...], device: torch.device) -> None:
+        """Reads their weights; ModelLoadError if those are missing or of other sizes."""
+        self._activations = [_ACTIVATIONS[module.activation]() for module in modules]
+        self._weights = [_weights(module, device) for module in modules]
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """[R, in] of the first one to [R, out] of the last one, both float32."""
+        for (weight, bias), activation in zip(self._weights, self._activations, strict=True):
+            vectors = activation(torch.nn.functional.linear(vectors, weight, bias))
+        return vectors
+
+
+def _weights(module: DenseModule, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    path = module.folder / "model.safetensors"
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error}") from None
+    expected: dict[str, tuple[int, ...]] = {"linear.weight": (module.outputs, module.inputs)}
+    expected |= {"linear.bias": (module.outputs,)} if module.bias else {}
+    if {name: tuple(values.shape) for name, values in stored.items()} != expected:
+        raise ModelLoadError(f"{path}: does not hold {', '.join(f'{n} {list(s)}' for n, s in expected.items())} alone")
+    bias = stored.get("linear.bias")
+    return stored["linear.weight"].to(device, torch.float32), None if bias is None else bias.to(device, torch.float32)
