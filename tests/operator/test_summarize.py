@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -629,3 +630,31 @@ def test_sidecars_and_finished_init_containers_do_not_count() -> None:
         pod(container=RUNNING, initContainerStatuses=[sidecar, {"name": "fetch", **FETCHED}]), children=deployment()
     )
     assert status.loading.phase == "Loading"
+
+
+WRONG_VALUES: list[Any] = [None, "text", -1, [], {}, [{}], {"a": 1}, True]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all that a status holds."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for name, each in inner for found in places(each, (*path, name)))]
+
+
+def test_a_status_that_another_version_has_written_otherwise_stops_nothing() -> None:
+    """Whatever one of its fields holds: the next status is written over it."""
+    before = summary(of=service(adapters=[{"name": "sql", "source": {"s3": {"bucket": "models", "prefix": "sql"}}}]))
+    known = before.as_object()
+    known["model"]["memory"] = {"subject": "x", "weightBytes": 1, "stepBytes": 2, "kvBytesPerToken": 3, "totalBytes": 4}
+    known["loading"]["lastLoadSeconds"] = 3
+    known["adapters"] = [{"name": "sql", "loadedReplicas": 1, "replicas": [{"pod": "p", "state": "Loaded"}]}]
+    del known["conditions"]  # of a shape that all of Kubernetes has agreed on
+    for *way, last in places(known)[1:]:
+        for wrong in WRONG_VALUES:
+            odd = json.loads(json.dumps(known))
+            holder = odd
+            for name in way:
+                holder = holder[name]
+            holder[last] = wrong
+            written = summary(of=service(status=odd))
+            assert [each.type for each in written.conditions] == [each.type for each in before.conditions]

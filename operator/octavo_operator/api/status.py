@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -24,6 +25,17 @@ def shortened(sentence: str) -> str:
 
 
 Sentence = Annotated[str, BeforeValidator(shortened)]
+
+
+Value = TypeVar("Value")
+
+
+def from_status(status: Mapping[str, Any] | None, kind: type[Value], *path: str) -> Value | None:
+    """What a stored status says at `path`, if it is of this kind: another version may have written another."""
+    found: Any = status
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, kind) and not isinstance(found, bool) else None
 
 
 class StatusModel(BaseModel):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
+from pydantic import ValidationError
+
 from octavo_operator.api.conditions import AdapterState, Reason
 from octavo_operator.api.llmservice import Adapter
 from octavo_operator.api.resource import LLMService
@@ -46,11 +48,11 @@ def _rows_before(service: LLMService) -> _Rows:
     status = service.status or {}
     if status.get("observedGeneration") != service.metadata.generation:
         return {}
-    return {
-        (adapter["name"], row["pod"]): AdapterReplicaStatus.model_validate(row)
-        for adapter in status.get("adapters") or ()
-        for row in adapter.get("replicas") or ()
-    }
+    try:
+        known = [AdapterStatus.model_validate(adapter) for adapter in status.get("adapters") or ()]
+    except (ValidationError, TypeError):  # another version of the operator may have written it
+        return {}
+    return {(adapter.name, row.pod): row for adapter in known for row in adapter.replicas}
 
 
 def _status(name: str, rows: Sequence[AdapterReplicaStatus], most: int) -> AdapterStatus:

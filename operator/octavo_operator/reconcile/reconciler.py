@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
+from octavo_operator.api.status import from_status
 from octavo_operator.reconcile.adapter_lists import PodWriter, write_adapter_lists
 from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.apply import REFUSED_SECONDS, ApiError
@@ -100,7 +101,7 @@ class Reconciler:
         return await self._reconcile(key, reading.service, replace(observed, service=live, unknown=reading.unknown))
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
-        image = (service.status or {}).get("engineImage")
+        image = from_status(service.status, str, "engineImage")
         if not image:  # pinned before anything is made, so that no restart of ours can come between
             image = _running_image(service, observed) or self._config.engine_image
             try:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
-from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
+from octavo_operator.api.status import (
+    Condition,
+    LLMServiceStatus,
+    LoadingStatus,
+    MemoryStatus,
+    ModelStatus,
+    from_status,
+)
 from octavo_operator.reconcile.adapter_states import adapter_problem, adapter_statuses, adapters_ready
 from octavo_operator.reconcile.autoscaling import scaling
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
@@ -274,7 +284,7 @@ def _rollout_blocked(facts: Facts) -> Verdict:
 
 
 def _load_seconds(service: LLMService, observed: Observation) -> int | None:
-    known = ((service.status or {}).get("loading") or {}).get("lastLoadSeconds")
+    known = from_status(service.status, int, "loading", "lastLoadSeconds")
     return last_load_seconds(observed.pods, service.spec.rollout.startup_timeout_seconds, known)
 
 
@@ -289,15 +299,18 @@ def _memory(facts: Facts) -> MemoryStatus | None:
     """What a pod of the present spec says that the model takes; else what was known before."""
     if numbers := next((report.memory for report in _of_present_spec(facts) if report.memory), None):
         return MemoryStatus(subject=subject(facts.service.spec), **numbers.model_dump())
-    known = ((facts.service.status or {}).get("model") or {}).get("memory")
-    return MemoryStatus.model_validate(known) if known else None
+    known = from_status(facts.service.status, dict, "model", "memory")
+    with contextlib.suppress(ValidationError):  # another version of the operator may have written it
+        return MemoryStatus.model_validate(known) if known else None
+    return None
 
 
 def _model(facts: Facts, memory: MemoryStatus | None) -> ModelStatus:
     """Which model a pod of the present spec says it is; else what was known before, of the same model."""
     found = next((report.model for report in _of_present_spec(facts) if report.model), None)
     if found is None and memory and memory.subject == subject(facts.service.spec):
-        found = ModelReport.model_validate((facts.service.status or {}).get("model") or {})
+        with contextlib.suppress(ValidationError):
+            found = ModelReport.model_validate(from_status(facts.service.status, dict, "model") or {})
     known = found.model_dump() if found else {}
     return ModelStatus(name=facts.service.served_name, memory=memory, **known)
 
