@@ -70,6 +70,17 @@ async def test_a_right_to_write_one_kind_keeps_no_other_from_being_written(kind:
     assert others <= set(server.writes)
 
 
+async def test_every_refused_right_is_named() -> None:
+    server = Server(**SCALED, disruption={"maxUnavailable": 1})
+    for kind in ("HorizontalPodAutoscaler", "PodDisruptionBudget"):
+        server.failures[kind] = refusal("create", BY_NAME[kind].plural)
+    with pytest.raises(ApiError):
+        await reconciler(server).reconcile(KEY)
+    said = server.condition("Degraded")["message"]
+    assert '"horizontalpodautoscalers"' in said
+    assert '"poddisruptionbudgets"' in said
+
+
 async def test_without_the_right_to_write_statuses_all_else_is_done() -> None:
     server = Server()
     server.failures["LLMService/status"] = refusal("patch", "llmservices/status", "octavo.dev")

@@ -25,7 +25,7 @@ Verdict = tuple[str, Reason, str]
 class Result:
     """The result of a pass: field conflicts, the rollout's state, and objects that were not applied.
 
-    `problem`: what kept the operator from applying anything; `refused`: what the API server says of a child that it
+    `problem`: what kept the operator from applying anything; `refused`: what the API server says of children that it
     refused; `unserved`: the same of a child without which nothing serves; `no_scaler`: why there is no autoscaler
     though one is wanted, in a sentence; `missing_claims`: those of adapters that are not there.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -253,10 +253,16 @@ def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied:
     unserved = next((found for identity, found in refused.items() if identity in serving), None)
     return Result(
         unserved=unserved,
-        refused=next((found for found in refused.values() if found is not unserved), None),
+        refused=_joined([found for found in refused.values() if found is not unserved]),
         conflict=Problem(Reason.FIELD_CONFLICT, fought) if fought else None,
         rollout=now,
     )
+
+
+def _joined(problems: Sequence[Problem]) -> Problem | None:
+    """One problem that says them all, under the reason of the first."""
+    sentences = dict.fromkeys(problem.message for problem in problems)
+    return Problem(problems[0].reason, "; ".join(sentences)) if problems else None
 
 
 def _problem(failure: ApiError) -> Problem:
