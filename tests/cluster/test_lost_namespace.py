@@ -79,6 +79,11 @@ def applied(client: Client, live: dict[str, Any]) -> None:
     client.kubectl("replace", "-f", "-", input=json.dumps({**live, "metadata": kept}))
 
 
+def degraded(client: Client, name: str) -> str:
+    """What is wrong with the LLMService, in a sentence."""
+    return str(condition(client.get("llms", name), "Degraded").get("message", ""))
+
+
 @pytest.mark.timeout(300)
 def test_a_lost_namespace_stops_nothing_in_the_others(namespaces: Namespaces) -> None:
     kept, lost = namespaces.kept, namespaces.lost
@@ -114,12 +119,11 @@ def test_a_missing_right_stops_nothing_else_and_is_named(namespaces: Namespaces)
     applied(lost, role)
     changed_rights(lost, taken)
     lost.apply(llmservice("blind", **SCALED))
+    lost.wait_until(lambda: "cannot watch" in degraded(lost, "blind"), NOTICED, lambda: degraded(lost, "blind"))
+    for refused in ("list", "horizontalpodautoscalers"), ("watch", "pods"), ("create", "poddisruptionbudgets"):
+        assert 'cannot {} resource "{}"'.format(*refused) in degraded(lost, "blind")
     service = wait_for_condition(lost, "blind", "Degraded", "RightsMissing", NOTICED)
-    said = condition(service, "Degraded")["message"]
-    assert 'cannot list resource "horizontalpodautoscalers"' in said
-    assert 'cannot watch resource "pods"' in said
     assert condition(service, "ModelLoaded")["status"] == "Unknown"
-    assert 'cannot create resource "poddisruptionbudgets"' in said
     assert lost.exists("service", "blind")
     assert lost.exists("deployment", "blind")
     namespaces.wait_for_metric(right.format("horizontalpodautoscalers.autoscaling", "list"), "1.0")

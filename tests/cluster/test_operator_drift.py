@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .client import Client
-from .octavo import condition, installed_operator, wait_for_condition
+from .octavo import ONLY_ON_OURS, condition, installed_operator, wait_for_condition
 
 MENDED = 10  # seconds
 NOWHERE = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
@@ -38,6 +39,8 @@ CHANGES = [
     ("service", {"metadata": {"labels": {"app.kubernetes.io/component": "other"}}}),
     ("deployment", {"spec": {"template": {"spec": {"automountServiceAccountToken": True}}}}),
     ("deployment", {"metadata": {"ownerReferences": None}}),
+    ("deployment", {"metadata": {"labels": {"octavo.dev/llmservice": "other"}}}),
+    ("deployment", {"spec": {"paused": True}}),
     ("poddisruptionbudget", {"spec": {"maxUnavailable": 5}}),
     ("poddisruptionbudget", {"metadata": {"labels": {"octavo.dev/llmservice": None}}}),
     ("hpa", {"spec": {"maxReplicas": 99}}),
@@ -84,6 +87,59 @@ def shape_of(live: dict[str, Any]) -> dict[str, Any]:
     metadata = {name: live["metadata"].get(name) for name in ("labels", "ownerReferences")}
     spec = {name: value for name, value in live["spec"].items() if not name.startswith("clusterIP")}
     return {"metadata": metadata, "spec": spec}
+
+
+def changing_policy(client: Client) -> list[dict[str, Any]]:
+    """What changes the Deployments of this namespace, as a webhook of a mesh would, and its binding."""
+    ours = {"kubernetes.io/metadata.name": client.namespace}
+    rule = {
+        "apiGroups": ["apps"],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["deployments"],
+    }
+    policy = {
+        "matchConstraints": {"namespaceSelector": {"matchLabels": ours}, "resourceRules": [rule]},
+        "reinvocationPolicy": "IfNeeded",
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": ADDS}}],
+    }
+    metadata, kind = {"name": client.namespace}, "MutatingAdmissionPolicy"
+    return [
+        {"apiVersion": "admissionregistration.k8s.io/v1", "kind": made, "metadata": metadata, "spec": spec}
+        for made, spec in ((kind, policy), (f"{kind}Binding", {"policyName": client.namespace}))
+    ]
+
+
+ADDS = """Object{metadata: Object.metadata{labels: {"mesh": "yes"}}, spec: Object.spec{template: Object.spec.template{
+  spec: Object.spec.template.spec{enableServiceLinks: true, containers: [
+    Object.spec.template.spec.containers{name: "engine", imagePullPolicy: "Always"},
+    Object.spec.template.spec.containers{name: "mesh", image: "mesh:1"}]}}}}"""
+
+
+@ONLY_ON_OURS
+def test_what_admission_adds_or_changes_is_no_fight(operator: Client, namespace: Client) -> None:
+    namespace.apply(*changing_policy(namespace))
+    try:
+        namespace.wait_until(lambda: _is_changed(namespace), 30, "the policy acts")
+        made(namespace)
+        first = namespace.get("deployment", "model")
+        assert [each["name"] for each in first["spec"]["template"]["spec"]["containers"]] == ["engine", "mesh"]
+        namespace.kubectl("scale", "deployment/model", "--replicas=7")
+        namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, MENDED, "mended")
+        generation = namespace.get("deployment", "model")["metadata"]["generation"]
+        time.sleep(5)
+        live = namespace.get("deployment", "model")
+        assert live["metadata"]["generation"] == generation
+        assert live["spec"]["template"] == first["spec"]["template"]
+        wait_for_condition(namespace, "model", "Degraded", "AsExpected", MENDED)
+    finally:
+        namespace.kubectl("delete", "mutatingadmissionpolicy,mutatingadmissionpolicybinding", namespace.namespace)
+
+
+def _is_changed(client: Client) -> bool:
+    """Whether a Deployment that is made now would be changed."""
+    probe = ["create", "deployment", "probe", "--image=x", "--dry-run=server", "-o", "json"]
+    return "mesh" in json.loads(client.kubectl(*probe))["metadata"]["labels"]
 
 
 def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_told(operator: Client, namespace: Client) -> None:

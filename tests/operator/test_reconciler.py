@@ -140,6 +140,8 @@ class Server:
         self.writes.append(f"merge {kind.name}{subresource} {name}")
         if kind.name in self.failures:
             raise self.failures[kind.name]
+        if kind.name in self.live:
+            self._store(kind.name, merged(self.live[kind.name], patch))
         if kind is LLMSERVICE:
             self.version += 1
             self.others_status = {
@@ -814,6 +816,42 @@ async def test_a_change_of_labels_is_mended_though_no_generation_tells_of_it() -
     await operator.reconcile(KEY)
     assert server.writes == ["Deployment"]
     assert server.live["Deployment"]["metadata"]["labels"]["app.kubernetes.io/name"] == "octavo"
+
+
+async def test_a_deployment_that_somebody_else_pauses_goes_on(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    server.change("Deployment", {"spec": {"paused": True}}, "kubectl-rollout")
+    await operator.reconcile(KEY)
+    assert not server.live["Deployment"]["spec"]["paused"]
+    assert server.reason("Degraded") == "AsExpected"
+    server.change("Deployment", {"spec": {"paused": True}}, "kubectl-rollout")
+    await operator.reconcile(KEY)
+    assert "spec.paused by kubectl-rollout" in server.condition("Degraded")["message"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_deployment_that_is_paused_is_so_no_longer_when_its_spec_changes(restarts: bool) -> None:
+    server = Server()
+    operator = await settled(server)
+    server.change("Deployment", {"spec": {"paused": True}}, "kubectl-rollout")
+    server.indexes[LLMSERVICE.plural][KEY] = [merged(server.service, {"spec": {"rollout": {"drainTimeoutSeconds": 7}}})]
+    await (reconciler(server) if restarts else operator).reconcile(KEY)
+    assert not server.live["Deployment"]["spec"]["paused"]
+
+
+async def test_a_pause_that_the_spec_asks_for_stays() -> None:
+    server = Server(rollout={"paused": True})
+    operator = await settled(server)
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["paused"]
+
+
+def test_a_child_is_its_owners_whatever_its_label_says() -> None:
+    owner = {"kind": "LLMService", "name": "good", "uid": "u1", "controller": True}
+    metadata = {"namespace": "llm", "name": "good", "labels": {SERVICE_LABEL: "other"}, "ownerReferences": [owner]}
+    assert key_of(CHILD["Deployment"], {"metadata": metadata}) == KEY
+    assert key_of(CHILD["Deployment"], {"metadata": {**metadata, "ownerReferences": []}}) == ("llm", "other")
 
 
 async def test_what_the_deployments_controller_notes_is_no_change() -> None:

@@ -67,6 +67,11 @@ class Writer(Applier, Protocol):
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Deletes the object of that uid."""
 
+    async def merge(
+        self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
+    ) -> Object:
+        """Merges `patch` into an object that exists; the live object."""
+
     async def put_back(self, manifest: Object, dry_run: bool = False) -> Object:
         """Sets `manifest` where another manager's items stand in its lists; returns the live object."""
 
@@ -171,7 +176,7 @@ class Children:
         if drifted:
             return await self._mend(key, identity, live, manifest, digest, start)
         self._field_conflicts.settled(key, identity)
-        written = await self._write(manifest, start, is_new=seen is None and live is None)
+        written = await self._write(manifest, start, live)
         return self._remember_applied(key, identity, digest, written, "applied")
 
     def _is_right(self, service: LLMService, seen: Mapping[str, Any], manifest: Object, digest: str) -> bool:
@@ -182,6 +187,7 @@ class Children:
             and belongs_to(seen, service.name, service.metadata.uid or "")
             and not crowded_list(manifest, seen)
             and not is_stopped(manifest, seen)
+            and not is_held(manifest, seen)
         )
 
     async def _mend(
@@ -203,7 +209,7 @@ class Children:
         mended = {path: who for path, who in drift.items() if path not in held}
         if wanted is None or not mended:
             return trimmed(kind, live) if live is not None else None
-        live = await self._write(wanted, start, is_new=live is None)
+        live = await self._write(wanted, start, live)
         self._field_conflicts.mended(key, identity, mended)
         if held:  # not as it should be yet, and so not taken down: to be looked at again
             logger.info(
@@ -221,6 +227,8 @@ class Children:
             paths.append(crowded)
         if is_stopped(manifest, live):
             paths.append(("spec", "replicas"))
+        if is_held(manifest, live):
+            paths.append(("spec", "paused"))
         return {path: others(live, path) for path in paths}
 
     async def _tried(self, manifest: Object) -> Object:
@@ -232,12 +240,15 @@ class Children:
                 raise
             return await self._put_back(manifest, error, dry_run=True)
 
-    async def _write(self, manifest: Object, start: int, is_new: bool) -> Object:
-        scaled = is_scaled(manifest)
+    async def _write(self, manifest: Object, start: int, before: Mapping[str, Any] | None) -> Object:
+        scaled, metadata = is_scaled(manifest), manifest["metadata"]
+        if before is not None and is_held(manifest, before):
+            kind = BY_NAME[manifest["kind"]]
+            await self._cluster.merge(kind, metadata["namespace"], metadata["name"], {"spec": {"paused": False}})
         try:
             live = await (apply_scaled(self._cluster, manifest, start) if scaled else self._cluster.apply(manifest))
         except ApiError as error:
-            if is_new or error.status != _INVALID:
+            if before is None or error.status != _INVALID:
                 raise
             return await self._put_back(manifest, error)
         return await self._cluster.put_back(manifest) if crowded_list(manifest, live) else live
@@ -267,6 +278,14 @@ def crowded_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
     section, name = path = _WHOLE_LISTS[manifest["kind"]]
     theirs = (live.get(section) or {}).get(name) or ()
     return path if len(theirs) > len(manifest[section][name]) else None
+
+
+def is_held(manifest: Object, live: Mapping[str, Any]) -> bool:
+    """Whether somebody else has paused a Deployment: no change of its pods would be rolled out.
+
+    The manifest cannot say that it is not paused, since the API server drops `false`.
+    """
+    return manifest["kind"] == "Deployment" and live["spec"].get("paused", False) and "paused" not in manifest["spec"]
 
 
 def _identity(manifest: Mapping[str, Any]) -> Identity:

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo_operator.api.names import ADAPTERS_ANNOTATION, FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL, is_engine_pod
+from octavo_operator.api.names import (
+    ADAPTERS_ANNOTATION,
+    FIELD_MANAGER,
+    KIND,
+    MANAGED_BY_LABEL,
+    SERVICE_LABEL,
+    is_engine_pod,
+)
 from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.endpoints import summary_of_slice
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
@@ -66,15 +73,24 @@ _SLICE_OF = "kubernetes.io/service-name"
 
 
 def key_of(kind: Kind, body: Object) -> Key | None:
-    """The LLMService that `body` is or belongs to, by its labels; None: to none, as a pod that is no engine's."""
+    """The LLMService that `body` is or belongs to, by its owner or its labels; None: to none, as another's pod.
+
+    The owner counts first: somebody may have changed the label of a child.
+    """
     metadata = body["metadata"]
     labels = metadata.get("labels") or {}
     if kind is POD and not is_engine_pod(labels):
         return None
     if kind is ENDPOINT_SLICE and labels.get(_SLICE_OF) != labels.get(SERVICE_LABEL):
         return None  # of the metrics Service, which also leads to pods that are not ready
-    name = metadata["name"] if kind is LLMSERVICE else labels.get(SERVICE_LABEL)
+    name = metadata["name"] if kind is LLMSERVICE else _owner(metadata) or labels.get(SERVICE_LABEL)
     return (metadata["namespace"], name) if name else None
+
+
+def _owner(metadata: Mapping[str, Any]) -> str | None:
+    """The name of the LLMService that controls an object."""
+    owners = (each for each in metadata.get("ownerReferences") or () if each.get("controller"))
+    return next((each["name"] for each in owners if each["kind"] == KIND), None)
 
 
 _KEPT_METADATA = (
@@ -89,7 +105,7 @@ _KEPT_METADATA = (
     "labels",
     "ownerReferences",
 )
-_KEPT_SPEC = {"Deployment": ("replicas", "strategy"), "Service": ("ports",), POD.name: ("volumes",)}
+_KEPT_SPEC = {"Deployment": ("replicas", "strategy", "paused"), "Service": ("ports",), POD.name: ("volumes",)}
 """Of pods also what their placement depends on."""
 _CONTROLLERS_NOTES = "deployment.kubernetes.io/"  # annotations by which the Deployment's controller counts revisions
 
