@@ -138,7 +138,7 @@ def test_what_admission_adds_or_changes_is_no_fight(operator: Client, namespace:
 
 def _is_changed(client: Client) -> bool:
     """Whether a Deployment that is made now would be changed."""
-    probe = ["create", "deployment", "probe", "--image=x", "--dry-run=server", "-o", "json"]
+    probe = ["create", "deployment", "probe", "--image=engine", "--dry-run=server", "-o", "json"]
     return "mesh" in json.loads(client.kubectl(*probe))["metadata"]["labels"]
 
 

@@ -33,6 +33,7 @@ def wanted(replicas: int) -> dict[str, str]:
 SERVES = {**condition("Available", 1), f"octavo_llmservice_monitored{{{SERVICE}}}": "1+0x30"}
 SCRAPED = {f"octavo_requests_running{{{PODS}}}": "0+0x30"}
 READABLE = 'octavo_operator_namespace_readable{namespace="llm",pod="octavo-operator-1"}'
+RIGHT = f'octavo_operator_right_missing{{{LEADER},verb="list",resource="pods"}}'
 FAULTS = "octavo_operator_reconciles_total"
 
 
@@ -60,6 +61,7 @@ def groups() -> list[dict[str, Any]]:
         ({**LEADS, f"octavo_operator_silent_seconds{{{OTHER}}}": "600+0x30"}, []),
         ({**LEADS, READABLE: "0+0x30"}, ["OctavoNamespaceUnreadable"]),
         ({**LEADS, READABLE: "1+0x30"}, []),
+        ({**LEADS, RIGHT: "1+0x30"}, ["OctavoRightMissing"]),
         ({**LEADS, **condition("Ready", 0), **wanted(1)}, ["OctavoLLMServiceNotReady"]),
         ({**LEADS, **condition("Ready", 0), **wanted(0)}, []),
         ({**LEADS, **condition("Ready", 1), **condition("Ready", 0, "False"), **wanted(1)}, []),
