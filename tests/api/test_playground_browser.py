@@ -171,6 +171,27 @@ def test_what_a_model_writes_is_shown_and_never_run(server: Served, context: Bro
     assert page.title() == "Octavo playground"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("> " * 4000 + "deep", "deep"), ("_a" * 50_000 + " long", "long"), ("w" * 3000 + " wide", "wide")],
+    ids=["nested", "quadratic", "wide"],
+)
+def test_what_cannot_be_formatted_is_shown_as_it_is_written(
+    server: Served, context: BrowserContext, text: str, shown: str
+) -> None:
+    event = json.dumps({"choices": [{"delta": {"content": text}}]})
+    page = opened(context, server.url)
+    page.set_viewport_size(PHONE)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    body = f"data: {event}\n\ndata: [DONE]\n\n"
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    ask(page, "Write.")
+    answer = page.get_by_role("article", name="Model")
+    expect(answer).to_contain_text(shown)
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_bars_anyone(server: Served, context: BrowserContext, scheme: Any) -> None:
     server.play(f"# Heading\n\nSome `code`.\n\n{HOSTILE}")
@@ -266,3 +287,88 @@ def test_a_server_that_loads_or_is_full_says_so(start: Callable[..., Served], co
     expect(page.get_by_role("status")).to_have_text(re.compile(r"Try again in \d+ s\."))
     expect(page.get_by_role("article", name="Model")).to_have_count(0)
     full.do(lambda: setattr(full.serving.admission, "begun", 0))
+
+
+def test_a_question_that_is_too_long_comes_back_to_be_changed(
+    start: Callable[..., Served], context: BrowserContext
+) -> None:
+    """And the conversation goes on without it."""
+    server = start(max_request_bytes=4096)
+    server.play("one two")
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    pasted = "<b>paste</b> " * 500
+    ask(page, pasted)
+    expect(page.get_by_label("Your message")).to_have_value(pasted)
+    expect(page.get_by_role("status")).to_contain_text("4096")
+    expect(page.get_by_role("article")).to_have_count(0)
+    ask(page, "Short.")
+    expect(page.get_by_role("article", name="Model")).to_have_text("one two")
+
+
+def test_a_setting_that_cannot_be_sent_is_shown_and_nothing_is_asked(server: Served, context: BrowserContext) -> None:
+    server.play("one")
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    page.get_by_text("System message, sampling").click()
+    page.get_by_label("Temperature").fill("5")
+    page.get_by_text("System message, sampling").click()
+    ask(page, "Hello")
+    expect(page.get_by_label("Temperature")).to_be_visible()
+    expect(page.get_by_role("article")).to_have_count(0)
+    page.get_by_label("Temperature").fill("0.25")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("article", name="Model")).to_have_text("one")
+    expect(page.locator("#raw")).to_contain_text('"temperature": 0.25')
+
+
+@pytest.mark.parametrize("end", ["closed", "offline"])
+def test_an_answer_that_breaks_off_keeps_what_came_and_says_so(
+    server: Served, context: BrowserContext, end: str
+) -> None:
+    server.play("one two three four", hold_after=2)
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    if end == "closed":  # as by a proxy whose server has died: in good order, without the last event
+        event = json.dumps({"choices": [{"delta": {"content": "one"}}]})
+        page.route(
+            "**/v1/chat/completions",
+            lambda route: route.fulfill(body=f"data: {event}\n\n", content_type="text/event-stream"),
+        )
+    else:
+        context.set_offline(True)
+        expect(page.get_by_label("Load of the engine")).to_have_text("the engine does not answer")
+    ask(page, "Count.")
+    notice = "The engine cannot be reached: the connection ended" if end == "closed" else "The engine cannot be reached"
+    expect(page.get_by_role("status")).to_contain_text(notice)
+    expect(page.get_by_role("article", name="Model")).to_have_count(1 if end == "closed" else 0)
+    page.unroute_all()
+    context.set_offline(False)
+    server.play("all of it")
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.get_by_role("article", name="Model")).to_have_text("all of it")
+    expect(page.get_by_role("status")).to_be_empty()
+
+
+def test_each_tab_keeps_its_own_conversation(server: Served, context: BrowserContext) -> None:
+    server.play("one")
+    tabs = [opened(context, server.url) for _ in range(2)]
+    for tab, question in zip(tabs, ("First tab.", "Second tab."), strict=True):
+        expect(tab.get_by_label("Model A")).to_have_value("smollm2")
+        ask(tab, question)
+        expect(tab.get_by_role("article", name="Model")).to_have_text("one")
+    for tab, question in zip(tabs, ("First tab.", "Second tab."), strict=True):
+        tab.reload()
+        expect(tab.get_by_role("article", name="You")).to_have_text(question)
+    expect(opened(context, server.url).get_by_role("article", name="You")).to_have_text("Second tab.")
+
+
+def test_a_key_that_no_header_can_hold_is_refused_by_the_page(
+    start: Callable[..., Served], context: BrowserContext, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: [{name: one, key: sk-secret}]")
+    page = opened(context, start(api_key_file=keys).url)
+    page.get_by_label("API key").fill("schlüssel ✓")
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_role("status")).to_contain_text("This is no API key")

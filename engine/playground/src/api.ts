@@ -59,9 +59,13 @@ export async function chat(body: ChatRequest, signal: AbortSignal, listener: Lis
   let first = 0;
   let tokens = 0;
   let finish = "";
+  let ended = false;
   for await (const event of events(answer.body)) {
     listener.event(event);
-    if (event === "[DONE]") break;
+    if (event === "[DONE]") {
+      ended = true;
+      break;
+    }
     const part = JSON.parse(event);
     if (part.error) throw new Refusal(part.error.message, 500, null);
     tokens = part.usage?.completion_tokens ?? tokens;
@@ -73,6 +77,7 @@ export async function chat(body: ChatRequest, signal: AbortSignal, listener: Lis
     if (text || reasoning) first ||= performance.now();
     if (text || reasoning || chosen.length) listener.text(text, reasoning, chosen);
   }
+  if (!ended) throw new Error("the connection ended before the answer did");
   const seconds = (performance.now() - (first || begun)) / 1000;
   const tokensPerSecond = tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : 0;
   return { firstTokenMs: (first || performance.now()) - begun, tokensPerSecond, tokens, finish };

@@ -8,6 +8,8 @@ export type KeptColumn = { model: string; messages: Message[] };
 /** What all columns ask alike: sampling, a schema; and the system message that stands before the conversation. */
 export type Settings = { fields: Record<string, unknown>; system: string };
 
+const FRAME_MS = 16;
+
 export class Column {
   readonly element = element("section", "", "column");
   messages: Message[];
@@ -71,12 +73,15 @@ export class Column {
     const card = this.card(reply);
     const tokens: Token[] = [];
     let reasoning = ""; // shown before the answer, and no part of the conversation
-    let frame = 0; // the answer is drawn once a frame, however many tokens come
+    let timer = 0; // the answer is drawn at most once a frame, and a long one less often: at most a quarter of the time
+    let pause = 0;
     const draw = (): void => {
-      frame = 0;
+      const begun = performance.now();
       const thoughts = reasoning ? [folded("Reasoning", render(reasoning))] : [];
       card.replaceChildren(...thoughts, ...(tokens.length ? renderTokens(tokens) : render(reply.content)));
       this.log.scrollTop = this.log.scrollHeight;
+      timer = 0;
+      pause = Math.max(FRAME_MS, 3 * (performance.now() - begun));
     };
     const running = (this.running = new AbortController());
     try {
@@ -85,7 +90,7 @@ export class Column {
           reply.content += text;
           reasoning += thought;
           tokens.push(...more);
-          frame ||= requestAnimationFrame(draw);
+          timer ||= window.setTimeout(draw, pause);
         },
         event: (event) => this.raw.push(event),
       });
@@ -98,7 +103,7 @@ export class Column {
       this.timing.textContent = "Stopped.";
     } finally {
       this.running = null;
-      cancelAnimationFrame(frame);
+      clearTimeout(timer);
       draw();
       if (reply.content) conversation.push(reply);
       else if (!reasoning) card.remove();
@@ -107,6 +112,12 @@ export class Column {
 
   stop(): void {
     this.running?.abort();
+  }
+
+  /** Takes the last question back, where there is no answer to it. */
+  takeBackQuestion(): void {
+    if (this.messages.at(-1)?.role === "user") this.messages.pop();
+    this.redraw();
   }
 
   /** Takes the last answer back, so that the question can be asked again. */

@@ -39,19 +39,38 @@ function say(text: string): void {
 }
 
 function explain(error: unknown): void {
-  if (!(error instanceof Refusal)) return say(`The engine cannot be reached: ${String(error)}`);
+  if (!(error instanceof Refusal)) return say(`The engine cannot be reached: ${(error as Error).message}`);
   if (error.status === 401) get("key-form").hidden = false;
   const wait = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "";
   say(`${error.message}${wait}`);
+}
+
+function explained(error: unknown): unknown {
+  explain(error);
+  return error;
+}
+
+/** Whether the request itself is wrong, such as one that is too long: it would be refused again. */
+const willNeverBeAnswered = (error: unknown): boolean =>
+  error instanceof Refusal && error.status >= 400 && error.status < 500 && error.status !== 429;
+
+/** The question stands in the box again, to be changed, and no longer in the conversation, which can go on. */
+function giveBack(): void {
+  const last = both[0].messages.at(-1);
+  if (last?.role !== "user") return;
+  for (const column of shown()) column.takeBackQuestion();
+  prompt.value ||= last.content;
+  update();
 }
 
 async function answer(): Promise<void> {
   const settings = chosen(compare.checked);
   if (settings === null) return update();
   say("");
-  const answers = shown().map((column) => column.answer(settings).catch(explain).finally(update));
+  const answers = shown().map((column) => column.answer(settings).catch(explained).finally(update));
   update();
-  await Promise.all(answers);
+  const problems = await Promise.all(answers);
+  if (problems.every(willNeverBeAnswered)) giveBack();
   const parts = shown().flatMap(({ request, raw }) => [JSON.stringify(request, null, 2), raw.join("\n")]);
   get("raw").textContent = parts.join("\n\n");
 }
@@ -97,7 +116,9 @@ function listen(): void {
   });
   get<HTMLFormElement>("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    saveKey(get<HTMLInputElement>("key").value.trim());
+    const key = get<HTMLInputElement>("key").value.trim();
+    if (!/^[\x21-\x7e]*$/.test(key)) return say("This is no API key: a key has letters, digits and signs of ASCII alone.");
+    saveKey(key);
     get<HTMLInputElement>("key").value = "";
     void listModels();
   });
@@ -118,6 +139,8 @@ function listen(): void {
     get(id).addEventListener("click", () => copy(write));
 }
 
+const showLoad = (text: string): void => void (get("load").textContent = text);
+
 compare.checked = session.compare;
 get("columns").append(...both.map((column) => column.element));
 addFields();
@@ -125,5 +148,5 @@ listen();
 update();
 void listModels();
 setInterval(() => {
-  if (!document.hidden) load().then((text) => (get("load").textContent = text), () => undefined);
+  if (!document.hidden) load().then(showLoad, () => showLoad("the engine does not answer"));
 }, REFRESH_MS);

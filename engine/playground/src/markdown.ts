@@ -1,10 +1,31 @@
 // A model's answer as elements. marked reads the Markdown; what it finds is built of text nodes alone: HTML is shown as it
 // is written, and pictures become links, so that an answer can neither run a script nor load anything from elsewhere.
-import { lexer, type Token, type Tokens } from "marked";
+import { Lexer, type Token, type Tokens } from "marked";
 import { element } from "./element";
 
+// In characters: what is longer stays as it is written, since formatting it would hold the tab up. marked's time grows
+// with the square of a paragraph's length where marks such as _ and * open and close nothing.
+const MOST_FORMATTED = 100_000;
+const LONGEST_PARAGRAPH = 4_000;
+
+class BoundedLexer extends Lexer {
+  override inlineTokens(text: string, tokens: Token[] = []): Token[] {
+    if (text.length <= LONGEST_PARAGRAPH) return super.inlineTokens(text, tokens);
+    tokens.push({ type: "text", raw: text, text, escaped: false });
+    return tokens;
+  }
+}
+
+/** The text as elements; as plain text where it is very long, or nested more deeply than can be formatted. */
 export function render(text: string): Node[] {
-  return lexer(text).flatMap(nodes);
+  if (text.length <= MOST_FORMATTED) {
+    try {
+      return new BoundedLexer().lex(text).flatMap(nodes);
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error; // of the stack
+    }
+  }
+  return [element("p", text)];
 }
 
 function nodes(token: Token): Node[] {

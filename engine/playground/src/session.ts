@@ -1,4 +1,4 @@
-// What this browser keeps between visits: the conversations, never the key.
+// What this browser keeps: each tab its own conversations, and the last of all for the next visit; never the key.
 import type { KeptColumn } from "./column";
 
 export type Session = { compare: boolean; columns: [KeptColumn, KeptColumn] };
@@ -8,7 +8,7 @@ const empty = (): KeptColumn => ({ model: "", messages: [] });
 
 export function restore(): Session {
   try {
-    const kept = JSON.parse(localStorage.getItem(NAME) ?? "null");
+    const kept = JSON.parse(sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME) ?? "null");
     const columns = [0, 1].map((i) => readColumn(kept?.columns?.[i])) as [KeptColumn, KeptColumn];
     return { compare: kept?.compare === true, columns };
   } catch {
@@ -17,10 +17,13 @@ export function restore(): Session {
 }
 
 export function keep(session: Session): void {
-  try {
-    localStorage.setItem(NAME, JSON.stringify(session));
-  } catch {
-    // The browser's storage is full or switched off: the conversation then lasts as long as the page.
+  const text = JSON.stringify(session);
+  for (const storage of ["sessionStorage", "localStorage"] as const) {
+    try {
+      window[storage].setItem(NAME, text);
+    } catch {
+      // The browser's storage is full or switched off: the conversation then lasts as long as the page.
+    }
   }
 }
 

@@ -5,12 +5,12 @@ import { get } from "./element";
 type Field = { name: string; label: string; step: string; min: string; max?: string };
 
 const FIELDS: Field[] = [
-  { name: "temperature", label: "Temperature", step: "0.1", min: "0", max: "2" },
-  { name: "top_p", label: "Top p", step: "0.05", min: "0", max: "1" },
+  { name: "temperature", label: "Temperature", step: "any", min: "0", max: "2" },
+  { name: "top_p", label: "Top p", step: "any", min: "0", max: "1" },
   { name: "top_k", label: "Top k", step: "1", min: "1" },
-  { name: "min_p", label: "Min p", step: "0.05", min: "0", max: "1" },
-  { name: "frequency_penalty", label: "Frequency penalty", step: "0.1", min: "-2", max: "2" },
-  { name: "presence_penalty", label: "Presence penalty", step: "0.1", min: "-2", max: "2" },
+  { name: "min_p", label: "Min p", step: "any", min: "0", max: "1" },
+  { name: "frequency_penalty", label: "Frequency penalty", step: "any", min: "-2", max: "2" },
+  { name: "presence_penalty", label: "Presence penalty", step: "any", min: "-2", max: "2" },
   { name: "seed", label: "Seed", step: "1", min: "0" },
   { name: "max_tokens", label: "Most tokens", step: "1", min: "1" },
 ];
@@ -25,10 +25,16 @@ export function addFields(): void {
   }
 }
 
-/** The settings of a request, or null where the schema is no JSON object, which the page says beside it. */
+/** The settings of a request, or null where one cannot be sent, which the page says beside it. */
 export function chosen(compare: boolean): Settings | null {
   const inputs = [...get("sampling").querySelectorAll("input")];
-  const given = inputs.filter((input) => input.value !== "" && input.checkValidity());
+  const wrong = inputs.find((input) => !input.checkValidity());
+  if (wrong) {
+    get<HTMLDetailsElement>("settings").open = true;
+    wrong.reportValidity();
+    return null;
+  }
+  const given = inputs.filter((input) => input.value !== "");
   const fields: Record<string, unknown> = Object.fromEntries(given.map((input) => [input.name, input.valueAsNumber]));
   if (compare) fields.seed ??= Math.floor(Math.random() * MOST_SEEDS); // the same for both columns
   if (get<HTMLInputElement>("logprobs").checked) Object.assign(fields, { logprobs: true, top_logprobs: 5 });
