@@ -90,7 +90,7 @@ format: setup ## let ruff write the code's form
 frameworks: setup ## LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK against a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
-cluster-demo: setup ## helm install, kubectl apply, chat and load on a real Kubernetes
+cluster-demo: setup ## helm install, kubectl apply, chat, load, rollout and scaling on a real Kubernetes
 	@$(BIN)/python -m demo.cluster
 
 images: setup ## the two container images, with docker, or with buildah where there is no daemon

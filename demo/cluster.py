@@ -1,4 +1,4 @@
-"""`make cluster-demo`: helm install, kubectl apply, a chat, load and autoscaling on a real Kubernetes.
+"""`make cluster-demo`: helm install, kubectl apply, a chat, load, a rollout and autoscaling on a real Kubernetes.
 
 It prints every command that it runs.
 """
@@ -11,7 +11,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 from openai import OpenAI
 
@@ -37,14 +40,14 @@ AUTOSCALING = {
 def show(program: str, client: Client, *arguments: str, given: str | None = None) -> None:
     """Run a command with `given` as its input, and print the command and its output."""
     here = f" <<'EOF'\n{given.rstrip()}\nEOF" if given else ""
-    print(f"\n$ {program} {shlex.join(arguments)}{here}", flush=True)
+    command = shlex.join(arguments).replace(f"{CHECKOUT}/", "")  # as it is typed in the checkout
+    print(f"\n$ {program} {command}{here}", flush=True)
     print(getattr(client, program)(*arguments, input=given).rstrip(), flush=True)
 
 
 def install(client: Client) -> None:
     """Install the operator by its chart."""
-    chart = str((CHECKOUT / "charts" / "octavo").relative_to(CHECKOUT.parent))
-    say(f"installs {chart}")
+    say("installs charts/octavo")
     arguments = ("install", "octavo", str(CHECKOUT / "charts" / "octavo"), *IMAGES, "--wait", "--timeout=90s")
     show("helm", client, *arguments)
 
@@ -86,29 +89,51 @@ def load(openai: OpenAI) -> None:
     say(f"all were answered: {tokens} tokens in {seconds:.1f} s, {tokens / seconds:.0f} tokens/s")
 
 
-def scale(client: Client, openai: OpenAI) -> None:
-    """Send requests of the same users without a pause: replicas are added, and removed after the load ends."""
-    change = json.dumps({"spec": {"autoscaling": AUTOSCALING}})
-    show("kubectl", client, "patch", "llms", NAME, "--type=merge", "-p", change)
+@contextmanager
+def asking_users(openai: OpenAI) -> Iterator[None]:
+    """Users who ask one question after the other until the block ends; an answer that fails is the block's error."""
     say(f"{USERS} users ask one question after the other")
     leave = threading.Event()
     message = {"role": "user", "content": "Count from one to twenty."}
 
-    def user() -> None:
+    def user() -> int:
+        answers = 0
         while not leave.is_set():
             openai.chat.completions.create(model=NAME, messages=[message], max_tokens=48)  # type: ignore[list-item]
+            answers += 1
+        return answers
 
     with ThreadPoolExecutor(USERS) as pool:
         users = [pool.submit(user) for _ in range(USERS)]
         try:
-            follow(client, 3)
-            show("kubectl", client, "get", "llms,hpa,pods")
+            yield
         finally:
             leave.set()
             say("the users leave, each with its last answer")
-        for each in users:
-            each.result()
-    say("all were answered")
+        say(f"all were answered: {sum(each.result() for each in users)} answers, none failed")
+
+
+def change(client: Client, spec: dict[str, Any]) -> None:
+    """Change the LLMService's spec."""
+    show("kubectl", client, "patch", "llms", NAME, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def roll_out(client: Client, openai: OpenAI) -> None:
+    """Replace the pod while users ask: the old one leaves after the new one is ready, and ends its answers first."""
+    with asking_users(openai):
+        change(client, {"engine": {"env": [{"name": "EDITION", "value": "second"}]}})
+        while (service := client.get("llms", NAME))["status"]["observedGeneration"] < service["metadata"]["generation"]:
+            time.sleep(0.5)
+        show("kubectl", client, "rollout", "status", f"deployment/{NAME}", f"--timeout={SCALED}s")
+        show("kubectl", client, "get", "llms,pods")
+
+
+def scale(client: Client, openai: OpenAI) -> None:
+    """Send requests of the same users without a pause: replicas are added, and removed after the load ends."""
+    change(client, {"autoscaling": AUTOSCALING})
+    with asking_users(openai):
+        follow(client, 3)
+        show("kubectl", client, "get", "llms,hpa,pods")
     follow(client, 1)
 
 
@@ -140,6 +165,7 @@ def main() -> int:
         openai = OpenAI(base_url=endpoint, api_key="none", http_client=client.http, timeout=ANSWERED)
         summarize(ask(openai, QUESTION), endpoint, ready_after)
         load(openai)
+        roll_out(client, openai)
         scale(client, openai)
         show("kubectl", client, "delete", "llms", NAME)
         show("helm", client, "uninstall", "octavo", "--wait")
