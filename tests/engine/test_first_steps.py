@@ -6,6 +6,7 @@ Launches are only looked at (tests/kernels/launches.py): no kernel runs, results
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.triton_compute import triton_compute
 from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.spec import MoESpec, RouterSpec
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.memory import MemoryNeed, MemoryPlan
@@ -46,8 +48,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     return seen
 
 
-def make_worker(kv_heads: int, scheme: FP8Scheme | None) -> tuple[Worker, Decoder]:
+def make_worker(kv_heads: int, scheme: FP8Scheme | None, moe: MoESpec | None = None) -> tuple[Worker, Decoder]:
     spec = make_decoder(torch.float32, scheme, num_kv_heads=kv_heads, **SIZES).spec
+    if moe is not None:
+        spec = replace(spec, layers=tuple(replace(layer, feed_forward=moe) for layer in spec.layers))
     decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
     for linear in decoder.modules():
         if isinstance(linear, Linear):
@@ -92,3 +96,20 @@ def test_what_users_steps_launch_was_launched_first(
     new = {(launch.kernel, *launch.constants) for launch in set(launched) - first}
     assert not new
     assert len({launch.kernel for launch in launched}) >= 9
+
+
+def test_experts_have_been_multiplied_in_every_tile_before_a_users_prompt(launched: list[Launch]) -> None:
+    """gpt-oss's large tile is for prompts of more than 512 tokens."""
+    moe = MoESpec(num_experts=16, top_k=2, intermediate_size=64, router=RouterSpec())
+    worker, decoder = make_worker(4, None, moe)
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
+    worker_setup._warm_up(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
+    first = {launch.constants for launch in launched if launch.kernel == "moe_gate_up_kernel"}
+    launched.clear()
+    new = NewRow(0, "r", (0,) * 700, 700, SamplingParams(max_tokens=9, temperature=0.0))
+    tables = (TableChange(0, 0, 0, (0,) * (LENGTH // 16)),)
+    for length in (1, 100, 200, 700):
+        worker.execute(StepPlan(0, (new,), tables, chunks=(Chunk(0, 0, length, samples=True),)))
+    found = {launch.constants for launch in launched if launch.kernel == "moe_gate_up_kernel"}
+    assert len(found) == 3
+    assert found == first

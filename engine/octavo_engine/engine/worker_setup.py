@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 import torch
 
@@ -24,6 +25,7 @@ from octavo_engine.model.pooling import pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, Progress
+from octavo_engine.model.spec import ModelSpec, MoESpec
 from octavo_engine.runner.block_ops import measure_swap
 from octavo_engine.runner.graphs import Captured, ladder
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
@@ -49,6 +51,8 @@ are float32, for which other kernels are compiled."""
 _PROMPTS = (129, 64, 32, 16)
 """Tokens of a prompt for each of these. Kernels choose tiles by them, with borders at 16, 32, 64 and no later than 128:
 attention of heads that share nothing counts 16 tokens as few, a product by blocks of FP8 has tiles for each."""
+_MANY_ROWS = 129
+"""So many decodes keep a device busy without cutting their contexts into parts."""
 _LONG_ENOUGH = 512
 """Tokens of a context that every kernel of attention cuts into parts."""
 
@@ -208,22 +212,34 @@ def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache
 def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
     """Prefills and decodes, so that nothing is compiled or allocated first in a user's step.
 
-    A GPU, for which kernels are compiled, answers prompts of all `_PROMPTS` in every way of `_WARM_UP`, and one decode
-    has a context that is long enough to be split; elsewhere one answer does. They use row 0 and block 0,
-    which no request has yet; the first request that gets them overwrites them. All blocks of a longer context are
-    block 0 too, whose values do not matter.
+    A GPU, for which kernels are compiled, answers prompts of all lengths that matter in every way of `_WARM_UP`; of its
+    decodes one has a context that is long enough to be split, and one so many sequences that none is. Elsewhere one
+    answer does. They use row 0 and block 0, which no request has yet; the first request that gets them overwrites
+    them. All blocks of a longer context are block 0 too, whose values do not matter.
     """
     config, num_groups = setup.config, len(setup.resolved.kv_groups)
     compiles = setup.resolved.device.type == "cuda"
     short, long = (min(plan.max_model_len, size) - 1 for size in (config.block_size, _LONG_ENOUGH))
-    prompts = zip(_PROMPTS, _WARM_UP, strict=True) if compiles else ((short, _WARM_UP[0]),)
+    most = min(config.max_num_batched_tokens, plan.max_model_len - 1)
+    lengths = [min(length, most) for length in _lengths(setup.resolved.spec)] if compiles else [short]
     if min(short, config.max_num_batched_tokens) < 1:
         return
-    blocks = (0,) * (long // config.block_size + 1)
+    blocks = (0,) * (max(long, *lengths) // config.block_size + 1)
     tables = tuple(TableChange(0, group, 0, blocks) for group in range(num_groups))
-    for tokens, params in prompts:
-        length = min(tokens, config.max_num_batched_tokens, plan.max_model_len - 1)
+    for length, params in zip(lengths, cycle(_WARM_UP), strict=False):
         new = NewRow(0, "warm-up", (0,) * length, length, params)
         worker.execute(StepPlan(0, (new,), tables, chunks=(Chunk(0, 0, length, samples=True),)))
     for start in (short, long) if compiles else (short,):
         worker.execute(StepPlan(0, decode_rows=[0], decode_starts=[start]))
+    if compiles:
+        rows = min(setup.resolved.max_num_seqs, _MANY_ROWS)
+        worker.execute(StepPlan(0, decode_rows=[0] * rows, decode_starts=[long] * rows))
+
+
+def _lengths(spec: ModelSpec) -> list[int]:
+    """Tokens of prompts for which kernels choose different tiles; those of experts by how many rows each has."""
+    from octavo_engine.kernels.moe import FEW_ROWS, SOME_ROWS
+
+    mixtures = {layer.feed_forward for layer in spec.layers if isinstance(layer.feed_forward, MoESpec)}
+    borders = {rows * moe.num_experts // moe.top_k + 1 for moe in mixtures for rows in (FEW_ROWS, SOME_ROWS)}
+    return [*_PROMPTS, *sorted(borders)]

@@ -158,11 +158,15 @@ class Tiles:
     stages: int
 
 
+FEW_ROWS, SOME_ROWS = 16, 64
+"""Rows of an expert, on average, up to which tiles are small, and no larger than medium."""
+
+
 def tiles_for(rows: int, experts: int) -> Tiles:
     """Small tiles while an expert has few rows and its weights are what is read, large ones for prefill."""
-    if rows <= 16 * experts:
+    if rows <= FEW_ROWS * experts:
         return Tiles(rows=16, gate_up_columns=64, down_columns=64, warps=4, stages=4)
-    if rows <= 64 * experts:
+    if rows <= SOME_ROWS * experts:
         return Tiles(rows=64, gate_up_columns=64, down_columns=128, warps=4, stages=3)
     return Tiles(rows=128, gate_up_columns=128, down_columns=256, warps=8, stages=3)
 
