@@ -123,12 +123,15 @@ def test_a_streamed_call(server: Served) -> None:
     assert added[1].item.call_id == final.output[1].call_id and added[1].item.arguments == ""
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
+ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}, ALLOWED])
 def test_a_demanded_call(server: Served, choice: Any) -> None:
     server.play('[{"name": "weather", "arguments": {"city": "Rome"}}]')
     [call] = ask(server, tools=[WEATHER], tool_choice=choice).output
     assert (call.type, call.arguments) == ("function_call", '{"city": "Rome"}')
-    schema = forced_schema([Tool("weather", SCHEMA)], several=choice == "required")
+    schema = forced_schema([Tool("weather", SCHEMA)], several=choice in ("required", ALLOWED))
     assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llguidance import LLMatcher
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.formats.forced import forced_schema
@@ -34,6 +34,10 @@ CALLS = (
     '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 )
 BOTH = [("weather", '{"city": "Paris"}'), ("now", "{}")]
+ALLOWED: Any = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]},
+}
 FORCED = '[{"name": "weather", "arguments": {"city": "Rome"}}]'
 
 
@@ -126,6 +130,7 @@ def test_only_one_call_without_parallel_ones(server: Served, client: OpenAI) -> 
         ("required", None, ["weather", "now"], "tool_calls"),
         ("required", False, ["weather", "now"], "tool_calls"),
         ({"type": "function", "function": {"name": "weather"}}, None, ["weather"], "stop"),
+        (ALLOWED, None, ["weather"], "tool_calls"),
     ],
 )
 def test_a_demanded_call_is_held_to_its_schema(
@@ -137,11 +142,23 @@ def test_a_demanded_call_is_held_to_its_schema(
     assert (calls_of(answer.message), answer.finish_reason) == ([("weather", '{"city": "Rome"}')], reason)
     assert answer.message.content is None
     known = {"weather": Tool("weather", PARAMETERS), "now": Tool("now")}
-    several = choice == "required" and parallel is not False
+    several = choice in ("required", ALLOWED) and parallel is not False
     schema = forced_schema([known[name] for name in tools], several=several)
     assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
     content, calls, reasons = streamed(list(ask(client, tool_choice=choice, stream=True)))
     assert (content, calls[0][1:], reasons) == ("", ("weather", '{"city": "Rome"}'), [reason])
+
+
+def test_of_some_allowed_tools_the_model_is_told_alone(server: Served, client: OpenAI) -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": {**ALLOWED["allowed_tools"], "mode": "auto"}}
+    server.play(CALLS)
+    [answer] = ask(client, tool_choice=choice).choices
+    assert calls_of(answer.message)[:1] == BOTH[:1]
+    asked = server.engine.requests[-1]
+    prompt = server.tokenizer.decode(asked.prompt_token_ids)
+    assert asked.sampling.grammar is None and "weather" in prompt and '"now"' not in prompt
+    with pytest.raises(BadRequestError, match="no tool 'weather'"):
+        ask(client, tools=[NOW], tool_choice=choice)
 
 
 def test_the_model_is_told_of_tools_calls_and_results(server: Served, client: OpenAI) -> None:

@@ -55,24 +55,42 @@ class NamedTool(_Body):
     function: FunctionName
 
 
+class AllowedTools(_Body):
+    """Some of the tools, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsChoice(_Body):
+    """The tools that the model may call: it is told of no others."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 def _known_choice(value: Any) -> Any:
     """Refuse what is neither a word nor a function, in one sentence about both."""
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind in ("allowed_tools", "custom"):
+    if kind == "custom":
         message = "a choice of type {kind} is not supported by this version; name one function"
         raise PydanticCustomError("unsupported_parameter", message, {"kind": kind})
-    named = kind == "function" and isinstance(value.get("function"), dict)
+    named = kind in ("function", "allowed_tools") and isinstance(value.get(kind), dict)
     if value not in ("none", "auto", "required") and not named:
-        raise ValueError('must be "none", "auto", "required" or {"type": "function", "function": {"name": "..."}}')
+        raise ValueError(
+            'must be "none", "auto", "required", {"type": "function", "function": {"name": "..."}}, or allowed_tools'
+        )
     return value
 
 
 def _branch(value: Any) -> str:
-    return "word" if isinstance(value, str) else "function"
+    return "word" if isinstance(value, str) else str(value["type"])
 
 
 Choice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("word")] | Annotated[NamedTool, Tag("function")],
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[NamedTool, Tag("function")]
+    | Annotated[AllowedToolsChoice, Tag("allowed_tools")],
     Discriminator(_branch),
     BeforeValidator(_known_choice),
 ]
@@ -106,7 +124,11 @@ class ToolFields(BaseModel):
     @property
     def offered(self) -> Sequence[ToolDefinition]:
         """The tools that the model may call."""
-        return () if self.tool_choice == "none" else self.tools or ()
+        tools = () if self.tool_choice == "none" else self.tools or ()
+        if not isinstance(self.tool_choice, AllowedToolsChoice):
+            return tools
+        allowed = {tool.function.name for tool in self.tool_choice.allowed_tools.tools}
+        return [tool for tool in tools if tool.function.name in allowed]
 
 
 def described(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
@@ -124,11 +146,13 @@ def demanded_grammar(fields: ToolFields) -> str | None:
         return None
     if not tools:
         raise APIError(400, "tool_choice: there are no tools to choose from", param="tool_choice")
-    if isinstance(choice, NamedTool):
-        if choice.function.name not in names:
-            message = f"tool_choice: there is no tool {choice.function.name!r} among the tools"
-            raise APIError(400, message, param="tool_choice")
-        tools = [tool for tool in tools if tool.function.name == choice.function.name]
+    wanted = _chosen(choice)
+    if (missing := next((name for name in wanted if name not in names), None)) is not None:
+        raise APIError(400, f"tool_choice: there is no tool {missing!r} among the tools", param="tool_choice")
+    if isinstance(choice, AllowedToolsChoice) and choice.allowed_tools.mode == "auto":
+        return None
+    if wanted:
+        tools = [tool for tool in tools if tool.function.name in wanted]
     several = not isinstance(choice, NamedTool) and fields.parallel_tool_calls is not False
     try:
         grammar = json_schema_grammar(forced_schema(list(tools_by_name(tools).values()), several=several))
@@ -136,6 +160,13 @@ def demanded_grammar(fields: ToolFields) -> str | None:
     except GrammarError as error:
         raise APIError(400, f"tools: {error}", param="tools", code="invalid_grammar") from None
     return grammar
+
+
+def _chosen(choice: Any) -> list[str]:
+    """The functions that a choice names; none if it is a word."""
+    if isinstance(choice, NamedTool):
+        return [choice.function.name]
+    return [tool.function.name for tool in choice.allowed_tools.tools] if isinstance(choice, AllowedToolsChoice) else []
 
 
 def tools_by_name(tools: Sequence[ToolDefinition]) -> dict[str, Tool]:

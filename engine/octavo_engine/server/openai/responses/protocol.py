@@ -134,6 +134,14 @@ class NamedFunction(StrictBody):
     name: ToolName
 
 
+class AllowedFunctions(StrictBody):
+    """The functions that may be called, and whether one must be."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedFunction], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
 class TextFormat(StrictBody):
     """The form of the answer's text."""
 
@@ -199,7 +207,7 @@ class ResponsesBody(StrictBody, SamplingFields):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | AllowedFunctions | None = None
     parallel_tool_calls: bool | None = None
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     top_logprobs: TopLogprobs | None = None

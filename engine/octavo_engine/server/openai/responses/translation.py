@@ -9,6 +9,7 @@ from typing import Any
 from octavo_engine.server.openai.body import checked
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.responses.protocol import (
+    AllowedFunctions,
     FunctionCallItem,
     FunctionCallOutputItem,
     FunctionTool,
@@ -87,8 +88,15 @@ def _tool(tool: FunctionTool) -> dict[str, Any]:
 
 def _choice(body: ResponsesBody) -> Any:
     if isinstance(body.tool_choice, NamedFunction):
-        return {"type": "function", "function": {"name": body.tool_choice.name}}
+        return _named(body.tool_choice)
+    if isinstance(body.tool_choice, AllowedFunctions):
+        allowed = {"mode": body.tool_choice.mode, "tools": [_named(tool) for tool in body.tool_choice.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
     return body.tool_choice
+
+
+def _named(function: NamedFunction) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": function.name}}
 
 
 def _response_format(body: ResponsesBody) -> dict[str, Any] | None:
@@ -120,7 +128,9 @@ def repeated_fields(body: ResponsesBody, prepared: PreparedRequest) -> bytes:
         "store": False,
         "temperature": prepared.sampling.temperature,
         "text": {"format": {"type": "text"}} | text,
-        "tool_choice": choice.model_dump() if isinstance(choice, NamedFunction) else choice or "auto",
+        "tool_choice": choice.model_dump()
+        if isinstance(choice, NamedFunction | AllowedFunctions)
+        else choice or "auto",
         "tools": [tool.model_dump() for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": prepared.sampling.top_p,
