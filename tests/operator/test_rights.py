@@ -112,6 +112,12 @@ async def test_an_unwatched_kind_is_asked_for_by_name_and_reported() -> None:
     assert server.live["HorizontalPodAutoscaler"]["spec"]["maxReplicas"] == 2
 
 
+async def test_a_right_that_a_service_does_not_need_is_none_of_its_faults() -> None:
+    server = Server()
+    assert await blind(server, SCALER).reconcile(KEY) is None
+    assert server.reason("Degraded") == "AsExpected"
+
+
 async def test_an_unwatched_kind_that_may_not_be_asked_for_either_stops_nothing() -> None:
     class Refuses(Server):
         async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:

@@ -27,7 +27,8 @@ class Result:
 
     `problem`: what kept the operator from applying anything; `refused`: what the API server says of children that it
     refused; `unserved`: the same of a child without which nothing serves; `no_scaler`: why there is no autoscaler
-    though one is wanted, in a sentence; `missing_claims`: those of adapters that are not there.
+    though one is wanted, in a sentence; `missing_claims`: those of adapters that are not there; `unwatched`: the kinds
+    that it needs and the operator may not watch, each with a sentence.
     """
 
     problem: Problem | None = None
@@ -37,6 +38,7 @@ class Result:
     rollout: RolloutState = field(default_factory=RolloutState)
     no_scaler: str = ""
     missing_claims: frozenset[str] = frozenset()
+    unwatched: Mapping[Kind, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

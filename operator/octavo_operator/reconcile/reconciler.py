@@ -18,7 +18,7 @@ from octavo_operator.reconcile.children import Applied, Children, Identity, Name
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Result
 from octavo_operator.reconcile.field_conflicts import FieldConflicts
-from octavo_operator.reconcile.kinds import BY_NAME, Kind
+from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Observation, observe
 from octavo_operator.reconcile.pods import mounting_seconds, views
@@ -129,7 +129,8 @@ class Reconciler:
         applied = await self._children.apply(key, service, observed, wanted)
         applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
         pauses = _pauses(service, observed, self._clock()) + [_CLAIM_SECONDS] * bool(missing)
-        pauses += [UNWATCHED_SECONDS] * bool(observed.unwatched)
+        unwatched = _needed(observed.unwatched, wanted)
+        pauses += [UNWATCHED_SECONDS] * bool(unwatched)
         reported = self._reported(key, applied, moment)
         if len(reported) < len(applied.failures):  # what else there is will be reported then, if it lasts
             pauses.append((self._failing[key] + _LASTING - moment).total_seconds())
@@ -138,7 +139,7 @@ class Reconciler:
             if reported or not applied.failures:  # else what there is to say is as old as what was applied
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
                 result = _result(service, reported, applied, now)
-                result = replace(result, no_scaler=no_scaler, missing_claims=missing)
+                result = replace(result, no_scaler=no_scaler, missing_claims=missing, unwatched=unwatched)
                 later = await self._report(service, replace(observed, children=applied.children), image, result)
                 again = min((each for each in (again, later) if each is not None), default=None)
             for failure in (*applied.refusals.values(), *applied.failures.values()):
@@ -209,6 +210,12 @@ class Reconciler:
         now = self._clock()
         status = summarize(service, observed, image, result, now)
         return await self._statuses.write(observed.service or {}, status.as_object(), now)
+
+
+def _needed(unwatched: Mapping[Kind, str], wanted: Sequence[Mapping[str, Any]]) -> Mapping[Kind, str]:
+    """The unwatched kinds of which there is something to know: what is wanted, and what Kubernetes makes of it."""
+    names = {manifest["kind"] for manifest in wanted} | {kind.name for kind in OBSERVED}
+    return {kind: why for kind, why in unwatched.items() if kind.name in names}
 
 
 def _running_image(service: LLMService, observed: Observation) -> str:

@@ -65,7 +65,7 @@ def summarize(
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
         unknown=observed.unknown,
         leaving=None if in_force else leaving(observed.children),
-        unwatched=observed.unwatched,
+        unwatched=result.unwatched,
     )
     memory = _memory(facts)
     verdicts = {
