@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -97,10 +98,21 @@ def _reference(folder: Path, device: torch.device, dtype: torch.dtype, answers: 
     return found
 
 
-def _errors(values: list[torch.Tensor], exact: list[torch.Tensor], same: list[torch.Tensor]) -> Errors:
-    """Of `values` against `exact` at the same tokens; `same` says where the likeliest token is the exact one."""
+_OTHER_EXPERTS = 0.01
+"""Share of the numbers of a model with experts that are not compared: where two experts are nearly as good, bfloat16
+chooses the other one at some places, at others than transformers', and the answer there is off by a whole expert."""
+
+
+def _errors(
+    values: list[torch.Tensor], exact: list[torch.Tensor], same: list[torch.Tensor], without: float = 0.0
+) -> Errors:
+    """Of `values` against `exact` at the same tokens, `without` the worst share of them.
+
+    `same` says where the likeliest token is the exact one.
+    """
     difference = torch.cat([(a - b).flatten() for a, b in zip(values, exact, strict=True)]).double()
     assert bool(difference.isfinite().all())
+    difference = difference.abs().sort().values[: math.ceil((1 - without) * len(difference))]
     agreement = torch.cat(same).double().mean()
     return Errors(float(difference.pow(2).mean().sqrt()), float(difference.abs().max()), float(agreement))
 
@@ -122,17 +134,20 @@ def parity(shape: Shape, lengths: Sequence[int], count: int, device: torch.devic
     ]
     expected = [values.gather(1, ids) for values, ids in zip(exact, tokens, strict=True)]
     best = [values.argmax(-1) for values in exact]
-    our_errors = _errors(ours, expected, [ids[:, 0] == top for ids, top in zip(tokens, best, strict=True)])
+    without = _OTHER_EXPERTS if shape.experts else 0.0
+    our_errors = _errors(ours, expected, [ids[:, 0] == top for ids, top in zip(tokens, best, strict=True)], without)
     their_errors = _errors(
         [values.gather(1, ids) for values, ids in zip(theirs, tokens, strict=True)],
         expected,
         [values.argmax(-1) == top for values, top in zip(theirs, best, strict=True)],
+        without,
     )
     said = f"ours {our_errors}, transformers' {their_errors}"
     assert our_errors.rms <= 1.5 * their_errors.rms + 1e-3, said
     assert our_errors.largest <= 2 * their_errors.largest + 1e-2, said
     assert our_errors.agreement >= their_errors.agreement - 0.05, said
-    missed = torch.cat([values.amax(-1) - chosen[:, 0] for values, chosen in zip(exact, expected, strict=True)]).max()
+    less = torch.cat([values.amax(-1) - chosen[:, 0] for values, chosen in zip(exact, expected, strict=True)])
+    missed = less.quantile(1 - without)
     assert float(missed) <= 4 * their_errors.largest + 1e-2, f"a token was chosen that is {float(missed)} less likely"
     return (
         f"logprob error rms {our_errors.rms:.4f} (transformers' bfloat16 {their_errors.rms:.4f}), largest "
@@ -158,11 +173,12 @@ def _graph_messages() -> Iterator[list[str]]:
         logger.setLevel(level)
 
 
-def _graphs_equal_eager(shape: Shape, dtype: str, slack: float, device: torch.device) -> str:
-    """The same answers with CUDA graphs as without, token for token, but for ties of less than `slack`.
+def _graphs_equal_eager(shape: Shape, dtype: str, device: torch.device) -> str:
+    """The same answers with CUDA graphs as without, token for token, but for ties.
 
     A graph is padded to a batch of its ladder, for which cuBLAS may choose another kernel: bfloat16 then rounds
-    otherwise, and of two tokens that are equally likely but for that the other one may win.
+    otherwise, and of two tokens that are equally likely but for that the other one may win. Each of both may be as far
+    from the exact answers as `parity` allows, and so from each other twice as far.
     """
     if device.type != "cuda":
         raise NotCheckedError("CUDA graphs need a GPU")
@@ -172,6 +188,7 @@ def _graphs_equal_eager(shape: Shape, dtype: str, slack: float, device: torch.de
             graphs = _answers(folder, shape, device, _LENGTHS, 48, dtype=dtype)
         with _graph_messages() as none:
             eager = _answers(folder, shape, device, _LENGTHS, 48, dtype=dtype, enforce_eager=True)
+        slack = 1e-3 if dtype == "float32" else 2 * (2 * _their_largest(folder, device, eager) + 1e-2)
     assert captured and not none, f"graphs were captured: {captured}; with --enforce-eager: {none}"
     equal = 0
     for one, other in zip(graphs, eager, strict=True):
@@ -183,7 +200,17 @@ def _graphs_equal_eager(shape: Shape, dtype: str, slack: float, device: torch.de
             gap = b.logprob - dict(b.top).get(a.token_id, float("-inf"))
             assert gap <= slack, f"place {place}: token {a.token_id} instead of {b.token_id}, {gap} less likely"
             break  # from here on they answer different things
-    return f"{equal} of {sum(len(each.token_ids) for each in eager)} tokens equal"
+    return f"{equal} of {sum(len(each.token_ids) for each in eager)} tokens equal, but for ties of {slack:.3g}"
+
+
+def _their_largest(folder: Path, device: torch.device, answers: list[Completion]) -> float:
+    """How far transformers' bfloat16 is from its float32 at most, at the likeliest tokens of these answers."""
+    tops = [torch.tensor([[token for token, _ in entry.top] for entry in answer.logprobs]) for answer in answers]
+    exact, theirs = (
+        [values.gather(1, ids) for values, ids in zip(_reference(folder, device, dtype, answers), tops, strict=True)]
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    return max(float((a - b).abs().max()) for a, b in zip(exact, theirs, strict=True))
 
 
 def _parity_check(shape: Shape) -> Check:
@@ -193,8 +220,8 @@ def _parity_check(shape: Shape) -> Check:
 CHECKS = [
     _parity_check(shapes.LLAMA_1B),
     _parity_check(shapes.QWEN3_06B),
-    Check("graphs_bfloat16", partial(_graphs_equal_eager, shapes.LLAMA_1B, "bfloat16", 0.1), large=True),
-    Check("graphs_float32", partial(_graphs_equal_eager, shapes.LLAMA_1B, "float32", 1e-3), large=True),
+    Check("graphs_bfloat16", partial(_graphs_equal_eager, shapes.LLAMA_1B, "bfloat16"), large=True),
+    Check("graphs_float32", partial(_graphs_equal_eager, shapes.LLAMA_1B, "float32"), large=True),
     _parity_check(shapes.TINY_LLAMA),
     _parity_check(shapes.TINY_QWEN3),
     _parity_check(shapes.TINY_GPT_OSS),
