@@ -108,10 +108,28 @@ def rows_of_tile(first_token, count, kv_head, ROWS: tl.constexpr, GROUP: tl.cons
 
 
 @triton.jit
-def places_of(tokens, heads, token_stride, head_stride, HEAD_DIM_PADDED: tl.constexpr):
+def row_offsets(tokens, heads, token_stride, head_stride, HEAD_DIM_PADDED: tl.constexpr):
     """Where the rows lie in a tensor [T, H, D]; [ROWS, HEAD_DIM_PADDED]."""
     columns = tl.arange(0, HEAD_DIM_PADDED)
     return tokens[:, None] * token_stride + heads[:, None] * head_stride + columns[None, :]
+
+
+@triton.jit
+def load_queries(pointers, inside, key_cache):
+    """The rows' queries, in the type in which they are multiplied with keys of `key_cache`."""
+    q = tl.load(pointers, mask=inside, other=0.0)
+    if key_cache.dtype.element_ty.primitive_bitwidth == 8 and q.dtype == tl.bfloat16:
+        q = q.to(tl.float16)  # Hopper turns two FP8 numbers into these by one instruction, into bfloat16 by five
+    return q
+
+
+@triton.jit
+def load_slopes(alibi, heads, row_inside):
+    """ALiBi's slopes of the rows' heads, float32; 0 without ALiBi."""
+    slopes = 0.0
+    if alibi is not None:
+        slopes = tl.load(alibi + heads, mask=row_inside, other=0.0)
+    return slopes
 
 
 @triton.jit
@@ -191,10 +209,7 @@ def alibi_bias(slopes, positions, cached, ALIBI: tl.constexpr):
 
 @triton.jit
 def attend_tiles(
-    q,
-    positions,
-    slopes,  # of the rows' heads
-    alibi_scale,
+    rows,  # their q [ROWS, HEAD_DIM_PADDED], their positions, ALiBi slopes of their heads, the factor of these
     state,  # running maximum, sum of weights and weighted sum
     edges,  # as `cut_where_all_see` gives them
     PART: tl.constexpr,  # of the three: tokens edges[PART]..edges[PART + 1]
@@ -208,12 +223,13 @@ def attend_tiles(
     SOFTCAP: tl.constexpr,
     ALIBI: tl.constexpr,
 ):
-    """Take one part of the cached tokens into the running softmax of q [ROWS, HEAD_DIM_PADDED].
+    """Take one part of the cached tokens into the running softmax of the rows.
 
     What lies beyond the part's end or before the window is never read: it may be another request's, or not a number.
     """
     TOKEN_STRIDE: tl.constexpr = KV_HEADS * HEAD_DIM
     MASKED: tl.constexpr = PART != 1
+    q, positions, slopes, alibi_scale = rows
     PRECISION: tl.constexpr = "ieee" if q.dtype == tl.float32 else "tf32"
     maximum, total, sums = state
     keys, values, table = cache
@@ -255,7 +271,7 @@ def attend_tiles(
     return maximum, total, sums
 
 
-# What changes from step to step is not specialised on, so that nothing is compiled anew in the middle of a day.
+# What changes from step to step is not specialised on, so that nothing is compiled again while serving.
 @triton.jit(do_not_specialize=["block_table", "cu_query_lens", "context_lens", "num_seqs", "table_stride"])
 def paged_attention_kernel(
     output,  # [T, H, D]
@@ -312,39 +328,18 @@ def paged_attention_kernel(
     count = tl.minimum(query_len - first_query, TILE_QUERIES)
     queries, tokens, heads, row_inside = rows_of_tile(first_row + first_query, count, kv_head, ROWS, GROUP)
     inside = row_inside[:, None] & (tl.arange(0, HEAD_DIM_PADDED) < HEAD_DIM)[None, :]
-    places = places_of(tokens, heads, query_stride, query_head_stride, HEAD_DIM_PADDED)
-    q = tl.load(query + places, mask=inside, other=0.0)
-    if key_cache.dtype.element_ty.primitive_bitwidth == 8 and query.dtype.element_ty == tl.bfloat16:
-        q = q.to(tl.float16)  # Hopper turns two FP8 numbers into these by one instruction, into bfloat16 by five
+    offsets = row_offsets(tokens, heads, query_stride, query_head_stride, HEAD_DIM_PADDED)
+    q = load_queries(query + offsets, inside, key_cache)
 
     state = empty_softmax(sinks, heads, row_inside, segment, ROWS, HEAD_DIM_PADDED)
     edges = cut_where_all_see(position, begin, end, TILE_QUERIES, WINDOW, TILE_TOKENS, ONE_TILE)
     table = block_table + sequence.to(tl.int64) * table_stride
     cache = (key_cache + kv_head * HEAD_DIM, value_cache + kv_head * HEAD_DIM, table)
-    positions = position + queries
-    slopes = 0.0
-    if alibi is not None:
-        slopes = tl.load(alibi + heads, mask=row_inside, other=0.0)
-    # The first part needs a window, one tile alone has but the last.
-    FIRST_PART: tl.constexpr = 2 if ONE_TILE else 1 if WINDOW == 0 else 0
+    rows = (q, position + queries, load_slopes(alibi, heads, row_inside), alibi_scale)
+    FIRST_PART: tl.constexpr = 2 if ONE_TILE else 1 if WINDOW == 0 else 0  # part 0 needs a window, one tile has part 2
     for part in tl.static_range(FIRST_PART, 3):
         state = attend_tiles(
-            q,
-            positions,
-            slopes,
-            alibi_scale,
-            state,
-            edges,
-            part,
-            cache,
-            scale,
-            KV_HEADS,
-            HEAD_DIM,
-            BLOCK_SIZE,
-            TILE_TOKENS,
-            WINDOW,
-            SOFTCAP,
-            ALIBI,
+            rows, state, edges, part, cache, scale, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE_TOKENS, WINDOW, SOFTCAP, ALIBI
         )
 
     maximum, total, sums = state
@@ -355,8 +350,8 @@ def paged_attention_kernel(
         store_partials(partial_sums, partial_maxima, partial_totals, cells, kept, result, maximum, total)
         inside = inside & (queries < tl.where(split, 0, count))[:, None]
     result = result / tl.where(total > 0.0, total, 1.0)[:, None]
-    places = places_of(tokens, heads, output_stride, output_head_stride, HEAD_DIM_PADDED)
-    tl.store(output + places, result.to(output.dtype.element_ty), mask=inside)
+    offsets = row_offsets(tokens, heads, output_stride, output_head_stride, HEAD_DIM_PADDED)
+    tl.store(output + offsets, result.to(output.dtype.element_ty), mask=inside)
 
 
 def paged_attention(
