@@ -64,7 +64,7 @@ def read(
         ({"rank_pattern": {"(a+)+$": 4}}, ["rank_pattern", "too long"]),
         ({"alpha_pattern": {".*.*.*.*.*q": 4}}, ["alpha_pattern", "too long"]),
         ({"alpha_pattern": {f".*{n}.*.*.*q": 4 for n in range(4)}}, ["alpha_pattern", "too long"]),
-        ({"alpha_pattern": {"(": 4}}, ["alpha_pattern", "no regular expression"]),
+        ({"alpha_pattern": {"(": 4}}, ["alpha_pattern", "not a regular expression"]),
         ({"alpha_pattern": {"(?i)q": 4}}, ["alpha_pattern", "regular expressions"]),
         ({"rank_pattern": {"q_proj": 2}}, ["expected [2, 16]", "rank 2"]),
     ],

@@ -80,8 +80,8 @@ def test_who_fails_is_out(caplog: pytest.LogCaptureFixture) -> None:
     )
     with caplog.at_level(logging.INFO):
         assert choose(backends("one", "two", "three", "four"), measure) == "one"
-    assert "attention backend four is no candidate: no nvcc" in caplog.text
-    assert "attention backend two is no candidate: no blocks of 16 (prefill of 1,024)" in caplog.text
+    assert "attention backend four is not used: no nvcc" in caplog.text
+    assert "attention backend two is not used: no blocks of 16 (prefill of 1,024)" in caplog.text
     assert [trial for name, trial in asked if name == "two"] == [trial.name for trial in TRIALS[:2]]
 
 
@@ -124,7 +124,7 @@ def test_one_candidate_is_not_measured(monkeypatch: pytest.MonkeyPatch, caplog: 
     monkeypatch.setattr(autotune, "DeviceMeasure", None)
     with caplog.at_level(logging.INFO):
         assert select.select_backend("auto", CUDA, TASK).name == "triton"
-    assert "varlen is no candidate: varlen_attn of torch" in caplog.text
+    assert "varlen is not used: varlen_attn of torch" in caplog.text
     assert "attention backend: triton (the default, on cuda)" in caplog.text
     with pytest.raises(ConfigurationError, match="--attention-backend varlen: varlen_attn of torch"):
         select.select_backend("varlen", CUDA, TASK)
@@ -140,8 +140,8 @@ def test_what_has_not_run_on_a_gpu_is_taken_only_where_it_is_asked_for(
         monkeypatch.setattr(select._module(name), "why_not", lambda *_: None)
     with caplog.at_level(logging.INFO):
         assert select.select_backend("auto", CUDA, TASK).name == "triton"
-    assert "varlen is no candidate: it has not run on a GPU yet; --attention-backend varlen takes it" in caplog.text
-    assert "flashinfer is no candidate: it has not run on a GPU yet" in caplog.text
+    assert "varlen is not used: it has not run on a GPU yet; --attention-backend varlen takes it" in caplog.text
+    assert "flashinfer is not used: it has not run on a GPU yet" in caplog.text
     assert select.select_backend("varlen", CUDA, TASK).name == "varlen"
 
 

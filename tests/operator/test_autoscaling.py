@@ -160,7 +160,7 @@ def test_remarks_follow_the_sentence() -> None:
     children = {("Deployment", "good"): {"spec": {"replicas": 1}}, ("HorizontalPodAutoscaler", "good"): hpa(desired=1)}
     assert scaling(wanted, bounds, children, 1).verdict()[2] == (
         "at 1, as many as the load asks for; schedule day is ignored: there is no time zone 'Mars'; schedule night "
-        "sets 1 to 2; minReplicas 0 acts as 1, since without a replica nothing could tell that requests wait"
+        "sets 1 to 2; minReplicas 0 acts as 1, since without a replica nothing could report that requests wait"
     )
 
 

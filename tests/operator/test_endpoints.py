@@ -52,7 +52,7 @@ def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str
     for kind in (ConditionType.READY, ConditionType.AVAILABLE):
         found = condition(status(*slices), kind)
         assert (found.status, found.reason) == ("False", Reason.NO_ENDPOINTS)
-        assert "Service good leads to none of them" in found.message
+        assert "Service good routes to none of them" in found.message
 
 
 def test_a_pod_that_has_just_become_ready_is_about_to_be_reached() -> None:

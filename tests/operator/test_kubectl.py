@@ -269,7 +269,7 @@ def test_chat_gets_its_key_from_a_secret_and_not_in_its_command(
     assert "name one entry of the Secret clients, as SECRET/ENTRY; it has alice, bob" in capsys.readouterr().err
     (cluster / "secret.json").write_text(json.dumps({"data": {"alice": "/w=="}}))
     assert cli.main(["run", "smollm2", "--api-key-secret", "clients"]) == cli.USAGE_ERROR
-    assert "the entry alice is no text" in capsys.readouterr().err
+    assert "the entry alice is not text" in capsys.readouterr().err
     assert not any(call.startswith("create") for call in calls(cluster))
 
 

@@ -57,8 +57,8 @@ def test_loads_of_all_models_of_a_pod_count() -> None:
 WRONG = [
     ("", "has no octavo_requests_waiting and no octavo_requests_running"),
     ("octavo_requests_waiting 1\n", "has no octavo_requests_running"),
-    (metrics(float("nan"), 1), "cannot be"),
-    (metrics(-1, 1), "cannot be"),
+    (metrics(float("nan"), 1), "impossible numbers"),
+    (metrics(-1, 1), "impossible numbers"),
     ("octavo_requests_waiting{ 1\n", "cannot be read"),
 ]
 
@@ -188,7 +188,7 @@ async def test_a_pod_that_is_gone_counts_no_more() -> None:
 
 
 async def test_no_pod_is_no_number() -> None:
-    assert await World().refusal() == "no pod of LLMService llm/model runs"
+    assert await World().refusal() == "no pod of LLMService llm/model is running"
     world = World(pod(ready=False))
     world.loads["a"] = SILENT
     assert "reports its load: its /metrics does not answer" in await world.refusal()

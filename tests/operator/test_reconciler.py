@@ -494,7 +494,7 @@ def test_another_operator_of_octavo_is_told_of_as_such() -> None:
     ours = [{"manager": "octavo-operator", "operation": "Apply", "fieldsV1": fields}]
     live = {"metadata": {"annotations": {"octavo.dev/applied": "other"}, "managedFields": ours}}
     path = ("metadata", "annotations", "octavo.dev/applied")
-    assert others(live, path) == "another operator of Octavo, of which one is too many"
+    assert others(live, path) == "a second Octavo operator (stop one of them)"
     ours.append({"manager": "kubectl", "operation": "Update", "fieldsV1": fields})
     assert others(live, path) == "kubectl"
 
@@ -1019,7 +1019,7 @@ async def test_what_goes_already_is_not_deleted_again_and_is_said_to_be_waited_f
         for _ in range(3):
             await operator.reconcile(KEY)
     assert not [what for what in server.writes if what.startswith("delete")]
-    assert "no longer wanted" not in caplog.text
+    assert "no longer needed" not in caplog.text
     assert server.condition("ScalingActive")["message"].startswith("waits for ScaledObject good to go, then sets 5; ")
     server.indexes["scaledobjects"].clear()
     await operator.reconcile(KEY)

@@ -124,7 +124,7 @@ class Scaling:
             names = " and ".join(self.bounds.schedules)
             remarks.append(f"schedule {names} sets {self.bounds.floor} to {self.bounds.max_replicas}{until}")
         if self.bounds.min_replicas == 0:
-            remarks.append("minReplicas 0 acts as 1, since without a replica nothing could tell that requests wait")
+            remarks.append("minReplicas 0 acts as 1, since without a replica nothing could report that requests wait")
         return remarks
 
 

@@ -298,12 +298,16 @@ def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], serv
     if not belongs_to(live, service.name, uid):
         owners = [each for each in metadata.get("ownerReferences") or () if each.get("controller")]
         if any((each["kind"], each["name"]) == (KIND, service.name) for each in owners):
-            what = "is still that of an LLMService of this name that was deleted; it is made again once the cluster's "
+            what = (
+                "is still that of an LLMService of this name that was deleted; it is created again once the cluster's "
+            )
             raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
         raise NameTakenError(identity)
     if is_going(live):
         held = ", ".join(metadata.get("finalizers") or ()) or "its grace period"
-        what = f"is being deleted since {metadata['deletionTimestamp']} and made again once it is gone; {held} holds it"
+        what = (
+            f"is being deleted since {metadata['deletionTimestamp']} and is created again afterwards; {held} holds it"
+        )
         help_ = "end what uses it, or remove the finalizer if what set it is gone"
         raise InTheWayError(identity, f"{what}: {help_}" if metadata.get("finalizers") else what)
 

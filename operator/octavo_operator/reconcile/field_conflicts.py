@@ -114,8 +114,8 @@ def _ends(mend: _Revert, now: float) -> float:
 def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
     fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
     return (
-        f"{child[0]} {child[1]} is changed again and again: {fields}. It is set back once a minute; let that manager "
-        "leave it alone, or say in the LLMService what it should be"
+        f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back once a minute; stop that manager "
+        "from changing it, or set the value in the LLMService"
     )
 
 
@@ -150,7 +150,7 @@ def others(live: Mapping[str, Any], path: Path) -> str:
     ]
     owners = [entry["manager"] for entry in managers if _owns(entry.get("fieldsV1") or {}, live, path)]
     if path == ("metadata", "annotations", APPLIED) and not owners:
-        return "another operator of Octavo, of which one is too many"
+        return "a second Octavo operator (stop one of them)"
     if not owners:
         latest = max(managers, key=lambda entry: str(entry.get("time") or ""), default=None)
         owners = [latest["manager"]] if latest else ["another client, which removed it"]

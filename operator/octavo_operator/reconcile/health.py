@@ -40,7 +40,7 @@ def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
     if hangs > HANGING_SECONDS:
         return f"a worker has been at the same LLMService for {hangs:.0f} s"
     if silent > SILENT_SECONDS:
-        return f"nothing was heard of the cluster for {silent:.0f} s"
+        return f"no message from the cluster for {silent:.0f} s"
     return ""
 
 

@@ -26,7 +26,7 @@ class _NamespaceCollector(Collector):
         self._scope = scope
 
     def collect(self) -> Iterator[Metric]:
-        text = "1 if the LLMServices of the namespace are looked after (*: all of the cluster), 0 if it cannot be read."
+        text = "1 if the LLMServices of the namespace are reconciled (*: the whole cluster), 0 if it cannot be read."
         family = GaugeMetricFamily("octavo_operator_namespace_readable", text, labels=["namespace"])
         for namespace, readable in self._scope.by_namespace().items():
             family.add_metric([namespace], float(readable))
@@ -71,7 +71,7 @@ class OperatorMetrics:
         )
         self._writes = Counter(
             "octavo_operator_writes",
-            "Writes to the API server, by what was done to which kind.",
+            "Writes to the API server, by operation and kind.",
             ["verb", "kind"],
             registry=self._registry,
         )
@@ -100,9 +100,9 @@ class OperatorMetrics:
     def read_from(self, queue: WorkQueue[Key], heartbeat: Heartbeat) -> None:
         """Adds the gauges of the queue and of the watches."""
         for name, text, read in (
-            ("queue_depth", "LLMServices that wait to be looked at.", lambda: len(queue)),
+            ("queue_depth", "LLMServices that wait to be reconciled.", lambda: len(queue)),
             ("queue_oldest_seconds", "How long the oldest of them has waited.", queue.oldest_wait_seconds),
-            ("silent_seconds", "Since when nothing was heard of the cluster.", heartbeat.silent_seconds),
+            ("silent_seconds", "Time since the last message from the cluster.", heartbeat.silent_seconds),
         ):
             Gauge(f"octavo_operator_{name}", text, registry=self._registry).set_function(read)
 

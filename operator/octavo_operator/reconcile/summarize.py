@@ -106,10 +106,10 @@ def _unreached(service: LLMService, pods: Sequence[PodView], observed: Observati
     if not ready or observed.slices is None or reachable_pods(observed.slices, ready):
         return None
     if settling_seconds(ready, now):
-        return Problem(Reason.DEPLOYING, f"{len(ready)} replicas are ready, and the Service is about to lead to them")
+        return Problem(Reason.DEPLOYING, f"{len(ready)} replicas are ready, and the Service does not route to them yet")
     return Problem(
         Reason.NO_ENDPOINTS,
-        f"{len(ready)} replicas are ready, and Service {service.name} leads to none of them: something else than the "
+        f"{len(ready)} replicas are ready, and Service {service.name} routes to none of them: something other than the "
         f"operator makes its endpoints, or the pods have other labels or ports than it selects; kubectl get "
         f"endpointslices -l kubernetes.io/service-name={service.name}",
     )

@@ -88,7 +88,7 @@ def _check_ends(body: GenerationBody, model: LoadedModel, grammar: str | None) -
     for param, value in taken.items():
         if value:
             message = (
-                f"{param}: an answer that follows a schema or grammar cannot also be changed by {param}; leave it out"
+                f"{param}: has no place beside a schema or grammar, which alone shapes the answer; leave {param} out"
             )
             raise APIError(400, message, param=param)
 
