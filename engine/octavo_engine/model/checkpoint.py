@@ -120,6 +120,13 @@ def plain(name: str, target: Tensor, *spans: Span, order: Tensor | None = None) 
     return CheckpointTensor(name=name, shape=shape, pieces=(Piece(target, part, order=order),))
 
 
+def vector_of_first_rank(name: str, target: Tensor | None, size: Span) -> CheckpointTensor:
+    """A vector that one rank adds to a sum of all ranks'; None: another one does."""
+    if target is None:
+        return CheckpointTensor(name=name, shape=(size.total,), pieces=())
+    return plain(name, target, size)
+
+
 def ignored(name: str) -> CheckpointTensor:
     """A tensor that some checkpoints have and nothing reads."""
     return CheckpointTensor(name=name, shape=None, pieces=(), optional=True)

@@ -19,6 +19,7 @@ from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.layers.alternating_updates import TokenVectors
 from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.attention_experts import AttentionExperts
 from octavo_engine.model.layers.biased_attention import BiasedAttention
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.classifier import Classifier
@@ -38,7 +39,7 @@ from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
 from octavo_engine.model.spec import AttentionMixer, ModelSpec, QueryScaling, RopeSpec
 
-Attending = Attention | LatentAttention | DifferentialAttention | BiasedAttention
+Attending = Attention | LatentAttention | DifferentialAttention | BiasedAttention | AttentionExperts
 
 
 class Decoder(nn.Module):

@@ -162,6 +162,9 @@ class TensorNames:
     expert_up: str = "model.layers.{layer}.mlp.experts.{expert}.up_proj"
     expert_down: str = "model.layers.{layer}.mlp.experts.{expert}.down_proj"
 
+    experts_bias: str = "model.layers.{layer}.mlp.bias"
+    """The whole name, of what is added to the sum of experts."""
+
     expert_layout: ExpertLayout = "interleaved columns"
     """Of tensors that hold all experts."""
     correction_bias: str = "model.layers.{layer}.mlp.gate.e_score_correction_bias"

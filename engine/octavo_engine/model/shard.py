@@ -17,6 +17,7 @@ from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.spec import (
+    AttentionExpertsSpec,
     AttentionMixer,
     DifferentialAttentionSpec,
     GatedDeltaNetSpec,
@@ -99,7 +100,7 @@ class Shard:
 
     def num_heads(self, spec: ModelSpec) -> int:
         """This rank's query heads, in the layer that has most."""
-        return max((len(self.heads(mixer)) * _heads_each(mixer) for mixer in spec.attention_mixers), default=0)
+        return max((len(self.heads(mixer)) * _query_heads_each(mixer) for mixer in spec.attention_mixers), default=0)
 
     def kv_groups(self, spec: ModelSpec) -> tuple[KVGroupSpec, ...]:
         """The model's KV groups with this rank's heads."""
@@ -114,7 +115,7 @@ class Shard:
             return replace(group, states=self.state_mixer(layer.state_mixer).kv_group.states)
         if layer.attention is None:
             raise ValueError(f"layer {layer} keeps nothing of a sequence")
-        return replace(group, num_kv_heads=len(self.kv_heads(layer.attention)) * _heads_each(layer.attention))
+        return replace(group, num_kv_heads=len(self.kv_heads(layer.attention)) * _kv_heads_each(layer.attention))
 
     def state_mixer(self, mixer: StateMixer) -> StateMixer:
         """This rank's part of a mixer that keeps a state."""
@@ -138,8 +139,13 @@ def _part(count: int, rank: int, size: int) -> range:
     return range(-(-rank * count // size), -(-(rank + 1) * count // size))
 
 
-def _heads_each(mixer: AttentionMixer) -> int:
-    """How many heads each is that ranks share."""
+def _query_heads_each(mixer: AttentionMixer) -> int:
+    """How many query heads each is that ranks share."""
+    return mixer.top_k if isinstance(mixer, AttentionExpertsSpec) else _kv_heads_each(mixer)
+
+
+def _kv_heads_each(mixer: AttentionMixer) -> int:
+    """How many KV heads each is."""
     return 2 if isinstance(mixer, DifferentialAttentionSpec) else 1
 
 

@@ -72,6 +72,21 @@ CASES = {
     ),
     "olmoe": Case("Olmoe", {**UNEVEN_BIASED, "num_experts": 5, "num_experts_per_tok": 3, "clip_qkv": 0.8}),
     "flex-olmo": Case("FlexOlmo", {"num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}),
+    "jetmoe": Case("JetMoe", {"num_attention_heads": ..., "kv_channels": 8, "num_local_experts": 4}),
+    "jetmoe-uneven": Case(
+        "JetMoe",
+        {
+            "hidden_size": 72,
+            "num_attention_heads": ...,
+            "num_key_value_heads": 3,
+            "kv_channels": 10,
+            "intermediate_size": 110,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 3,
+            "rms_norm_eps": 0.01,
+            "tie_word_embeddings": False,
+        },
+    ),
     "granite-moe": Case(
         "GraniteMoe",
         {

@@ -52,6 +52,7 @@ from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hy_v3 import HY_V3
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.jamba import JAMBA
+from octavo_engine.model.families.jetmoe import JETMOE
 from octavo_engine.model.families.kimi_linear import KIMI_LINEAR
 from octavo_engine.model.families.kolibri import KOLIBRI1
 from octavo_engine.model.families.laguna import LAGUNA
@@ -193,6 +194,7 @@ _ALL = (
     NEMOTRON_H,
     FALCON_H1,
     JAMBA,
+    JETMOE,
     MAMBA,
     FALCON_MAMBA,
     MAMBA2,

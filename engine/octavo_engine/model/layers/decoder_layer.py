@@ -15,6 +15,7 @@ from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
 from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.attention_experts import AttentionExperts
 from octavo_engine.model.layers.biased_attention import BiasedAttention
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
@@ -37,6 +38,7 @@ from octavo_engine.model.layers.shared_block import SharedBlock
 from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.spec import (
+    AttentionExpertsSpec,
     AttentionSpec,
     BiasedAttentionSpec,
     DifferentialAttentionSpec,
@@ -69,11 +71,12 @@ StateMixing = (
     | LightningAttention
     | GatedRecurrence
 )
-Mixing = Attention | LatentAttention | DifferentialAttention | BiasedAttention | StateMixing
+Mixing = Attention | LatentAttention | DifferentialAttention | BiasedAttention | AttentionExperts | StateMixing
 Part = Mixing | MLP | MoE
 _MIXERS: dict[type, Any] = {
     AttentionSpec: Attention,
     LatentAttentionSpec: LatentAttention,
+    AttentionExpertsSpec: AttentionExperts,
     BiasedAttentionSpec: BiasedAttention,
     DifferentialAttentionSpec: DifferentialAttention,
     ShortConvSpec: ShortConv,

@@ -12,7 +12,16 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Span, ignored, joined, plain, unsharded
+from octavo_engine.model.checkpoint import (
+    CheckpointTensor,
+    Piece,
+    Span,
+    ignored,
+    joined,
+    plain,
+    unsharded,
+    vector_of_first_rank,
+)
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
@@ -69,6 +78,7 @@ class MoE(nn.Module):
         self.gate_up, self.down = memory(count, rows, self.width.size), memory(count, self.width.size, self.inner.size)
         self.gate_up_bias = memory(count, rows) if spec.bias else None
         self.down_bias = memory(count, self.width.size) if spec.bias and shard.rank == 0 else None
+        self.output_bias = memory(hidden_size) if spec.output_bias and shard.rank == 0 else None
         self.experts = Experts(
             self.gate_up,
             self.down,
@@ -124,6 +134,8 @@ class MoE(nn.Module):
             mixture = self.latent_out(mixture)
         if self.shared is not None:
             mixture = mixture + self.shared(values)
+        if self.output_bias is not None:
+            mixture = mixture + self.output_bias
         if self.spec.scale != 1:
             mixture = mixture * self.spec.scale
         product = self.options.ranks.all_reduce(mixture)
@@ -185,6 +197,8 @@ class MoE(nn.Module):
             yield plain(names.of_layer("expert_scales", layer), self.expert_scales, unsharded(len(self.expert_scales)))
         for role, norm in self.branch_norms.items():
             yield from cast("Norm", norm).tensors(names.of_layer(role, layer))
+        if self.spec.output_bias:
+            yield vector_of_first_rank(names.of_layer("experts_bias", layer), self.output_bias, self.hidden)
         if self.shared is not None:
             yield from self.shared.tensors()
         if self.latent_in is not None and self.latent_out is not None:

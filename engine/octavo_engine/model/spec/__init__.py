@@ -6,6 +6,7 @@ never a question after the family's name.
 
 from octavo_engine.model.spec.attention import (
     ALiBiSpec,
+    AttentionExpertsSpec,
     AttentionSpec,
     BiasedAttentionSpec,
     DifferentialAttentionSpec,
@@ -48,6 +49,7 @@ from octavo_engine.model.spec.state_mixers import (
 __all__ = [
     "ALiBiSpec",
     "AlternatingUpdatesSpec",
+    "AttentionExpertsSpec",
     "AttentionMixer",
     "AttentionSpec",
     "BiasedAttentionSpec",

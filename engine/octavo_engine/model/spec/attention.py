@@ -255,3 +255,43 @@ class BiasedAttentionSpec:
     @property
     def kv_of_layer(self) -> None:
         """Each layer has a cache of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionExpertsSpec:
+    """Attention whose queries and output projections are experts' (JetMoE, arXiv 2404.07413).
+
+    A router chooses `top_k` experts for a token, each with a query head for every KV head; all share keys and values.
+    """
+
+    num_heads: int
+    """KV heads, each with the query heads that read it."""
+    head_dim: int
+    num_experts: int
+    top_k: int
+    scale: float
+    """Scores are query times key times this."""
+    rope: RopeSpec | None
+
+    @property
+    def num_kv_heads(self) -> int:
+        """As many as ranks share."""
+        return self.num_heads
+
+    @property
+    def rope_size(self) -> int:
+        """What is rotated of a head."""
+        return self.head_dim
+
+    @property
+    def query_scaling(self) -> None:
+        """Queries do not grow with their position."""
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps in the KV cache, without layers."""
+        return KVGroupSpec("full", (), self.num_heads, self.head_dim)
+
+    @property
+    def kv_of_layer(self) -> None:
+        """Each layer has a cache of its own."""

@@ -100,6 +100,8 @@ class MoESpec:
     """Experts behind the others that give what they read (LongCat)."""
     bias: bool = False
     """Whether experts' projections have biases."""
+    output_bias: bool = False
+    """Whether a vector is added to the sum of experts (JetMoE)."""
     limit: float | None = None
     """Gate and up are cut off there (`Experts.limit`); None: silu(gate) * up."""
     alpha: float = 1.0

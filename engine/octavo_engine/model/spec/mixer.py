@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo_engine.model.spec.attention import (
+    AttentionExpertsSpec,
     AttentionSpec,
     BiasedAttentionSpec,
     DifferentialAttentionSpec,
@@ -34,7 +35,9 @@ class ParallelMixersSpec:
     """Factors of the two results, attention's first."""
 
 
-AttentionMixer = AttentionSpec | LatentAttentionSpec | DifferentialAttentionSpec | BiasedAttentionSpec
+AttentionMixer = (
+    AttentionSpec | LatentAttentionSpec | DifferentialAttentionSpec | BiasedAttentionSpec | AttentionExpertsSpec
+)
 StateMixer = (
     ShortConvSpec
     | Mamba2Spec

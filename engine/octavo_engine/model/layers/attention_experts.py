@@ -1,0 +1,95 @@
+"""Attention whose queries and outputs are experts' over the paged cache (JetMoE, arXiv 2404.07413)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.attention.backend import AttentionVariant
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded, vector_of_first_rank
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
+from octavo_engine.model.layers.router import choose
+from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import AttentionExpertsSpec, RouterSpec
+
+_FLOAT32_BYTES = 4
+
+
+class AttentionExperts(nn.Module):
+    """Ranks have a part of the KV heads, and of every expert the queries that read those.
+
+    All experts are multiplied with, and the chosen ones' results gathered: there are few, and the host need not know
+    which.
+    """
+
+    key_scale = value_scale = 1.0
+    """What one number of the cache is worth."""
+
+    def __init__(self, spec: AttentionExpertsSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        self.hidden, self.experts = unsharded(hidden_size, "hidden_size"), unsharded(spec.num_experts)
+        self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "KV heads")
+        self.rows = rows = self.heads.times(spec.head_dim)
+        self.router = Linear(self.hidden, (self.experts,), bias=False, options=options)
+        method = options.method(layer, "key", "value")
+        self.kv = Linear(self.hidden, (rows, rows), bias=False, options=options, method=method)
+        dtype, device = options.dtype, options.device
+        self.query = parameter(spec.num_experts, rows.size, hidden_size, dtype=dtype, device=device)
+        self.output = parameter(spec.num_experts, hidden_size, rows.size, dtype=dtype, device=device)
+        self.bias = None if options.ranks.shard.rank else parameter(hidden_size, dtype=dtype, device=device)
+        self.variant = AttentionVariant(spec.scale)
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """Its input is not to be quantized."""
+        return None
+
+    def forward(
+        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
+    ) -> ResidualStream:
+        """[T, hidden] to the same; the next norm adds it to `residual`."""
+        values, count, size = cast("Tensor", x), self.heads.size, self.spec.head_dim
+        chosen, weights = choose(self.router(values), RouterSpec(), self.spec.top_k, None)
+        index = chosen[..., None].expand(-1, -1, self.rows.size)
+        queries = torch.einsum("th,erh->ter", values, self.query).gather(1, index)
+        queries = queries.view(len(values), -1, count, size).transpose(1, 2).flatten(1, 2)
+        heads = torch.cat((queries, self.kv(values).view(len(values), 2 * count, size)), dim=1)
+        attended = attention.attend(self.layer, heads, self.variant, rope, None)
+        attended = attended.view(len(values), count, -1, size).transpose(1, 2).flatten(2)
+        weighted = attended * weights.to(attended.dtype)[..., None]
+        spread = weighted.new_zeros(len(values), self.spec.num_experts, self.rows.size).scatter_(1, index, weighted)
+        product = torch.einsum("ter,ehr->th", spread, self.output)
+        product = self.options.ranks.all_reduce(product if self.bias is None else product + self.bias)
+        return product if residual is None else ResidualSum(product, residual)
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """The layer's tensors in a checkpoint."""
+        names, layer = self.options.names, self.layer
+        module = names.of_layer("attention", layer)
+        yield from self.router.tensors(f"{module}.experts.router.layer")
+        yield from self.kv.tensors(names.of_layer("key", layer), names.of_layer("value", layer))
+        yield plain(f"{module}.experts.input_linear.weight", self.query, self.experts, self.rows)
+        yield plain(f"{module}.experts.output_linear.weight", self.output, self.experts, self.hidden, self.rows)
+        yield vector_of_first_rank(f"{module}.experts.bias", self.bias, self.hidden)
+        yield ignored(f"{module}.rotary_emb.inv_freq")
+
+    def sequence_bytes(self) -> int:
+        """What one sequence takes in it besides its tokens: nothing."""
+        return 0
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
+        hidden, size, rows = self.hidden.size, self.options.dtype.itemsize, self.rows.size
+        queries = self.spec.top_k * rows
+        rotated = 4 * (queries + rows) * _FLOAT32_BYTES
+        return (4 * hidden + 2 * self.spec.num_experts * rows + 8 * queries + 6 * rows) * size + rotated + 32 * queries
