@@ -307,7 +307,7 @@ def test_a_failed_step_ends_the_loop_with_a_dump(caplog: pytest.LogCaptureFixtur
 def test_requests_that_can_never_run_are_a_defect_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, _ = recorded()
     ask(loop, "a", [1] * 10, GREEDY)
-    monkeypatch.setattr(loop._scheduler, "plan", lambda now: None)
+    monkeypatch.setattr(loop._scheduler, "schedule", lambda now: None)
     with pytest.raises(RuntimeError, match="no step can be planned"):
         drain(loop)
 
