@@ -1,7 +1,9 @@
-"""A text worker that does what a prompt orders: wait, compute for ever, take much memory, render a hostile template."""
+"""A text worker that does as its prompt says: wait, compute, take memory, be killed, render a hostile template."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -30,6 +32,8 @@ def obey(text: str) -> None:
         case ["compute"]:
             while True:
                 pass
+        case ["be", "killed"]:
+            os.kill(os.getpid(), signal.SIGKILL)
         case ["take", "memory"]:
             list(bytearray(1 << 30))
 

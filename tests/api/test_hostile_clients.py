@@ -87,6 +87,16 @@ def test_a_task_that_takes_too_long_or_too_much_ends_in_an_error_and_harms_no_ot
         assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
 
 
+def test_a_worker_that_is_killed_from_outside_is_no_fault_of_the_request(start: Callable[..., Served]) -> None:
+    """As by the kernel, when the container's memory is used up: clients may send the request again, and SDKs do."""
+    server = start(program=odd_worker.PROGRAM)
+    answer = server.http.post(TEXT, json={"prompt": "be killed"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "preparation_interrupted")
+    assert int(answer.headers["retry-after"]) > 0
+    server.play("Hello")
+    assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
+
+
 def test_a_request_whose_client_has_gone_is_not_prepared(start: Callable[..., Served], tmp_path: Path) -> None:
     server = start(program=odd_worker.PROGRAM)
     server.play("Hello")

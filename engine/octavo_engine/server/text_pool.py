@@ -145,7 +145,8 @@ class TextPool:
         finally:
             self._pending.release(1, served=served)
         if isinstance(result, Rejected):
-            raise APIError(result.status, result.message, code=result.code, param=result.param)
+            headers = {"Retry-After": str(retry_after(None))} if result.status == 503 else {}
+            raise APIError(result.status, result.message, code=result.code, param=result.param, headers=headers)
         return result
 
     def close(self) -> None:
@@ -177,9 +178,11 @@ class TextPool:
         self._workers.discard(worker)
         status = await asyncio.to_thread(worker.kill)
         self._spawn(self._start_worker_again(key))
-        slow = status == -signal.SIGPROF or isinstance(error, TimeoutError)
         log.warning("a text worker ended with status %d on a request of key %r; another one starts", status, key)
-        if slow:
+        if status == -signal.SIGKILL and isinstance(error, WorkerDiedError):
+            message = "the process that read the request was killed, not by this server; send the request again"
+            return Rejected(503, message, "preparation_interrupted", None)
+        if status == -signal.SIGPROF or isinstance(error, TimeoutError):
             message = f"the prompt takes more than {CPU_SECONDS:g} s to be rendered and tokenized; send less text"
             return Rejected(400, message, "preparation_timeout", None)
         return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
