@@ -108,8 +108,9 @@ bench: setup ## Octavo and its peers side by side, into bench/results/
 hostile: setup ## attacks on a real server beside an honest user, into bench/results/
 	$(BIN)/python -m bench.hostile
 
-soak: setup ## 60 minutes with a nemesis every 20 s, into bench/results/
-	$(BIN)/python -m bench.soak
+MINUTES ?= 60
+soak: setup ## MINUTES=60 with a nemesis every 20 s, nothing lost and nothing growing, into bench/results/
+	$(BIN)/python -m bench.soak --minutes $(MINUTES)
 
 chaos: setup ## 30 LLMServices on a real Kubernetes to which bad things happen for 15 minutes, into bench/results/
 	@$(BIN)/python -m bench.chaos

@@ -184,6 +184,33 @@ class Soak:
             await asyncio.sleep(5)
 
 
+_MOST_GROWTH = {"MiB": 1.0, "file handles": 0.5, "threads": 0.2, "series": 1.0}
+"""A minute, of a server that lived for `_JUDGED_SECONDS` or longer: caches of a younger one still fill."""
+_JUDGED_SECONDS = 600.0
+
+
+def growing(lives: Sequence[Life]) -> list[str]:
+    """What grew more than it may, one sentence each."""
+    return [
+        f"server {number}: {what} grew by {grown:.2f} a minute, and {most:g} are allowed"
+        for number, life in enumerate(lives)
+        if life.samples and life.samples[-1]["seconds"] >= _JUDGED_SECONDS
+        for what, most in _MOST_GROWTH.items()
+        if (grown := slope(life, what)) > most
+    ]
+
+
+def course(lives: Sequence[Life]) -> str:
+    """Each server's samples, one a minute, as the rows of a table."""
+    rows = []
+    for number, life in enumerate(lives):
+        for before, sample in zip([None, *life.samples], life.samples, strict=False):
+            if before is None or sample["seconds"] // 60 > before["seconds"] // 60:
+                figures = " | ".join(f"{sample[what]:.0f}" for what in _MOST_GROWTH)
+                rows.append(f"| {number} | {sample['seconds'] / 60:.0f} | {figures} |")
+    return "\n".join(rows)
+
+
 def slope(life: Life, what: str) -> float:
     """Growth a minute of one server's samples, without its first half minute; 0 if there are too few."""
     samples = [each for each in life.samples if each["seconds"] > 30]
@@ -211,10 +238,7 @@ def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
         "lost": len(lost),
         "cut by a killed server": ends["cut"] + ends["refused"] - len(lost),
         "different answers to equal requests": sum(len(each) - 1 for each in answers.values()),
-        "growth a minute": {
-            what: max((slope(life, what) for life in lives), default=0.0)
-            for what in ("MiB", "file handles", "threads", "series")
-        },
+        "growth a minute": {what: max((slope(life, what) for life in lives), default=0.0) for what in _MOST_GROWTH},
     }
 
 
@@ -230,12 +254,13 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
         f"{found['cut by a killed server']} cut when a server ended, "
         f"{found['different answers to equal requests']} different answers to equal requests. Growth a minute, of the "
         f"server in which it was largest: {growth}. Problems: {'; '.join(soak.problems) or 'none'}.\n\n"
-        f"| end of a request | count |\n| --- | --- |\n{ends}\n\n| what happened | count |\n| --- | --- |\n{events}\n"
+        f"| end of a request | count |\n| --- | --- |\n{ends}\n\n| what happened | count |\n| --- | --- |\n{events}\n\n"
+        f"| server | minute | {' | '.join(_MOST_GROWTH)} |\n|{' --- |' * 6}\n{course(soak.lives)}\n"
     )
 
 
 def main() -> int:
-    """Entry point of `python -m bench.soak`: exit code 1 if a request was lost or a server did not end as it should."""
+    """Entry point of `python -m bench.soak`: exit code 1 if a request was lost, or a server grew or ended wrongly."""
     parser = argparse.ArgumentParser(prog="bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--users", type=int, default=4)
@@ -244,6 +269,7 @@ def main() -> int:
     soak = Soak(parser.parse_args())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(soak.run())
+    soak.problems += growing(soak.lives)
     found = verdict(soak.records, soak.lives)
     machine = {"cores": psutil.cpu_count(), "python": platform.python_version()}
     result = {"machine": machine, "arguments": vars(soak.args), "events": soak.events, "verdict": found,

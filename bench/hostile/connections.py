@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 
@@ -31,6 +32,56 @@ async def tiny_chunks(target: Target) -> None:
             await target.raw(data)
 
     await users(4, user)
+
+
+async def chunk_extensions(target: Target) -> None:
+    """Chunks of one byte, each with 50 KB that mean nothing; and trailers of the same kind."""
+    head = target.head("/tokenize", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    extended = head + (b"1;" + b"x" * 50_000 + b"\r\n \r\n") * 300 + b"0\r\n\r\n"
+    trailed = head + b"2\r\n{}\r\n0\r\n" + b"X-Trailer: y\r\n" * 100_000 + b"\r\n"
+
+    async def user(number: int) -> None:
+        while target.open:
+            await target.raw(trailed if number % 2 else extended)
+
+    await users(8, user)
+
+
+_LONG_TARGETS = (
+    "/v1/models?" + "a=b&" * 8000, "/" + "x" * 60_000, "/" + "%2e%2e%2f" * 5000, "/v1/models/" + "%00%ff" * 5000,
+    "/v1/models?" + "%" * 30_000, "/?" + "x" * 200_000, "http://" + "a" * 30_000 + "/v1/models", "*",
+    "/v1/batches?limit=1e9", "/" + "/" * 30_000,
+)  # fmt: skip
+
+
+async def long_targets(target: Target) -> None:
+    """Targets as long as they may be, and longer."""
+
+    async def user(number: int) -> None:
+        while target.open:
+            path = _LONG_TARGETS[number % len(_LONG_TARGETS)]
+            await target.raw(target.head(path, 0, ("GET", "HEAD", "OPTIONS", "DELETE")[number % 4]))
+            number += 7
+
+    await users(16, user)
+
+
+async def expectations(target: Target) -> None:
+    """Heads that wait for `100 Continue`, of which some are sent a body in pieces and others are left."""
+    head = target.head("/tokenize", 1 << 20, headers={"Expect": "100-continue"})
+
+    async def user(number: int) -> None:
+        while target.open:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with target.connection() as (reader, writer), asyncio.timeout(1):
+                    writer.write(head)
+                    said = await reader.readline()
+                    target.outcomes[said[9:12].decode() or "closed"] += 1
+                    for _ in range(number % 3 * 100):
+                        writer.write(b"x" * 100)
+                        await asyncio.sleep(0.001)
+
+    await users(100, user)
 
 
 async def churn(target: Target) -> None:

@@ -60,6 +60,7 @@ async def uploads(target: Target) -> None:
 
 
 _LINES: tuple[bytes, ...] = (
+    b"".join(line(number) for number in range(50_000)),
     b"".join(line(number, max_tokens=10**9, n=8) for number in range(20_000)),
     b"".join(line(number, guided_regex="(a+)+b{1000}") for number in range(2000)),
     b"\n" * (4 << 20),
