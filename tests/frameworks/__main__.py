@@ -1,12 +1,13 @@
 """`make frameworks`: programs that use Octavo through other people's frameworks, against a real server with SmolLM2.
 
-Each framework is a file here, which gets the server's address. They have their own environments, .cache/frameworks and
+Each framework is a file here, which gets the server's address; the programs of examples/frameworks run too. They have their own environments, .cache/frameworks and
 node_modules, from requirements.txt and package-lock.json: what they depend on is none of Octavo's business, so they run
 when asked to, and not in `make test`. The exit code is 0 only if all succeeded.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from tests.api.real_server import RealServer
 
 HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples" / "frameworks"
 VENV = HERE.parents[1] / ".cache" / "frameworks"
 
 
@@ -25,6 +27,8 @@ def programs() -> Iterator[tuple[str, list[str]]]:
     for file in sorted(HERE.glob("with_*")):
         program = str(VENV / "bin" / "python") if file.suffix == ".py" else "node"
         yield file.stem.removeprefix("with_"), [program, str(file)]
+    for file in sorted(EXAMPLES.glob("*.py")):
+        yield f"{file.parent.name}/{file.name}", [str(VENV / "bin" / "python"), str(file)]
 
 
 def install() -> None:
@@ -41,7 +45,8 @@ def install() -> None:
 def run(server: RealServer, name: str, command: Sequence[str]) -> bool:
     """Whether the program ended well; it says why not."""
     began = time.monotonic()
-    good = subprocess.run([*command, server.url], check=False, timeout=600).returncode == 0
+    environment = {**os.environ, "OPENAI_BASE_URL": f"{server.url}/v1"}
+    good = subprocess.run([*command, server.url], check=False, timeout=600, env=environment).returncode == 0
     print(f"{name}: {'good' if good else 'FAILED'} ({time.monotonic() - began:.0f} s)", flush=True)
     return good
 
