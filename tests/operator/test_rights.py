@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import client
 
-from octavo_operator.reconcile.apply import REFUSED_SECONDS, ApiError
+from octavo_operator.reconcile.apply import REFUSED_SECONDS, ApiError, Cluster
 from octavo_operator.reconcile.kinds import BY_NAME, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.reconciler import Reconciler
@@ -136,3 +141,60 @@ async def test_pods_that_may_not_be_read_are_not_said_to_have_loaded_nothing() -
     server = Server()
     await blind(server, POD).reconcile(KEY)
     assert (server.condition("ModelLoaded")["status"], server.reason("ModelLoaded")) == ("Unknown", "RightsMissing")
+
+
+@contextlib.asynccontextmanager
+async def api_server(answer: Callable[[web.Request], web.Response]) -> AsyncIterator[Cluster]:
+    """A cluster whose API server answers so."""
+
+    async def handle(request: web.Request) -> web.Response:
+        return answer(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    async with TestServer(app) as server:
+        configuration = client.Configuration(host=str(server.make_url("/")).rstrip("/"))
+        configuration.retries = 0
+        cluster = Cluster(client.ApiClient(configuration))
+        try:
+            yield cluster
+        finally:
+            await cluster.close()
+
+
+@pytest.mark.parametrize(("status", "allowed"), [(201, True), (201, False), (403, False), (404, False)])
+async def test_the_right_to_watch_is_asked_for_and_assumed_where_this_is_not_answered(
+    status: int, allowed: bool
+) -> None:
+    def answer(request: web.Request) -> web.Response:
+        if request.method == "POST":
+            return web.json_response({"message": "x", "status": {"allowed": allowed}}, status=status)
+        return web.json_response({"items": []})
+
+    async with api_server(answer) as cluster:
+        if status == 201 and not allowed:
+            with pytest.raises(ApiError, match='cannot watch resource "pods"') as caught:
+                await cluster.probe(POD, "llm")
+            assert caught.value.status == 403
+            assert cluster.missing_rights.lately() == [Right("watch", "pods", "llm")]
+        else:
+            await cluster.probe(POD, "llm")
+            assert cluster.missing_rights.lately() == []
+
+
+async def test_what_a_refused_request_lacks_is_noted() -> None:
+    def answer(request: web.Request) -> web.Response:
+        return web.json_response({"message": refusal("get", "pods").message}, status=403)
+
+    async with api_server(answer) as cluster:
+        with pytest.raises(ApiError):
+            await cluster.get(POD, "llm", "good-1")
+        assert cluster.missing_rights.lately() == [Right("get", "pods", "llm")]
+
+
+@pytest.mark.parametrize("page", ["<html>Sign in</html>", "[]", ""])
+async def test_a_page_in_the_place_of_an_answer_is_a_failure_that_passes(page: str) -> None:
+    async with api_server(lambda _: web.Response(text=page)) as cluster:
+        with pytest.raises(ApiError, match="something else than the API server answers") as caught:
+            await cluster.get(POD, "llm", "good-1")
+        assert caught.value.transient

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -351,7 +351,18 @@ class Cluster:
             if failure.status == 403:
                 self.missing_rights.note(failure.message)
             raise failure
-        return cast(Object, json.loads(data))
+        return _parsed(data)
+
+
+def _parsed(data: bytes) -> Object:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):  # as from a proxy that shows a page of its own
+        said = data[:200].decode(errors="replace")
+        raise ApiError(0, "NoAnswer", f"something else than the API server answers: {said}")
+    return found
 
 
 def _applied_only(live: Object) -> list[Any]:
