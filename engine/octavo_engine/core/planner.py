@@ -68,13 +68,15 @@ class Planner:
 
     def _decode(self, builder: StepBuilder) -> None:
         """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
-        decoding, to_look_at = builder.decoding, []
+        decoding, starts, to_look_at = builder.decoding, builder.decode_starts, []
         for state in self.running.decoding:
-            if state.computed >= state.capacity:
+            start = state.computed
+            if start >= state.capacity:
                 to_look_at.append(state)
                 continue
             decoding.append(state)
-            state.computed += 1
+            starts.append(start)
+            state.computed = start + 1
             state.in_flight += 1
         builder.budget -= len(decoding)
         for_drafts = max(0, builder.budget - len(to_look_at)) // 2  # prompts have the other half

@@ -16,6 +16,7 @@ class StepBuilder:
     new_rows: dict[RequestState, NewRow] = field(default_factory=dict)
     changes: list[TableChange] = field(default_factory=list)
     decoding: list[RequestState] = field(default_factory=list)
+    decode_starts: list[int] = field(default_factory=list)  # the position of each one's token
     drafts: dict[RequestState, tuple[int, ...]] = field(default_factory=dict)
     """Of requests that decode: the tokens guessed to follow their last one."""
     chunks: dict[RequestState, Chunk] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class StepBuilder:
         if drafts:
             self.drafts[request] = drafts
         self.decoding.append(request)
+        self.decode_starts.append(request.computed)
         self.budget -= 1 + len(drafts)
         request.computed += 1
         request.in_flight += 1
@@ -52,7 +54,8 @@ class StepBuilder:
             request.computed = chunk.start
             request.in_flight -= chunk.samples
         elif request in self.decoding:
-            self.decoding.remove(request)
+            index = self.decoding.index(request)
+            del self.decoding[index], self.decode_starts[index]
             self.budget += 1 + len(self.drafts.pop(request, ()))
             request.computed -= 1
             request.in_flight -= 1
@@ -78,13 +81,6 @@ class StepBuilder:
     def build(self, step: int, operations: tuple[BlockOp, ...]) -> StepPlan:
         """The finished plan."""
         drafts = {i: self.drafts[r] for i, r in enumerate(self.decoding) if r in self.drafts} if self.drafts else {}
-        return StepPlan(
-            step,
-            tuple(self.new_rows.values()),
-            tuple(self.changes),
-            operations,
-            [request.row for request in self.decoding],
-            [request.computed - 1 for request in self.decoding],
-            drafts,
-            tuple(self.chunks.values()),
-        )
+        new_rows, changes, chunks = tuple(self.new_rows.values()), tuple(self.changes), tuple(self.chunks.values())
+        rows = [request.row for request in self.decoding]
+        return StepPlan(step, new_rows, changes, operations, rows, self.decode_starts, drafts, chunks)
