@@ -86,9 +86,12 @@ format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster cluster-demo frameworks images images-check bench chaos hostile soak bench-scheduler simulate
+.PHONY: cluster cluster-demo frameworks lm-eval images images-check bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK against a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
+
+lm-eval: setup ## lm-eval against a real server, beside transformers' own accuracy on the same two tasks
+	@$(BIN)/python -m tests.lm_eval
 
 cluster-demo: setup ## helm install, kubectl apply, chat, load, rollout and scaling on a real Kubernetes
 	@$(BIN)/python -m demo.cluster
