@@ -18,6 +18,7 @@ from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults, par
 from octavo_operator.api.files import inspect
 from octavo_operator.api.manifest import ManifestError, dump, read
 from octavo_operator.api.resource import LLMService
+from octavo_operator.command_line import USAGE_ERROR, Parser
 from octavo_operator.convert import convert
 from octavo_operator.dashboards import DASHBOARDS
 from octavo_operator.render import (
@@ -34,17 +35,30 @@ from octavo_operator.render.pod_template_checks import pod_template_problems
 from octavo_operator.render.scaler import bounds_in_force
 
 DEFAULT_ENGINE_IMAGE = f"octavo-engine:{__version__}"
-USAGE_ERROR = 2
+_EXAMPLES = """examples:
+  octavo-operator check manifests/samples/*.yaml      what the API server would refuse, without a cluster
+  octavo-operator render service.yaml                 the objects that the operator would create
+  octavo-operator local service.yaml                  the same engine as a process on this machine
+  octavo-operator convert deployment.yaml             an LLMService for what runs vLLM, or for KubeAI's Models
+
+exit codes: 0 done; 2 usage, or input that was refused; local ends with the engine's code
+"""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(prog="octavo-operator", description=__doc__, allow_abbrev=False)
+    parser = Parser(
+        prog="octavo-operator",
+        description="Octavo's operator. `run` and `metrics-api` are for a cluster, all other commands need none.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"octavo-operator {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=text, allow_abbrev=False)
+        return commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
 
     _run_arguments(command("run", "watch LLMServices and keep them as they should be"))
     _metrics_arguments(command("metrics-api", "answer autoscalers from the pods' metrics"))

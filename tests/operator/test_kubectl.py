@@ -12,6 +12,7 @@ import pytest
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.server.metrics import Metrics
+from octavo_operator import cli as operator_cli
 from octavo_operator.api.resource import parse
 from octavo_operator.kubectl import cli
 from octavo_operator.kubectl.first_answer import Story, manifest, wait_until_ready
@@ -275,3 +276,56 @@ def test_chat_gets_its_key_from_a_secret_and_not_in_its_command(
 
 def calls(cluster: Path) -> list[str]:
     return (cluster / "calls").read_text().splitlines()
+
+
+REFUSED = """E1123 17:43:53.627065 29354 memcache.go:265] "Unhandled Error" err="connection refused"
+E1123 17:43:53.628476 29354 memcache.go:265] "Unhandled Error" err="connection refused"
+The connection to the server localhost:8080 was refused - did you specify the right host or port?
+"""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [
+        (REFUSED, ["The connection to the server localhost:8080 was refused", "name its kubeconfig with --kubeconfig"]),
+        (
+            'error: the server doesn\'t have a resource type "llmservices"\n',
+            ['have a resource type "llmservices"', "Octavo is not installed in this cluster"],
+        ),
+        ('E1123 17:43:53.627065 1 x.go:1] "only this"\n', ["only this"]),
+        ("", ["kubectl ended with code 1"]),
+    ],
+)
+def test_what_kubectl_says_is_told_without_its_log_and_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], stderr: str, said: list[str]
+) -> None:
+    (tmp_path / "said").write_text(stderr)
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/said >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert cli.main(["status"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(said) and all(part in line for part, line in zip(said, lines, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "line"),
+    [
+        (cli.main, ["stauts"], "kubectl octavo: there is no command stauts, did you mean status?; see kubectl octavo "),
+        (cli.main, ["why"], "kubectl octavo why: the following arguments are required: name; see kubectl octavo why "),
+        (
+            operator_cli.main,
+            ["chek", "x"],
+            "octavo-operator: there is no command chek, did you mean check?; see octavo-",
+        ),
+        (operator_cli.main, ["render"], "octavo-operator render: the following arguments are required: FILE; see "),
+    ],
+)
+def test_what_is_typed_wrong_gets_one_line(
+    capsys: pytest.CaptureFixture[str], main: Any, words: list[str], line: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    [said] = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and said.startswith(line)

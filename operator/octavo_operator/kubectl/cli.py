@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from octavo_operator import __version__
+from octavo_operator.command_line import USAGE_ERROR, Parser
 from octavo_operator.kubectl.client import Kubectl, KubectlError
 from octavo_operator.kubectl.collect import engine_pods, facts_of, pod_readings
 from octavo_operator.kubectl.first_answer import Story, manifest, wait_until_ready
@@ -22,7 +23,6 @@ from octavo_operator.kubectl.top import top_table
 from octavo_operator.kubectl.why import obstacles, report
 
 IN_THE_WAY = 1
-USAGE_ERROR = 2
 _SERVICES = "llmservices.octavo.dev"
 _EXAMPLES = """examples:
   kubectl octavo status -A              all LLMServices, and why those are not ready that are not
@@ -37,7 +37,7 @@ exit codes: 0 done; 1 something keeps the service from serving or scaling; 2 usa
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kubectl octavo",
         description="What LLMServices do, and why they do not do it.",
         epilog=_EXAMPLES,

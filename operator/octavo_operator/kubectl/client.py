@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+_LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")
+"""How the lines begin that kubectl's libraries log, such as one for each try to connect."""
+_HINTS = {
+    "was refused": "kubectl reaches no cluster: name its kubeconfig with --kubeconfig or KUBECONFIG",
+    'have a resource type "llmservices': "Octavo is not installed in this cluster: helm install octavo charts/octavo",
+}
 
 
 class KubectlError(RuntimeError):
@@ -47,9 +55,16 @@ class Kubectl:
         except FileNotFoundError:
             raise KubectlError("there is no kubectl on PATH") from None
         if done.returncode != 0:
-            raise KubectlError(done.stderr.strip() or f"kubectl ended with code {done.returncode}")
+            raise KubectlError(_reason(done.stderr) or f"kubectl ended with code {done.returncode}")
         return done.stdout
 
     def command(self, *arguments: str) -> list[str]:
         """The command line of a call."""
         return ["kubectl", *self.flags, *arguments]
+
+
+def _reason(stderr: str) -> str:
+    """What kubectl says went wrong, without what its libraries logged, and what to do about it where that is known."""
+    said = "\n".join(line for line in stderr.splitlines() if not _LOG_LINE.match(line)).strip() or stderr.strip()
+    hints = [hint for sign, hint in _HINTS.items() if sign in said]
+    return "\n".join([said, *hints])
