@@ -96,7 +96,7 @@ class LocalEngine:
             now = time.monotonic()
             if deadline is not None and now > deadline:
                 raise LocalError(f"not started within {now - began:.0f} s; raise rollout.startupTimeoutSeconds", 1)
-            if now - last_report >= _HEARTBEAT_SECONDS:
+            if now - last_report >= _HEARTBEAT_SECONDS and not sys.stderr.isatty():  # there the engine draws a bar
                 last_report = now
                 report(f"loading{self._progress()}, {now - began:.0f} s so far ({note})")
             time.sleep(_POLL_SECONDS)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -290,3 +291,19 @@ def test_the_real_engine_answers_and_leaves_nothing(short_folder: Path) -> None:
         assert not list(short_folder.iterdir())
     finally:
         process.kill()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_terminal_has_the_engines_own_bar_and_no_lines_between(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr(local, "_HEARTBEAT_SECONDS", 0)
+    monkeypatch.setattr(local, "_POLL_SECONDS", 0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    engine = local.LocalEngine(SimpleNamespace(poll=lambda: None), {}, 1, 0)  # type: ignore[arg-type]
+    answers = iter([False, False, True])
+    monkeypatch.setattr(engine, "_passes", lambda probe: next(answers))
+    monkeypatch.setattr(engine, "_progress", lambda: "")
+    said: list[str] = []
+    engine._wait_for("startupProbe", said.append, None, "a note")
+    assert len(said) == (0 if terminal else 2)
