@@ -68,9 +68,19 @@ class AttentionExperts(nn.Module):
         attended = attended.view(len(values), count, -1, size).transpose(1, 2).flatten(2)
         weighted = attended * weights.to(attended.dtype)[..., None]
         spread = weighted.new_zeros(len(values), self.spec.num_experts, self.rows.size).scatter_(1, index, weighted)
-        product = torch.einsum("ter,ehr->th", spread, self.output)
+        product = self._summed_outputs(spread)
         product = self.options.ranks.all_reduce(product if self.bias is None else product + self.bias)
         return product if residual is None else ResidualSum(product, residual)
+
+    def _summed_outputs(self, spread: Tensor) -> Tensor:
+        """The experts' outputs, added up: [T, experts, rows] to [T, hidden].
+
+        One product an expert, as a single one over all would copy the weights in each step.
+        """
+        total = spread.new_zeros(len(spread), self.hidden.size)
+        for expert, output in enumerate(self.output):
+            total.addmm_(spread[:, expert], output.t())
+        return total
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """The layer's tensors in a checkpoint."""
