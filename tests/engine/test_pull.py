@@ -97,10 +97,13 @@ def test_what_cannot_fit_is_said_before_its_weights_are_fetched(repository: Path
 
 def test_how_a_model_pools_is_fetched_with_it_and_other_formats_are_not() -> None:
     wanted = ["config.json", "modules.json", "1_Pooling/config.json", "model-00001-of-00002.safetensors"]
+    wanted += ["2_Dense/config.json", "2_Dense/model.safetensors"]  # EmbeddingGemma cannot be computed without them
     others = [
         "onnx/config.json",
         "original/params.json",
-        "2_Dense/model.safetensors",
+        "0_Transformer/model.safetensors",
+        "1_Pooling/model.safetensors",
+        "2_Dense/onnx/model.safetensors",
         "consolidated.safetensors",
         "a.py",
     ]

@@ -106,6 +106,7 @@ def test_how_embeddings_are_pooled_is_fetched_too(bucket: S3Server) -> None:
     bucket.put("tiny/modules.json", json.dumps(modules).encode())
     bucket.put("tiny/1_Pooling/config.json", b'{"pooling_mode_mean_tokens": true}')
     bucket.put("tiny/1_Pooling/model.safetensors", b"no weights of ours")
+    bucket.put("tiny/2_Dense/model.safetensors", b"weights")
     bucket.put("tiny/onnx/config.json", b"{}")
     files = pull_model(URL, None, lambda *_: None, weights=False)
     assert read_pooling(files) == PoolingConfig("mean", normalize=False)
@@ -113,7 +114,7 @@ def test_how_embeddings_are_pooled_is_fetched_too(bucket: S3Server) -> None:
     assert folder == files.directory
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     names = {"config.json", "modules.json", "tokenizer.json", "model.safetensors", "1_Pooling/config.json"}
-    assert found == names
+    assert found == {*names, "2_Dense/model.safetensors"}
 
 
 def test_the_progress_of_the_engine_counts_it_too(bucket: S3Server) -> None:

@@ -15,9 +15,11 @@ SMALL = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Configuration, tokenizer, chat template. Never code (*.py)."""
 WEIGHTS = ("*.safetensors",)
 """Never pickles (*.bin, *.pt)."""
-IGNORED = ("[!0-9]*/*", "*/*.safetensors", "consolidated*.safetensors")
+IGNORED = ("[!0-9]*/*", "*/*/*", "[0-9]*_[!D]*/*.safetensors", "consolidated*.safetensors")
 """Other formats of the same weights lie in subfolders (onnx/, original/) or beside the sharded files. Folders that
-begin with a number (1_Pooling/) belong to sentence-transformers: pooling.py reads their configuration."""
+begin with a number belong to sentence-transformers: pooling.py reads their configuration (1_Pooling/),
+dense_modules.py those and the weights of linear layers (2_Dense/). Another one's weights would be the model's again
+(0_Transformer/)."""
 
 
 @dataclass(frozen=True, slots=True)
