@@ -18,9 +18,13 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention import bidirectional
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
+from octavo_engine.engine.resolved_config import resolve_config
 from octavo_engine.engine.startup import size_engine
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.footprint import weight_bytes
+from octavo_engine.model.pooling import pooling_of
+from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 
 WORDS = 131
@@ -145,6 +149,15 @@ def test_dense_modules_after_pooling_and_the_longest_text(tmp_path: Path) -> Non
     assert close_to(pooled(llm, prompts), vectors)
     assert llm.embed(prompts_of(41))[0].error
     llm.close()
+    files = ModelFiles("test", directory=tmp_path)
+    planned = resolve_config(EngineConfig(model="x", device="cpu"), files, Shard(0, 1)).blueprint
+    without = sum(parameter.nbytes for parameter in planned.parameters())
+    assert weight_bytes(planned) - without == 4 * sum(inputs * outputs for inputs, outputs in sizes)
+    config = json.loads((tmp_path / "96_Dense" / "config.json").read_text())
+    (tmp_path / "96_Dense" / "config.json").write_text(json.dumps({**config, "in_features": 95}))
+    with pytest.raises(ModelLoadError, match="96_Dense: takes 95 numbers, and gets 96"):
+        pooling_of(files, read_spec(files))  # at start, not in the step that computes the first vector
+    (tmp_path / "96_Dense" / "config.json").write_text(json.dumps(config))
     (tmp_path / "64_Dense" / "model.safetensors").unlink()
     with pytest.raises(ModelLoadError, match="64_Dense"):
         LLM(str(tmp_path), **SETTINGS)

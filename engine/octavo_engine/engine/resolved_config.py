@@ -15,7 +15,9 @@ from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.gguf_blocks import quantized
+from octavo_engine.model.pooling import pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -95,6 +97,7 @@ def _resolve(
         )
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
     blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products)
+    blueprint.dense = DenseModules(pooling_of(files, spec).dense, torch.device("meta"))
     check_alignment(spec, shard.size)
     variants = (mixer.variant for mixer in blueprint.attentions())
     task = AttentionTask(

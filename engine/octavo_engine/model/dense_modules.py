@@ -12,6 +12,7 @@ from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.model_file import has_file
 
 _ACTIVATIONS = {
     "torch.nn.modules.linear.Identity": torch.nn.Identity,
@@ -49,9 +50,14 @@ class DenseModules:
     """Several of them, one after the other, in float32; every rank computes all of each."""
 
     def __init__(self, modules: tuple[DenseModule, ...], device: torch.device) -> None:
-        """Reads their weights; ModelLoadError if those are missing or of other sizes."""
+        """Reads their weights, on `meta` only their sizes; ModelLoadError if they are missing or of other sizes."""
         self._activations = [_ACTIVATIONS[module.activation]() for module in modules]
         self._weights = [_weights(module, device) for module in modules]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of their weights."""
+        return sum(tensor.nbytes for pair in self._weights for tensor in pair if tensor is not None)
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """[R, in] of the first one to [R, out] of the last one, both float32."""
@@ -62,6 +68,11 @@ class DenseModules:
 
 def _weights(module: DenseModule, device: torch.device) -> tuple[Tensor, Tensor | None]:
     path = module.folder / "model.safetensors"
+    if device.type == "meta":
+        weight = torch.empty(module.outputs, module.inputs, device=device)
+        return weight, torch.empty(module.outputs, device=device) if module.bias else None
+    if not has_file(path):
+        raise ModelLoadError(f"{path}: there is no such file; fetch the model again")
     try:
         stored = load_file(path)
     except (OSError, SafetensorError) as error:

@@ -33,7 +33,8 @@ anything is loaded. At start graphs are measured."""
 
 def weight_bytes(decoder: Decoder) -> int:
     """Bytes of the weights; a tied embedding counts once."""
-    return sum(parameter.nbytes for parameter in decoder.parameters())
+    after_pooling = 0 if decoder.dense is None else decoder.dense.nbytes
+    return sum(parameter.nbytes for parameter in decoder.parameters()) + after_pooling
 
 
 def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> tuple[int, int]:

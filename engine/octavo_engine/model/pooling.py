@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
     if found.dense and found.dense[0].inputs != spec.hidden_size:
         sizes = f"{found.dense[0].inputs} numbers, and the model's vectors have {spec.hidden_size}"
         raise ModelLoadError(f"{found.dense[0].folder}: takes {sizes}")
+    for before, after in pairwise(found.dense):
+        if after.inputs != before.outputs:
+            raise ModelLoadError(f"{after.folder}: takes {after.inputs} numbers, and gets {before.outputs}")
     # An encoder's last token is a separator; sentence-transformers take the mean where no file says anything.
     return found if found != PoolingConfig() or spec.causal else PoolingConfig("mean")
 
