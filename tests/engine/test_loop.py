@@ -188,6 +188,33 @@ def test_no_step_waits_for_a_request_whose_masks_are_not_ready() -> None:
     assert not loop.has_work
 
 
+def test_who_waits_for_masks_is_counted_and_its_deadline_passes() -> None:
+    now = [0.0]
+    loop, _ = recorded()
+    loop._clock, loop.mask_provider = lambda: now[0], (provider := AllAllowed())
+    provider.ready = False
+    ask(loop, "late", [1] * 10, GREEDY, timeout=5.0)
+    ask(loop, "patient", [1] * 7, GREEDY)
+    assert (loop.report().waiting, loop.report().waiting_tokens) == (2, 17)
+    assert loop.step().events == []
+    now[0] = 5.0
+    assert [(e.request_id, e.finish_reason) for e in loop.step().events] == [("late", "timeout")]
+    assert provider.known == {"patient"} and loop.report().waiting == 1
+
+
+def test_a_fork_enters_behind_the_request_whose_prompt_it_shares() -> None:
+    """Its masks may be ready a moment after the other's were not; it would compute the prompt again."""
+    loop, _ = recorded()
+    loop._executor, loop.mask_provider = GuidedRecorder(), (provider := AllAllowed())
+    provider.ready = False
+    ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=2))
+    provider.ready = True
+    with mock.patch.object(loop._scheduler, "add", wraps=loop._scheduler.add) as added:
+        ask(loop, "b", [1] * 10, replace(GREEDY, max_tokens=2), fork_of="a")
+        loop.step()
+    assert [call.args[0].request_id for call in added.call_args_list] == ["a", "b"]
+
+
 def test_an_answer_that_stops_early_wastes_one_step_and_the_loop_comes_to_rest() -> None:
     loop, recorder = recorded()
     ask(loop, "a", [1] * 10, replace(GREEDY, stop_token_ids=(12,)))

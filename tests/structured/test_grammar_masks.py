@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import jsonschema
@@ -234,6 +235,17 @@ def test_a_compiled_grammar_is_used_again_and_few_are_kept(
         masks._answers[str(number)].matcher.result()
         masks.remove(str(number))
     assert compiled == [*grammars, grammars[0]]
+
+
+def test_a_grammar_whose_request_has_ended_is_not_compiled(masks: GrammarMasks) -> None:
+    go_on = Event()
+    masks._thread.submit(go_on.wait, 10)
+    ask(masks, "gone", 'start: "never compiled"')
+    masks.remove("gone")
+    ask(masks, "here", 'start: "compiled"')
+    go_on.set()
+    assert masks._answers["here"].matcher.exception() is None
+    assert list(masks._compiled) == ['start: "compiled"']
 
 
 def test_sampling_params_carry_the_grammar() -> None:

@@ -80,10 +80,17 @@ class EngineLoop:
             return
         if self.mask_provider is not None:
             self.mask_provider.add(request)
-            if not self.mask_provider.is_ready(request.request_id):
-                self._not_ready[request.request_id] = request, self._clock()
+            if not self._is_ready(request, self.mask_provider):
+                now = self._clock()
+                self._not_ready[request.request_id] = request, now
+                if request.timeout is not None:
+                    self._next_expiry = min(self._next_expiry, now + request.timeout)
                 return
         self._schedule(request, self._clock())
+
+    def _is_ready(self, request: Request, provider: MaskProvider) -> bool:
+        """Whether a request may enter the scheduler: not before the one whose prompt it shares."""
+        return request.fork_of not in self._not_ready and provider.is_ready(request.request_id)
 
     def _refuse(self, request: Request, error: NotAdmissibleError) -> None:
         reason = FinishReason.INVALID.value
@@ -99,8 +106,10 @@ class EngineLoop:
             self._next_expiry = min(self._next_expiry, state.deadline)
 
     def _schedule_ready(self, provider: MaskProvider) -> None:
-        for request_id in [request_id for request_id in self._not_ready if provider.is_ready(request_id)]:
-            self._schedule(*self._not_ready.pop(request_id))
+        for request_id, (request, came_at) in list(self._not_ready.items()):
+            if self._is_ready(request, provider):
+                del self._not_ready[request_id]
+                self._schedule(request, came_at)
 
     def _check(self, request: Request) -> None:
         tokens, sampling = request.prompt_token_ids, request.sampling
@@ -290,12 +299,22 @@ class EngineLoop:
         if now < self._next_expiry:
             return []
         outputs = self._scheduler.expire(now)
-        self._next_expiry = self._scheduler.next_deadline()
+        deadlines = {
+            request_id: came_at + request.timeout
+            for request_id, (request, came_at) in self._not_ready.items()
+            if request.timeout is not None
+        }
+        for request_id in [request_id for request_id, deadline in deadlines.items() if deadline <= now]:
+            del self._not_ready[request_id], deadlines[request_id]
+            outputs.append(RequestOutput(request_id, (), finish_reason=FinishReason.TIMEOUT.value))
+        self._next_expiry = min([self._scheduler.next_deadline(), *deadlines.values()])
         return outputs
 
     def report(self) -> SchedulerStats:
         """The scheduler's state."""
         stats = self._stats.read()
+        stats.waiting += len(self._not_ready)
+        stats.waiting_tokens += sum(len(request.prompt_token_ids) for request, _ in self._not_ready.values())
         if self.adapters is not None:
             stats.running_adapters, stats.waiting_adapters = self.adapters.in_requests(self._scheduler.running)
         return stats

@@ -64,7 +64,8 @@ class GrammarMasks:
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended, or never had a grammar."""
-        self._answers.pop(request_id, None)
+        if (answer := self._answers.pop(request_id, None)) is not None:
+            answer.matcher.cancel()  # what is not begun is not compiled: grammars that are still wanted come sooner
 
     def guides(self, request_id: str) -> bool:
         """Whether the request has a grammar."""
