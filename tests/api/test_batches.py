@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import openai
 import pytest
@@ -312,6 +314,47 @@ def test_files_expire(start: Start, tmp_path: Path) -> None:
         client.files.content(output.id)
     assert [each.id for each in client.files.list()] == [kept.id]
     assert {path.name for path in (tmp_path / "anyone" / "files").iterdir()} == {kept.id, f"{kept.id}.json"}
+
+
+async def kept_files(folder: Path) -> tuple[Storage, storage.Owned]:
+    """Files of 10 bytes whose time is over, and another."""
+    kept, now = Storage(folder, 100, lambda: False), time.time()
+    owner = kept.of("")
+    for number, lifetime in enumerate((3600, 3600, None)):
+        kept.take(owner, 10)
+        with await kept.create(owner, f"file-{number}") as file:
+            file.write(b"x" * 10)
+        await kept.add(owner, f"file-{number}", "a", 10, "batch", lifetime)
+    kept.clock = lambda: now + 3601
+    return kept, owner
+
+
+async def test_files_that_two_requests_find_expired_give_back_their_bytes_once(tmp_path: Path) -> None:
+    kept, owner = await kept_files(tmp_path)
+    await asyncio.gather(*(kept.expire(owner) for _ in range(3)))
+    assert (list(owner.files), owner.bytes) == (["file-2"], 10)
+
+
+async def test_a_file_that_a_batch_begins_to_read_while_another_is_removed_is_kept(tmp_path: Path) -> None:
+    kept, owner = await kept_files(tmp_path)
+    expiring = asyncio.create_task(kept.expire(owner))
+    await asyncio.sleep(0)
+    owner.batches["batch"] = Mock(status="validating", input_file_id="file-1")
+    await expiring
+    assert list(owner.files) == ["file-1", "file-2"]
+
+
+async def test_a_file_that_the_disk_did_not_remove_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, owner = await kept_files(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(storage, "_remove", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(storage.StorageError):
+            await kept.expire(owner)
+    assert (len(owner.files), owner.bytes) == (3, 30)
+    await kept.expire(owner)
+    assert (list(owner.files), owner.bytes) == (["file-2"], 10)
 
 
 def test_ranges_of_a_file(start: Start, tmp_path: Path) -> None:

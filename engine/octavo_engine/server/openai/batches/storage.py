@@ -147,16 +147,20 @@ class Storage:
     async def expire(self, owner: Owned) -> None:
         """Remove the key's files whose time is over; one that a batch still reads when that has ended."""
         now = self.clock()
-        over = [file for file in owner.files.values() if file.expires_at is not None and file.expires_at <= now]
-        read = {batch.input_file_id for batch in owner.active} if over else set()
-        for file in over:
-            if file.id not in read:
+        for file in [file for file in owner.files.values() if file.expires_at is not None and file.expires_at <= now]:
+            read = {batch.input_file_id for batch in owner.active}
+            if file.id in owner.files and file.id not in read:  # both may have changed while another was removed
                 await self.discard(owner, file.id, file.bytes)
 
     async def discard(self, owner: Owned, file_id: str, size: int) -> None:
-        """Remove a file whose `size` bytes were taken, listed or not."""
-        owner.files.pop(file_id, None)
-        await on_disk(_remove, [owner.path(f"{file_id}.json"), owner.path(file_id)])
+        """Remove a file whose `size` bytes were taken, listed or not; StorageError leaves it as it was."""
+        listed = owner.files.pop(file_id, None)
+        try:
+            await on_disk(_remove, [owner.path(f"{file_id}.json"), owner.path(file_id)])
+        except StorageError:
+            if listed is not None:
+                owner.files[file_id] = listed
+            raise
         owner.bytes -= size
 
     async def save(self, owner: Owned, batch: BatchObject) -> None:
