@@ -18,10 +18,10 @@ import pytest
 
 from octavo_operator.api.names import pod_labels
 from octavo_operator.reconcile import operator, watched_namespaces, watches
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, Kind
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
-from octavo_operator.reconcile.watches import WatchesHangError
+from octavo_operator.reconcile.watches import WatchesHangError, WatchFailedError
 from tests.operator.test_operator_metrics import samples
 from tests.operator.test_reopening import ApiServer, Passes, body, process_of
 
@@ -132,6 +132,48 @@ async def test_a_watch_that_fails_is_opened_anew(status: int, passes: Passes, mo
         assert not running.done()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_watches_that_fail_again_and_again_are_reopened_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each opening lists the whole cluster: a right that only the watch lacks would cost a list of all every second."""
+    pauses: list[float] = []
+    failures = iter(range(8))
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def fails(_: object) -> None:
+        if next(failures, None) is not None:
+            raise WatchFailedError("403")
+
+    process = process_of(server_of_two())
+    monkeypatch.setattr(operator, "_serve", fails)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await operator._serve_for_ever(process)
+    assert pauses == [0, 1, 3, 7, 15, 30, 30, 30]
+
+
+async def test_most_looks_ask_only_for_llmservices_and_for_what_was_refused() -> None:
+    asked: list[tuple[str, Kind]] = []
+
+    class Counting(ApiServer):
+        async def probe(self, kind: Kind, namespace: str) -> None:
+            asked.append((namespace, kind))
+            await super().probe(kind, namespace)
+
+    server, scope, kinds = Counting(), WatchedNamespaces(("a", "b")), (LLMSERVICE, *CHILDREN, *OBSERVED)
+    server.forbidden_kinds = {("b", POD.plural)}
+    await scope.look(server, kinds)
+    assert len(asked) == 2 * len(kinds)
+    asked.clear()
+    server.forbidden_kinds.add(("a", POD.plural))
+    await scope.look(server, kinds, everything=False)
+    assert sorted(asked, key=str) == sorted([("a", LLMSERVICE), ("b", LLMSERVICE), ("b", POD)], key=str)
+    assert list(scope.unwatched("b")) == [POD]
+    await scope.look(server, kinds)
+    assert list(scope.unwatched("a")) == [POD]
 
 
 async def test_what_cannot_be_read_is_a_metric(passes: Passes) -> None:

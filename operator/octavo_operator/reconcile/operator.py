@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 import signal
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -29,11 +30,14 @@ from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.release_metrics_slot import watch_metrics_slot
 from octavo_operator.reconcile.resync import Resync
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces, watch_namespaces
-from octavo_operator.reconcile.watches import Indexed, Watches, WatchesHangError
+from octavo_operator.reconcile.watches import Indexed, Watches, WatchesHangError, WatchFailedError
 from octavo_operator.render import RenderConfig
 
 WORKERS = 8
 REOPEN_SECONDS = 5.0
+_MOST_PAUSE_SECONDS = 30.0
+_STEADY_SECONDS = 60.0
+"""Watches that fail after so long have worked: they are reopened at once."""
 logger = logging.getLogger(__name__)
 
 
@@ -134,12 +138,22 @@ async def _lead(process: _Process, lease: Lease | None) -> None:
 
 
 async def _serve_for_ever(process: _Process) -> None:
-    """Opens the watches, and again whenever a CRD or a right comes or goes or a watch fails, until stopped."""
+    """Opens the watches, and again whenever a CRD or a right comes or goes or a watch fails, until stopped.
+
+    Each opening lists the whole cluster, so where watches fail again and again the pauses between grow.
+    """
+    pause = 0.0
     while True:
         await process.cluster.wait_for_crd()
         process.heartbeat.beat()
+        began = time.monotonic()
         try:
             return await _serve(process)
+        except WatchFailedError as failure:
+            pause = pause if time.monotonic() - began < _STEADY_SECONDS else 0.0
+            logger.warning("%s; reopening the watches in %.0f s", failure, pause, exc_info=failure)
+            await asyncio.sleep(pause)
+            pause = min(_MOST_PAUSE_SECONDS, 2 * pause + 1)
         except WatchesOutdatedError as change:
             logger.info("%s; reopening the watches", change)
         except ApiError as error:  # each part handles those of its own: it has failed before the watches were opened

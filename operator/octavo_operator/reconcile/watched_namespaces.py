@@ -1,4 +1,4 @@
-"""What can be read in which watched namespace, checked every ten seconds: deleting a namespace deletes its Role too.
+"""What can be read in which watched namespace, checked by the clock: deleting a namespace deletes its Role too.
 
 What cannot be read must not stop the watches of the rest, so these are opened without it: a namespace whose LLMServices
 cannot be read, and elsewhere single kinds, whose objects are asked for by name then (`unwatched`).
@@ -7,6 +7,7 @@ cannot be read, and elsewhere single kinds, whose objects are asked for by name 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -18,6 +19,9 @@ from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 10.0
+"""Between two looks at LLMServices, and at what was refused."""
+ALL_LOOKS = 6
+"""Each such look asks for all kinds; a right that is lost is seldom, and a watch that ends with it tells as well."""
 _FORBIDDEN = 403
 _CLUSTER = ""
 
@@ -70,10 +74,17 @@ class WatchedNamespaces:
         """Whether each namespace can be read; the whole cluster is called *."""
         return {each or "*": each in self.readable for each in self._namespaces}
 
-    async def look(self, cluster: Prober, kinds: Sequence[Kind]) -> None:
-        """Asks for all `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable."""
+    async def look(self, cluster: Prober, kinds: Sequence[Kind], everything: bool = True) -> None:
+        """Asks for `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable.
+
+        Unless `everything` is asked for, only LLMServices are, and what was refused.
+        """
         before = self._refused
-        answers = await asyncio.gather(*(self._ask(cluster, kinds, each) for each in self._namespaces))
+        asked = {
+            each: [kind for kind in kinds if everything or kind is LLMSERVICE or (each, kind) in before]
+            for each in self._namespaces
+        }
+        answers = await asyncio.gather(*(self._ask(cluster, asked[each], each) for each in self._namespaces))
         self._refused = {identity: why for answer in answers for identity, why in answer.items()}
         for identity in self._refused.keys() - before.keys():
             logger.warning("%s", _sentence(*identity, self._refused[identity]))
@@ -100,10 +111,12 @@ class WatchedNamespaces:
         return ""
 
 
-async def check_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:
+async def check_namespaces(
+    cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind], everything: bool = True
+) -> None:
     """Raises NamespacesChangedError if something else can be read than when the scope was last asked."""
     before = scope.groups(kinds)
-    await scope.look(cluster, kinds)
+    await scope.look(cluster, kinds, everything)
     if scope.groups(kinds) != before:
         names = ", ".join(map(_named, scope.readable))
         raise NamespacesChangedError(f"can read {names or 'nothing'}, or other kinds there than before")
@@ -111,9 +124,9 @@ async def check_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Seq
 
 async def watch_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:
     """For ever; NamespacesChangedError once something else can be read."""
-    while True:
+    for look in itertools.count(1):
         await asyncio.sleep(POLL_SECONDS)
-        await check_namespaces(cluster, scope, kinds)
+        await check_namespaces(cluster, scope, kinds, everything=look % ALL_LOOKS == 0)
 
 
 def _sentence(namespace: str, kind: Kind, why: str) -> str:
