@@ -8,6 +8,7 @@ import json
 import logging
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -31,7 +32,7 @@ from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.middleware import BEGUN_AT_ONCE, Turns
 from octavo_engine.server.openai.answering import off_the_loop_if_large
 from octavo_engine.server.openai.sse import EventStream
-from octavo_engine.server.prepared import JSONAnswer, encode
+from octavo_engine.server.prepared import JSONAnswer, Setup, encode
 from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.repeated_warnings import RepeatedWarnings, limit_warnings_of_connections
 from octavo_engine.server.sequence import SequenceOutput
@@ -95,6 +96,24 @@ def test_a_worker_that_is_killed_from_outside_is_no_fault_of_the_request(start: 
     assert int(answer.headers["retry-after"]) > 0
     server.play("Hello")
     assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
+
+
+SLOW_TO_END = """
+import os, sys, time
+os.read(0, 1 << 16), os.write(0, bytes(4)), os.read(0, 1 << 16), os.close(0)
+time.sleep(0.2)
+sys.exit(1)
+"""
+
+
+async def test_a_worker_that_ends_by_itself_was_not_killed_from_outside() -> None:
+    """As with a MemoryError: the socket is closed some time before the interpreter has ended."""
+    pool = text_pool.TextPool(workers=1, program=(sys.executable, "-S", "-c", SLOW_TO_END))
+    await pool.start(Setup("x", None, "auto"))
+    with pytest.raises(APIError) as caught:
+        await pool.prepare("", "chat", None, b"{}")  # type: ignore[arg-type]
+    assert (caught.value.status, caught.value.detail.code) == (400, "request_too_complex")
+    pool.close()
 
 
 def test_a_request_whose_client_has_gone_is_not_prepared(start: Callable[..., Served], tmp_path: Path) -> None:
@@ -161,7 +180,7 @@ async def test_a_key_whose_request_ended_a_worker_gets_no_other_before_there_is_
         def kill(self) -> int:
             return -9
 
-        close = kill
+        close = end = kill
 
     monkeypatch.setattr(text_pool, "Worker", Fake)
     pool = text_pool.TextPool(lambda: True, 2)

@@ -45,6 +45,10 @@ def default_workers() -> int:
     return max(2, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // 2))
 
 
+ENDING_SECONDS = 1.0
+"""In which an interpreter ends whose socket is closed, as after a MemoryError; killed sooner, it could not say why."""
+
+
 class WorkerDiedError(Exception):
     """The worker process ended while it had a task."""
 
@@ -75,6 +79,13 @@ class Worker:
         self._socket.close()
         self._process.kill()  # changes nothing about one that has ended by itself
         return self._process.wait()
+
+    def end(self) -> int:
+        """The exit status of a process that has closed its socket, and has a moment to end by itself."""
+        self._socket.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(ENDING_SECONDS)
+        return self.kill()
 
     def close(self) -> None:
         """End the process, which is not needed any more."""
@@ -176,7 +187,7 @@ class TextPool:
         Until that one is there the key holds it: otherwise its next request could end the last worker that others have.
         """
         self._workers.discard(worker)
-        status = await asyncio.to_thread(worker.kill)
+        status = await asyncio.to_thread(worker.end if isinstance(error, WorkerDiedError) else worker.kill)
         self._spawn(self._start_worker_again(key))
         log.warning("a text worker ended with status %d on a request of key %r; another one starts", status, key)
         if status == -signal.SIGKILL and isinstance(error, WorkerDiedError):
