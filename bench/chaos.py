@@ -246,7 +246,7 @@ def wrong(client: Client) -> list[str]:
         told = status.get("observedGeneration") == metadata["generation"]
         if not told or len(status.get("conditions", ())) != len(ConditionType) or status.get("readyReplicas", 0) > 2:
             found.append(f"{metadata['name']} has the status {json.dumps(status)[:300]}")
-        for manifest in render(parse(service), RenderConfig(IMAGE)):
+        for manifest in render(parse(service), RenderConfig(IMAGE, operator_namespace="default")):
             expected.add((manifest["kind"], manifest["metadata"]["name"]))
             found += reapplied(client, manifest)
     return found + [f"{kind} {name} is left over" for kind, name in set(objects(client)) - expected]
