@@ -95,7 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     search = parser.add_argument_group("search").add_argument
     search(
-        "--max-ttft-p90", type=number_within(0.001, _MANY), metavar="MS", help="a load with a higher TTFT p90 is too much"
+        "--max-ttft-p90",
+        type=number_within(0.001, _MANY),
+        metavar="MS",
+        help="a load with a higher TTFT p90 is too much",
     )
     search(
         "--seconds",
