@@ -312,7 +312,7 @@ def test_replicas_change_hands_to_keda_and_back(operator: Client, namespace: Cli
 
 def test_without_a_pod_that_tells_its_load_it_is_said_that_it_holds(operator: Client, namespace: Client) -> None:
     namespace.apply(autoscaled(2, 8))
-    words = f"held at 2: the load is not known: no pod of LLMService {namespace.namespace}/model runs"
+    words = f"held at 2: the load is not known: no pod of LLMService {namespace.namespace}/model is running"
     wait_for_message(namespace, words, 60, "model")
     assert condition(namespace.get("llms", "model"), "ScalingActive")["status"] == "False"
 

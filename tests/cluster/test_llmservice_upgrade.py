@@ -25,7 +25,7 @@ NAME = SAMPLE["metadata"]["name"]
 LOADED = 300
 # It answers all the while, on a machine of two cores: the other is for operators that come and go.
 ONE_THREAD = {"engine": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]}}
-OLD, NEW = "An older version says this.", "What should be."
+OLD, NEW = "An older version says this.", "The desired state (spec)."
 
 
 @dataclass
