@@ -23,7 +23,7 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.rope import head_order, row_order
 from octavo_engine.model.layers.sharded_norm import ShardedNorm
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import ALiBiSpec, AttentionSpec, QKNormSpec
 
@@ -256,7 +256,7 @@ class Attention(nn.Module):
         hidden, size = self.qkv.columns.size, self.options.dtype.itemsize
         query, key = self.heads.size * self.spec.head_dim, self.kv_heads.size * self.spec.head_dim
         rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum
-        quantized = 0 if self.qkv.method is UNQUANTIZED else max(query, hidden) + hidden * size
+        quantized = self.qkv.quantized_input_bytes(query)
         norm = 0 if self.output_norm is None else self.output_norm.step_bytes()
         gated = 0 if self.spec.output_gate is None else 3 * query * (size + _FLOAT32_BYTES)
         gated += (3 * query + 2 * key) * size * self.gated_by_query

@@ -18,7 +18,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, summed
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import BiasedAttentionSpec
 
@@ -98,6 +98,6 @@ class BiasedAttention(nn.Module):
         """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
         hidden, size, wide = self.qkv.columns.size, self.options.dtype.itemsize, self.spec.head_dim
         queries, keys = self.heads.size * wide, self.kv_heads.size * wide
-        quantized = 0 if self.qkv.method is UNQUANTIZED else max(queries, hidden) + hidden * size
+        quantized = self.qkv.quantized_input_bytes(queries)
         rotated = 4 * (queries + keys) * _FLOAT32_BYTES
         return (hidden + 6 * queries + 8 * keys) * size + rotated + quantized

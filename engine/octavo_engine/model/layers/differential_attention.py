@@ -16,7 +16,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, uns
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import DifferentialAttentionSpec
 
@@ -98,6 +98,6 @@ class DifferentialAttention(nn.Module):
         """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
         hidden, size, pair = self.qkv.columns.size, self.options.dtype.itemsize, self.spec.head_dim
         queries, keys = self.heads.size * pair, self.kv_heads.size * pair
-        quantized = 0 if self.qkv.method is UNQUANTIZED else max(queries, hidden) + hidden * size
+        quantized = self.qkv.quantized_input_bytes(queries)
         rotated = 4 * (queries + keys) * _FLOAT32_BYTES
         return (hidden + 8 * queries + 8 * keys) * size + rotated + quantized

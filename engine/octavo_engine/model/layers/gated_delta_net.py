@@ -18,7 +18,7 @@ from octavo_engine.model.layers.delta_rule import CHUNK, DeltaInputs, gated_delt
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import GatedDeltaNetSpec
 
@@ -146,7 +146,7 @@ class GatedDeltaNet(nn.Module):
         """An upper bound of what one token takes in it, its input included."""
         hidden, size, spec = self.input.columns.size, self.options.dtype.itemsize, self.spec
         value, channels = self.heads.size * spec.value_dim, len(self.conv)
-        quantized = 0 if self.input.method is UNQUANTIZED else max(value, hidden) + hidden * size
+        quantized = self.input.quantized_input_bytes(value)
         past = (spec.width - 1) * channels
         in_float32 = channels + 5 * self.heads.size * (spec.key_dim + spec.value_dim)
         scores = 4 * self.heads.size * CHUNK  # of a chunk of one sequence

@@ -19,7 +19,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.linear_scan import first_tokens, linear_scan
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import GatedRecurrenceSpec
 
@@ -105,7 +105,7 @@ class GatedRecurrence(nn.Module):
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included."""
         hidden, inner, size = self.input.columns.size, self.channels.size, self.options.dtype.itemsize
-        quantized = 0 if self.input.method is UNQUANTIZED else max(inner, hidden) + hidden * size
+        quantized = self.input.quantized_input_bytes(inner)
         past = (self.spec.width - 1) * inner
         return (hidden + 14 * inner + past) * size + 6 * inner * _FLOAT32_BYTES + quantized
 

@@ -18,7 +18,7 @@ from octavo_engine.model.layers.delta_rule import FINE_CHUNK, DeltaInputs, gated
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import KimiDeltaAttentionSpec
 
@@ -131,7 +131,7 @@ class KimiDeltaAttention(nn.Module):
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included."""
         hidden, size, inner = self.input.columns.size, self.options.dtype.itemsize, self.inner.size
-        quantized = 0 if self.input.method is UNQUANTIZED else max(inner, hidden) + hidden * size
+        quantized = self.input.quantized_input_bytes(inner)
         past = 3 * (self.spec.width - 1) * inner
         in_float32 = 20 * inner + 4 * self.heads.size * FINE_CHUNK * (self.spec.head_dim + 1)
         projected = 2 * sum(self.input.parts) + 18 * inner + past

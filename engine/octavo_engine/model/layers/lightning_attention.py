@@ -22,7 +22,6 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.sharded_norm import ShardedNorm
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import LightningAttentionSpec
 
@@ -114,7 +113,7 @@ class LightningAttention(nn.Module):
         """An upper bound of what one token takes in it, its input included."""
         hidden, size = self.input.columns.size, self.options.dtype.itemsize
         width = self.heads.size * self.spec.head_dim
-        quantized = 0 if self.input.method is UNQUANTIZED else max(width, hidden) + hidden * size
+        quantized = self.input.quantized_input_bytes(width)
         scores = 4 * self.heads.size * _CHUNK  # of a chunk of one sequence
         return (hidden + 13 * width) * size + quantized + _FLOAT32_BYTES * (12 * width + scores)
 

@@ -91,6 +91,17 @@ class Linear(nn.Module):
         """Memory that a product takes besides its input and result, whatever the number of tokens."""
         return self.method.scratch_bytes(self.weights)
 
+    def quantized_input_bytes(self, inner: int) -> int:
+        """A bound on a token's memory for the inputs of a block's linears in 8 bits; 0 if they are not quantized.
+
+        This one reads what comes into the block, another one `inner` columns within it. The norm before it may
+        quantize its input, and keep it in the type that is computed in too.
+        """
+        if self.method is UNQUANTIZED:
+            return 0
+        hidden = self.columns.size
+        return max(inner, hidden) + hidden * self.options.dtype.itemsize
+
     def forward(self, x: Tensor | Quantized) -> Tensor:
         """[T, in] to [T, sum of parts]; x is quantized at most as `input_scaling` says."""
         return self._multiply(x, None)

@@ -19,7 +19,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.state_space_scan import CHUNK, Inputs, state_space_scan
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import Mamba2Spec
 
@@ -117,7 +117,7 @@ class Mamba2(nn.Module):
         """An upper bound of what one token takes in it, its input included."""
         hidden, inner, size = self.input.columns.size, self.inner.size, self.options.dtype.itemsize
         projected = sum(self.input.parts)
-        quantized = 0 if self.input.method is UNQUANTIZED else max(inner, hidden) + hidden * size
+        quantized = self.input.quantized_input_bytes(inner)
         in_float32 = len(self.conv) + 6 * inner + 4 * self.heads.size * (self.spec.state + 4)
         scores = 4 * self.heads.size * CHUNK // 2  # of a chunk of one sequence
         return (hidden + 2 * projected + 6 * len(self.conv)) * size + quantized + _FLOAT32_BYTES * (in_float32 + scores)

@@ -20,7 +20,7 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.selective_scan import Inputs, selective_scan
 from octavo_engine.model.names import QKVLayout
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MambaHeadsSpec
 
@@ -114,7 +114,7 @@ class MambaHeads(nn.Module):
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included."""
         hidden, inner, size = self.input.columns.size, self.channels.size, self.options.dtype.itemsize
-        quantized = 0 if self.input.method is UNQUANTIZED else max(inner, hidden) + hidden * size
+        quantized = self.input.quantized_input_bytes(inner)
         in_float32 = 7 * inner + 4 * self.selection.shape[1]
         return (hidden + 11 * inner) * size + quantized + _FLOAT32_BYTES * in_float32
 

@@ -17,7 +17,6 @@ from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, sum
 from octavo_engine.model.layers.sharded_norm import ShardedNorm
 from octavo_engine.model.layers.sparse_gate import above_quantile
 from octavo_engine.model.layers.xielu import XIELU
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MLPSpec
 
@@ -121,7 +120,7 @@ class MLP(nn.Module):
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included."""
         hidden, inner, size = self.gate_up.columns.size, self.down.columns.size, self.options.dtype.itemsize
-        quantized = 0 if self.gate_up.method is UNQUANTIZED else max(inner, hidden) + hidden * size
+        quantized = self.gate_up.quantized_input_bytes(inner)
         activation = 0 if self.xielu is None else 4 * inner  # the terms of its sums
         norm = 0 if self.inner_norm is None else self.inner_norm.step_bytes()
         scaled = 2 * inner * (self.spec.gate_scale != 1) + 2 * hidden * (self.spec.output_scale != 1)

@@ -14,7 +14,7 @@ from octavo_engine.model.layers.causal_conv import causal_conv
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import ShortConvSpec
 
@@ -74,6 +74,6 @@ class ShortConv(nn.Module):
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included: a decode also reads and writes a state."""
         hidden, inner, size = self.input.columns.size, self.channels.size, self.options.dtype.itemsize
-        quantized = 0 if self.input.method is UNQUANTIZED else max(inner, hidden) + hidden * size
+        quantized = self.input.quantized_input_bytes(inner)
         past = 3 * (self.spec.width - 1)
         return (hidden + (8 + past) * inner) * size + 8 * (8 + past) + quantized
