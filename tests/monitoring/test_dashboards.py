@@ -73,6 +73,7 @@ def watched(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
                 BASELINE,
                 "octavo_preemptions_total > 0",
                 "sum(octavo_requests_rejected_total) > 0",
+                "sum(rate(octavo_requests_total[10m])) > 0",  # an answer ended between two scrapes, so that rates exist
             )
         )
         wait_until(lambda: found.query(seen), timeout=300, describe=f"once {seen}", every=0.5)
