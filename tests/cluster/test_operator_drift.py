@@ -11,7 +11,7 @@ import pytest
 
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
-from .client import Client
+from .client import Client, CommandError
 from .octavo import ONLY_ON_OURS, condition, installed_operator, wait_for_condition
 
 MENDED = 10  # seconds
@@ -140,6 +140,77 @@ def _is_changed(client: Client) -> bool:
     """Whether a Deployment that is made now would be changed."""
     probe = ["create", "deployment", "probe", "--image=engine", "--dry-run=server", "-o", "json"]
     return "mesh" in json.loads(client.kubectl(*probe))["metadata"]["labels"]
+
+
+def refusing_policy(client: Client, operator: Client) -> list[dict[str, Any]]:
+    """What keeps all but the operator from deleting Services and Deployments of this namespace, and its binding."""
+    accounts = f"system:serviceaccount:{operator.namespace}:"
+    ours = {"kubernetes.io/metadata.name": client.namespace}
+    every = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["DELETE"], "resources": list(LEFT)}
+    policy = {
+        "matchConstraints": {"namespaceSelector": {"matchLabels": ours}, "resourceRules": [every]},
+        "validations": [{"expression": f"request.userInfo.username.startsWith('{accounts}')"}],
+    }
+    metadata, kind = {"name": client.namespace}, "ValidatingAdmissionPolicy"
+    bound = {"policyName": client.namespace, "validationActions": ["Deny"]}
+    return [
+        {"apiVersion": "admissionregistration.k8s.io/v1", "kind": made, "metadata": metadata, "spec": spec}
+        for made, spec in ((kind, policy), (f"{kind}Binding", bound))
+    ]
+
+
+LEFT = ("services", "deployments")
+
+
+@ONLY_ON_OURS
+def test_what_a_deleted_namesake_has_left_is_no_hindrance(operator: Client, namespace: Client) -> None:
+    """While the garbage collector cannot delete it; what has another owner too is left to that."""
+    namespace.apply(*refusing_policy(namespace, operator))
+    probe = ("delete", "service", "probe", "--dry-run=server")
+    namespace.kubectl("create", "service", "clusterip", "probe", "--tcp=80")
+    try:
+        namespace.wait_until(lambda: _is_refused(namespace, *probe), 30, "the policy acts")
+        made(namespace)
+        old = {kind: namespace.get(kind, "model")["metadata"] for kind in LEFT}
+        namespace.kubectl("delete", "llms", "model")
+        assert {kind: namespace.get(kind, "model")["metadata"]["uid"] for kind in LEFT} == {
+            kind: metadata["uid"] for kind, metadata in old.items()
+        }
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "shared", "uid": _made_configmap(namespace)}
+        owners = {"metadata": {"ownerReferences": [*old["services"]["ownerReferences"], owner]}}
+        namespace.kubectl("patch", "service", "model", "--type=merge", "-p", json.dumps(owners))
+        namespace.apply(llmservice())
+        uid = namespace.get("llms", "model")["metadata"]["uid"]
+        namespace.wait_until(lambda: _owner(namespace, "deployment") == uid, MENDED, "the new one's Deployment")
+        assert namespace.get("service", "model")["metadata"]["uid"] == old["services"]["uid"]
+        owners["metadata"]["ownerReferences"].pop()
+        namespace.kubectl("patch", "service", "model", "--type=merge", "-p", json.dumps(owners))
+        namespace.wait_until(lambda: _owner(namespace, "service") == uid, MENDED, "the new one's Service")
+        wait_for_condition(namespace, "model", "Ready", "Unschedulable")
+    finally:
+        kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
+        namespace.kubectl("delete", kinds, namespace.namespace)
+
+
+def _is_refused(client: Client, *command: str) -> bool:
+    try:
+        client.kubectl(*command)
+    except CommandError as error:
+        return "denied" in error.output
+    return False
+
+
+def _made_configmap(client: Client) -> str:
+    """The uid of a new ConfigMap."""
+    client.kubectl("create", "configmap", "shared")
+    return str(client.get("configmap", "shared")["metadata"]["uid"])
+
+
+def _owner(client: Client, kind: str) -> str | None:
+    """The uid of the only owner of the object; None while there is none."""
+    found = client.find(kind, "model")
+    owners = (found or {}).get("metadata", {}).get("ownerReferences") or []
+    return str(owners[0]["uid"]) if len(owners) == 1 else None
 
 
 def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_told(operator: Client, namespace: Client) -> None:

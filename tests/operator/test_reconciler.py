@@ -22,10 +22,11 @@ from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD,
 from octavo_operator.reconcile.observe import key_of, observe, trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig, render
-from tests.operator.bad_llmservices import VALID, merged
+from tests.operator.bad_llmservices import GONE, VALID, merged
 
 KEY = ("llm", "good")
 CHILD = {kind.name: kind for kind in (*CHILDREN, *OPTIONAL)}
+DELETED_SCALER = "delete HorizontalPodAutoscaler"
 METADATA = {"namespace": "llm", "uid": "u1", "generation": 1, "resourceVersion": "0"}
 
 
@@ -40,6 +41,8 @@ class Server:
         self.version = 0
         self.refuses_writes = False
         """Whether it only answers what would be."""
+        self.named: dict[str, Any] = {}
+        """The LLMService as it lives, where the watch is behind."""
         self.others_status: dict[str, Any] = {}
         """Fields of the status that another manager has set, and keeps."""
         self.others_conditions: list[dict[str, Any]] = []
@@ -76,7 +79,7 @@ class Server:
         del self.indexes[CHILD[kind].plural][KEY]
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        return copy.deepcopy(self.live.get(kind.name))
+        return copy.deepcopy((self.named or self.service) if kind is LLMSERVICE else self.live.get(kind.name))
 
     async def create_event(self, event: dict[str, Any]) -> bool:
         self.events.append(event)
@@ -154,9 +157,11 @@ class Server:
             return copy.deepcopy(written)
         return None
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str, version: str = "") -> None:
         self.writes.append(f"delete {kind.name}")
-        self.remove(kind.name)
+        metadata = self.live[kind.name]["metadata"]
+        if metadata["uid"] == uid and version in ("", metadata["resourceVersion"]):
+            self.remove(kind.name)
 
 
 def beside(theirs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -535,14 +540,69 @@ async def test_a_child_that_is_about_to_go_is_waited_for_and_told_if_it_stays() 
     assert server.reason("Degraded") == "AsExpected"
 
 
-async def test_what_the_garbage_collector_is_about_to_delete_is_nobody_elses() -> None:
-    """An LLMService was deleted and made again at once."""
+def made_again(server: Server) -> None:
+    """The LLMService was deleted and made again at once: nobody has deleted its children yet."""
+    server.service["metadata"]["uid"] = "u2"
+    server.writes.clear()
+
+
+def owners(server: Server, kind: str, *owned_by: dict[str, Any]) -> None:
+    """Somebody writes the owners of a child."""
+    server.live[kind]["metadata"]["ownerReferences"] = list(owned_by)
+    server.indexes[CHILD[kind].plural][KEY] = [trimmed(CHILD[kind], server.live[kind])]
+
+
+async def test_what_a_deleted_namesake_has_left_is_deleted_and_made_again() -> None:
+    """The garbage collector does it within minutes, or not at all while an aggregated API does not answer."""
+    server = Server(autoscaling={"maxReplicas": 3}, replicas=GONE)
+    await reconciler(server).reconcile(KEY)
+    assert "HorizontalPodAutoscaler" in server.live
+    made_again(server)
+    del server.service["spec"]["autoscaling"]
+    await reconciler(server).reconcile(KEY)
+    made = ["Service", "PodDisruptionBudget", "Deployment"]
+    children = list(dict.fromkeys(each for each in server.writes if each != "LLMService/status"))
+    assert children == [*(write for each in made for write in (f"delete {each}", each)), DELETED_SCALER]
+    assert {each["metadata"]["ownerReferences"][0]["uid"] for each in server.live.values()} == {"u2"}
+    assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_only_what_nobody_owns_any_more_is_deleted_as_left_over() -> None:
+    """Not what another kind, another group or an object that may live owns too, nor what has changed meanwhile."""
     server = Server()
     await reconciler(server).reconcile(KEY)
-    server.service["metadata"]["uid"] = "u2"
+    (ours,) = server.live["Service"]["metadata"]["ownerReferences"]
+    foreign = ({**ours, "apiVersion": "example.com/v1"}, {**ours, "kind": "Bundle"}, {**ours, "name": "another"})
+    made_again(server)
+    for each in foreign:
+        owners(server, "Service", each)
+        with pytest.raises(ApiError, match="is not this LLMService's"):
+            await reconciler(server).reconcile(KEY)
+        owners(server, "Service", ours, {**each, "controller": False})
+        with pytest.raises(ApiError, match="garbage collector"):
+            await reconciler(server).reconcile(KEY)
+    assert "delete Service" not in server.writes
+    owners(server, "Service", ours)
+    server.live["Service"]["metadata"]["resourceVersion"] = "999"  # it has changed, and the watch is behind
     with pytest.raises(ApiError, match="garbage collector"):
         await reconciler(server).reconcile(KEY)
-    assert server.reason("Ready") != "NameTaken"
+    assert "Service" in server.live
+
+
+async def test_what_the_llmservice_that_lives_owns_is_not_deleted_where_the_watch_is_behind() -> None:
+    """The watch shows the LLMService that was deleted; the children are of its namesake already."""
+    server = Server()
+    await reconciler(server).reconcile(KEY)
+    behind = copy.deepcopy(server.service)
+    made_again(server)
+    (ours,) = server.live["Service"]["metadata"]["ownerReferences"]
+    for kind in list(server.live):
+        owners(server, kind, {**ours, "uid": "u2"})
+    living, server.indexes[LLMSERVICE.plural][KEY] = server.service, [behind]
+    server.named = living
+    with pytest.raises(ApiError, match="garbage collector"):
+        await reconciler(server).reconcile(KEY)
+    assert [each for each in server.writes if each.startswith("delete")] == []
 
 
 async def test_a_pass_ends_where_the_api_server_takes_too_long_and_the_next_one_begins_with_the_rest() -> None:

@@ -233,9 +233,12 @@ class Cluster:
             live = await self.apply(manifest)  # it has changed meanwhile, if only its status
         return live
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Deletes the object of that uid and no other; one that is gone already is fine."""
-        options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str, version: str = "") -> None:
+        """Deletes the object of that uid and no other, where `version` is given only as it is in that resource version;
+        one that is gone already, or has changed, is fine.
+        """
+        only = {"uid": uid} | ({"resourceVersion": version} if version else {})
+        options = {"preconditions": only, "propagationPolicy": "Background"}
         try:
             await self._write("delete", kind.name, "DELETE", kind.path(namespace, name), options)
         except ApiError as error:

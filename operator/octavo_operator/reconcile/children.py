@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from octavo_operator.api.names import KIND
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.field_conflicts import Conflict, FieldConflicts, Path, changed_paths, others
@@ -23,6 +22,7 @@ from octavo_operator.reconcile.handover import (
     without_replicas_during_handover,
 )
 from octavo_operator.reconcile.kinds import BY_NAME, Kind
+from octavo_operator.reconcile.left_over import is_of_a_namesake, remove_left_over
 from octavo_operator.reconcile.live_values import with_live_values
 from octavo_operator.reconcile.observe import Key, Observation, belongs_to, fingerprint, is_going, trimmed
 from octavo_operator.reconcile.ownership import is_as_applied, marked
@@ -64,8 +64,8 @@ class InTheWayError(ApiError):
 class Writer(Applier, Protocol):
     """The API calls that reconciling makes."""
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Deletes the object of that uid."""
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str, version: str = "") -> None:
+        """Deletes the object of that uid, where `version` is given in that resource version alone."""
 
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
@@ -140,17 +140,26 @@ class Children:
         for identity, child in observed.children.items():
             if identity in wanted:
                 continue
-            if is_going(child) or not belongs_to(child, service.name, service.metadata.uid or ""):
-                applied.children[identity] = child  # KEDA's own HorizontalPodAutoscaler is one that is not ours
-                continue
-            logger.info("%s/%s: deleting %s %s, which is no longer needed", *key, *identity)
-            kind = BY_NAME[identity[0]]
-            self._applied.get(key, {}).pop(identity, None)
-            self._field_conflicts.settled(key, identity)
             try:
-                await self._cluster.delete(kind, service.namespace, identity[1], child["metadata"]["uid"])
+                stays = await self._is_kept(key, service, identity, child)
             except ApiError as error:
                 applied.failures[identity] = error
+                continue
+            if stays:
+                applied.children[identity] = child
+
+    async def _is_kept(self, key: Key, service: LLMService, identity: Identity, child: Mapping[str, Any]) -> bool:
+        """Deletes a child that is not wanted; True: it is going, or another's as KEDA's own autoscaler."""
+        kind = BY_NAME[identity[0]]
+        if is_going(child):
+            return True
+        if not belongs_to(child, service.name, service.metadata.uid or ""):
+            return not await remove_left_over(self._cluster, kind, child, service)
+        logger.info("%s/%s: deleting %s %s, which is no longer needed", *key, *identity)
+        self._applied.get(key, {}).pop(identity, None)
+        self._field_conflicts.settled(key, identity)
+        await self._cluster.delete(kind, service.namespace, identity[1], child["metadata"]["uid"])
+        return False
 
     async def _apply_one(
         self, key: Key, service: LLMService, seen: Mapping[str, Any] | None, manifest: Object, start: int
@@ -171,6 +180,8 @@ class Children:
             live = await self._cluster.get(kind, service.namespace, identity[1])
         if live is not None and not is_going(live) and before == (digest, fingerprint(live)):
             return trimmed(kind, live)  # only the watch is behind
+        if live is not None and await remove_left_over(self._cluster, kind, live, service):
+            live = await self._cluster.get(kind, service.namespace, identity[1])
         if live is not None:
             _refuse_what_is_in_the_way(identity, live, service)
         if drifted:
@@ -295,14 +306,12 @@ def _identity(manifest: Mapping[str, Any]) -> Identity:
 def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], service: LLMService) -> None:
     """NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go."""
     metadata, uid = live["metadata"], service.metadata.uid or ""
-    if not belongs_to(live, service.name, uid):
-        owners = [each for each in metadata.get("ownerReferences") or () if each.get("controller")]
-        if any((each["kind"], each["name"]) == (KIND, service.name) for each in owners):
-            what = (
-                "is still that of an LLMService of this name that was deleted; it is created again once the cluster's "
-            )
-            raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
+    ours = belongs_to(live, service.name, uid)
+    if not ours and not is_of_a_namesake(live, service.name):
         raise NameTakenError(identity)
+    if not ours and not is_going(live):
+        what = "is still that of an LLMService of this name that was deleted; it is created again once the cluster's "
+        raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
     if is_going(live):
         held = ", ".join(metadata.get("finalizers") or ()) or "its grace period"
         what = (
