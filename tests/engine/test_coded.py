@@ -114,10 +114,37 @@ def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:  #
         assert torch.equal(kernels.coded_linear(x[first : first + 1], weight, tiles=False), together[first : first + 1])
 
 
+@pytest.mark.parametrize("case", ["Q8_0", "Q6_K's groups", "int8, long rows", "awq", "int4 with a smaller last group"])
+def test_inputs_of_all_sizes_are_multiplied(kernels: CPUKernels, case: str) -> None:  # noqa: F811
+    """Where they become whole numbers, as with AVX2, what is lost is less than 1/32768 of the largest of 32 inputs."""
+    weight = coded(case)
+    exact, columns = numbers(weight), weight.columns
+    x = random(9, columns, dtype=F32, seed=0) * 10 ** random(9, columns, dtype=F32, seed=1)
+    x = (x * 10 ** random(9, -(-columns // 32), dtype=F32, seed=2).mul(9).repeat_interleave(32, 1)[:, :columns]).to(BF16)
+    x[3], x[4, :32], x[5] = 0, 0, x[5] * 1e-36
+    wanted, size = x.double() @ exact.T, x.double().abs() @ exact.abs().T
+    padded = torch.nn.functional.pad(x.double().abs(), (0, -columns % 32))
+    lost = padded.unflatten(1, (-1, 32)).amax(2).repeat_interleave(32, 1)[:, :columns] @ exact.abs().T / 2**15
+    found = kernels.coded_linear(x, weight, tiles=False).double()
+    assert bool(((found - wanted).abs() <= wanted.abs() * torch.finfo(BF16).eps + size * 8e-6 + lost + 1e-37).all())
+
+
+@pytest.mark.parametrize("case", ["int8", "Q6_K's groups", "int4"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_what_is_not_finite_stays_so_for_its_token_alone(kernels: CPUKernels, case: str, value: float) -> None:  # noqa: F811
+    weight = coded(case)
+    x = random(4, weight.columns, dtype=BF16, seed=0)
+    others = kernels.coded_linear(x, weight, tiles=False)
+    x[2, 5] = value
+    found = kernels.coded_linear(x, weight, tiles=False)
+    assert not bool(found[2].isfinite().any())
+    assert torch.equal(found[[0, 1, 3]], others[[0, 1, 3]])
+
+
 @pytest.mark.parametrize(
     ("features", "dtype", "paths"),
     [
-        (AVX2, BF16, {1: "dots", 16: "dots", 17: "decoded", 512: "decoded"}),
+        (AVX2, BF16, {1: "dots", 64: "dots", 65: "decoded", 512: "decoded"}),
         (AVX2, F32, {1: "dots", 16: "dots", 17: "decoded"}),
         (AVX512, BF16, {16: "dots", 17: "decoded"}),
         (AVX512_BF16, BF16, {1: "dots", 12: "dots", 13: "tiles", 512: "tiles"}),
@@ -134,7 +161,7 @@ def test_each_path_is_taken(kernels: CPUKernels) -> None:  # noqa: F811
     weight, exact = coded("int4"), numbers(coded("int4"))
     for features in (AVX2, AVX512_BF16):
         product = kernel_coded_product(kernels, features, torch_product)
-        for tokens in (1, 40):
+        for tokens in (1, 80):
             x = random(tokens, 576, dtype=BF16, seed=tokens)
             found = product(x, weight, None, None)
             assert found is not None

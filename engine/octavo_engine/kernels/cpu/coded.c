@@ -2,24 +2,29 @@
 
    Few tokens ("dots"): codes become numbers in registers, groups are summed as they are and scaled once, so that a weight
    takes no more time than its bytes take from memory. Codes of 4 bits are spread by shifts of a whole register, which
-   takes them out of order: the input is laid out in the order that this gives. Many tokens ("tiles"): some rows at a time
-   become bfloat16, which linear.c multiplies with all tokens. */
+   takes them out of order: the input is laid out in the order that this gives. With AVX2 inputs in bfloat16 become whole
+   numbers of 16 bits, which have a power of two for each 32 columns: all of their eight bits remain unless they are less
+   than 1/128 of the largest, and then still 1/65536 of that. Many tokens ("tiles"): some rows at a time become bfloat16,
+   which linear.c multiplies with all tokens. */
 #include <omp.h>
 
 #include "kernels.h"
 #include "vector.h"
 
-#define MAX_TOKENS (REGISTERS == 32 ? 8 : 4)
+#define MAX_TOKENS 8
 #define CHUNK (8 * LANES) /* codes of 4 bits in a register */
 #define BLOCK 4096        /* columns whose scales are in float32 at a time */
 #define SUPER 256         /* columns that share the scale of their scales */
 #define PARALLEL_FROM 8192
 
-enum path { FLOATS = 0 /* in float32 */, PAIRS = 1 /* codes are exact in bfloat16, and so are their products */ };
+#if LANES == 8
+#define WHOLE_INPUTS 1 /* inputs in bfloat16 are multiplied as whole numbers */
+#endif
+enum path { FLOATS = 0 /* in float32 */, PAIRS = 1 /* codes are exact in bfloat16, and so are their products */, WHOLE = 2 };
 
 struct few {
     const struct codes *w;
-    char *x;     /* [tokens][padded] in the order of the codes */
+    char *x;     /* [tokens][padded] in the order of the codes; WHOLE: for each CHUNK of them WHOLE_BYTES */
     float *sums; /* [tokens][grains]: of the inputs of each grain */
     long tokens, padded, grains;
     int grain; /* columns whose products are summed before they are scaled; 0: all of a row */
@@ -88,7 +93,8 @@ INLINE void widen_scales(const void *from, long index, long count, float *to, en
         *(floats_at *)(to + i) = kind == SCALE_BFLOAT16 ? (floats)(widen((halves)raw) << 16) : (floats)_mm512_cvtph_ps(raw);
     }
 #elif defined(__AVX2__)
-    for (; i + LANES <= count; i += LANES) {
+    for (; i < count && count >= LANES; i += LANES) {
+        if (i + LANES > count) i = count - LANES; /* some of them twice */
         if (kind == SCALE_INT8) {
             *(floats_at *)(to + i) = whole((const uint8_t *)from + index + i, LANES, 0);
             continue;
@@ -190,6 +196,74 @@ INLINE words lookup(words table, words codes, int shift) {
 }
 #endif
 
+#if defined(WHOLE_INPUTS)
+#define WHOLE_BYTES (2 * CHUNK + BYTES) /* of CHUNK inputs: their numbers, then four times the scale of each 32 */
+
+INLINE char *whole_input(const struct few *a, long token, long k) {
+    return a->x + 4 * token * a->padded + k / CHUNK * WHOLE_BYTES;
+}
+
+INLINE ints dot_words(__m256i codes, const char *x) {
+    return (ints)_mm256_madd_epi16(codes, _mm256_loadu_si256((const __m256i *)x));
+}
+
+/* sums += products of CHUNK codes of 4 bits with `tokens` tokens, whose inputs lie `stride` apart. */
+INLINE void whole_chunk_of_4(words codes, const float *scale, const char *x, long stride, int tokens, floats sums[MAX_TOKENS]) {
+    __m256i v = (__m256i)codes, four = _mm256_set1_epi16(15), w[4];
+    UNROLL for (int j = 0; j < 4; j++) w[j] = _mm256_and_si256(_mm256_srli_epi16(v, 4 * j), four);
+    floats group = __builtin_shuffle(*(const floats_at *)scale, LANE_NUMBERS / 4);
+    UNROLL for (int t = 0; t < tokens; t++, x += stride) {
+        ints part = dot_words(w[0], x) + dot_words(w[1], x + BYTES);
+        part += dot_words(w[2], x + 2 * BYTES) + dot_words(w[3], x + 3 * BYTES);
+        sums[t] += __builtin_convertvector(part, floats) * (*(const floats_at *)(x + 4 * BYTES) * group);
+    }
+}
+
+/* sums += codes of 4 bits of the columns [first, end) with `tokens` tokens; scales by 32 columns. */
+INLINE void whole_dots_of_4(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
+                            int tokens, floats sums[MAX_TOKENS]) {
+    const char *x = whole_input(a, token, first);
+    long k = first, stride = 4 * a->padded;
+    codes += first / 2;
+    for (; k + CHUNK <= end; k += CHUNK, codes += BYTES, scale += CHUNK / 32, x += WHOLE_BYTES)
+        whole_chunk_of_4(*(const words_at *)codes, scale, x, stride, tokens, sums);
+    if (k < end) whole_chunk_of_4(take(codes, (end - k) / 2), scale, x, stride, tokens, sums);
+}
+
+/* The same of 32 codes of 8 bits; `one` and `two` are the scales of the first and the last 16. */
+INLINE void whole_grain_of_8(words codes, float one, float two, int same, const char *x, const char *unit, long stride,
+                             int tokens, floats sums[MAX_TOKENS]) {
+    __m256i low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128((__m256i)codes));
+    __m256i high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256((__m256i)codes, 1));
+    UNROLL for (int t = 0; t < tokens; t++, x += stride, unit += stride) {
+        ints a = dot_words(low, x), b = dot_words(high, x + BYTES);
+        float each = *(const float *)unit;
+        if (same) sums[t] += __builtin_convertvector(a + b, floats) * (each * one);
+        else {
+            sums[t] += __builtin_convertvector(a, floats) * (each * one);
+            sums[t] += __builtin_convertvector(b, floats) * (each * two);
+        }
+    }
+}
+
+/* Codes of 8 bits; grain 0: they are not scaled. */
+INLINE void whole_dots_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
+                            int tokens, floats sums[MAX_TOKENS], int grain) {
+    words flip = (words){0} + (a->w->flip ? 0x80808080u : 0);
+    const char *x = whole_input(a, token, first);
+    long k = first, stride = 4 * a->padded;
+    for (; k < end; k += 32) {
+        const char *chunk = x + (k - first) / CHUNK * WHOLE_BYTES;
+        long half = k % CHUNK / 32;
+        words v = take(codes + k, end - k) ^ flip;
+        float one = grain == 32 ? scale[(k - first) / 32] : grain == 16 ? scale[(k - first) / 16] : 1;
+        float two = grain == 16 ? scale[(k - first) / 16 + 1] : one;
+        whole_grain_of_8(v, one, two, grain != 16, chunk + half * 2 * BYTES, chunk + 4 * BYTES + half * BYTES / 2, stride,
+                         tokens, sums);
+    }
+}
+#endif
+
 /* sums += codes of 4 bits of the columns [first, end) with `tokens` tokens; scales by 32 columns. */
 INLINE void dots_of_4(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
                       int tokens, floats sums[MAX_TOKENS], enum path path) {
@@ -281,7 +355,12 @@ INLINE void row_of(const struct few *a, long row, long token, int tokens, floats
     for (long k = 0; k < w->inner; k += BLOCK) {
         long end = w->inner - k < BLOCK ? w->inner : k + BLOCK, count = grain ? (end - k + grain - 1) / grain : 1;
         if (grain) scales_by(w, row, k, count, grain, scale, minimum, shifted);
-        if (bits == 4) dots_of_4(a, codes, scale, k, end, token, tokens, sums, path);
+#if defined(WHOLE_INPUTS)
+        if (path == WHOLE && bits == 4) whole_dots_of_4(a, codes, scale, k, end, token, tokens, sums);
+        if (path == WHOLE && bits == 8) whole_dots_of_8(a, codes, scale, k, end, token, tokens, sums, grain);
+#endif
+        if (path == WHOLE) ;
+        else if (bits == 4) dots_of_4(a, codes, scale, k, end, token, tokens, sums, path);
         else dots_of_8(a, codes, scale, k, end, token, tokens, sums, grain, path);
         if (!shifted || (!grain && k)) continue;
         for (long i = 0; i < count; i += LANES)
@@ -310,6 +389,11 @@ static void rows_of(const struct few *a, long row, int count, long token, int to
         BY_GRAIN(PAIRS)
         return;
     }
+#elif defined(WHOLE_INPUTS)
+    if (a->path == WHOLE) {
+        BY_GRAIN(WHOLE)
+        return;
+    }
 #endif
     BY_GRAIN(FLOATS)
 }
@@ -321,7 +405,7 @@ INLINE void spread(const struct few *a, const void *from, char *to, long size, l
         UNROLL for (long j = 0; j < unit; j++) {
             long at = i * unit + j;
             if (at >= size) return;
-            if (a->path == PAIRS) ((uint16_t *)to)[j * places + i] = ((const uint16_t *)from)[at];
+            if (a->path != FLOATS) ((uint16_t *)to)[j * places + i] = ((const uint16_t *)from)[at];
             else ((float *)to)[j * places + i] = dtype == FLOAT32 ? ((const float *)from)[at] : wide(((const uint16_t *)from)[at]);
         }
 }
@@ -345,6 +429,39 @@ INLINE floats sum_of(const void *from, long count, int dtype) {
     return sums;
 }
 
+#if defined(WHOLE_INPUTS)
+/* 32 inputs in bfloat16 as whole numbers, less than 2^15, and gives their scale; NaN if one is not finite. */
+INLINE float whole_inputs(const uint16_t from[32], int16_t to[32]) {
+    __m256i low = _mm256_loadu_si256((const __m256i *)from), high = _mm256_loadu_si256((const __m256i *)(from + 16));
+    __m256i absolute = _mm256_set1_epi16(0x7fff), two = _mm256_max_epi16(_mm256_and_si256(low, absolute), _mm256_and_si256(high, absolute));
+    __m128i each = _mm_max_epi16(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+    int largest = 0x7fff - _mm_extract_epi16(_mm_minpos_epu16(_mm_sub_epi16(_mm_set1_epi16(0x7fff), each)), 0);
+    int exponent = largest >> 7;
+    if (exponent == 255) return __builtin_nanf("");
+    if (exponent < 15) exponent = 15; /* less than 2^-112 */
+    floats up = all(wide((268 - exponent) << 7));
+    UNROLL for (int i = 0; i < 32; i += 2 * LANES) {
+        __m256i a = _mm256_cvtps_epi32((__m256)(load(from, i, BFLOAT16) * up));
+        __m256i b = _mm256_cvtps_epi32((__m256)(load(from, i + LANES, BFLOAT16) * up));
+        _mm256_storeu_si256((__m256i *)(to + i), _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
+    }
+    return wide((exponent - 14) << 7);
+}
+
+/* Up to CHUNK inputs as whole numbers in the order of the codes. */
+INLINE void lay_out_whole(const struct few *a, const uint16_t *from, char *to, long count) {
+    uint16_t inputs[CHUNK] = {0};
+    int16_t numbers[CHUNK];
+    memcpy(inputs, from, 2 * count);
+    for (long i = 0; i < CHUNK; i += 32) {
+        float scale = whole_inputs(inputs + i, numbers + i);
+        for (long j = 0; j < 4; j++) ((float *)(to + 2 * CHUNK))[i / 8 + j] = scale;
+    }
+    if (a->w->bits == 4) spread(a, numbers, to, CHUNK, 4, BFLOAT16);
+    else memcpy(to, numbers, sizeof numbers);
+}
+#endif
+
 /* The input of one token in the order of the codes, zeros behind it, and its sums by grain. */
 INLINE void lay_out(const struct few *a, const char *from, long token, int dtype) {
     long inner = a->w->inner, size = bytes_of(dtype), width = a->path == PAIRS ? 2 : 4, grain = a->grain ? a->grain : inner;
@@ -352,6 +469,12 @@ INLINE void lay_out(const struct few *a, const char *from, long token, int dtype
     from += token * inner * size;
     for (long k = 0; k < inner; k += CHUNK) {
         long count = inner - k < CHUNK ? inner - k : CHUNK;
+#if defined(WHOLE_INPUTS)
+        if (a->path == WHOLE) {
+            lay_out_whole(a, (const uint16_t *)(from + k * size), whole_input(a, token, k), count);
+            continue;
+        }
+#endif
         if (count < CHUNK) memset(x + k * width, 0, CHUNK * width);
         if (a->w->bits == 8 && a->path == PAIRS) spread_pairs(from + k * size, x + k * width, count);
         else if (a->w->bits == 4 && a->path == PAIRS) spread(a, from + k * size, x + k * width, count, 4, dtype);
@@ -391,9 +514,10 @@ static void give(const struct outputs *o, long token, long row, int count, float
 
 static void tile_of_rows(const struct few *a, const struct outputs *o, long row) {
     int count = a->w->rows - row < LANES ? a->w->rows - row : LANES;
+    int most = REGISTERS == 32 || a->path == WHOLE ? MAX_TOKENS : MAX_TOKENS / 2;
     for (long token = 0; token < a->tokens;) {
         long left = a->tokens - token;
-        int now = left >= MAX_TOKENS ? MAX_TOKENS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        int now = left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
         floats sums[MAX_TOKENS][LANES] = {0};
         rows_of(a, row, count, token, now, sums);
         for (int t = 0; t < now; t++) give(o, token + t, row, count, totals(sums[t]));
@@ -427,6 +551,8 @@ void coded_linear(const struct coded *weight, const void *x, const void *bias, c
         a.grain = w->bits == 4 ? 32 : w->group >= w->inner ? 0 : w->group % 32 ? 16 : 32;
 #if defined(__AVX512BF16__)
         a.path = dtype == BFLOAT16 ? PAIRS : FLOATS;
+#elif defined(WHOLE_INPUTS)
+        a.path = dtype == BFLOAT16 ? WHOLE : FLOATS;
 #endif
         a.grains = up(a.grain ? (w->inner + a.grain - 1) / a.grain : 1, LANES);
         a.sums = (float *)((char *)scratch + tokens * a.padded * 4);

@@ -26,10 +26,11 @@ CodedProduct = Callable[[Tensor, CodedWeight, Tensor | None, Tensor | None], Ten
 LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
 
-_FEW_CODED, _FEW_CODED_IN_PAIRS, _FEW_CODED_BESIDE_AMX = 16, 12, 16
-"""For no more tokens than these codes are multiplied as they are: in float32, in pairs of bfloat16, and where the CPU
-has AMX, which is not measured. In pairs, 16 tokens take 1.2 times as long as by tiles with 576 columns, 0.9 times with
-2048."""
+_FEW_CODED, _FEW_CODED_IN_PAIRS, _FEW_CODED_BESIDE_AMX, _FEW_CODED_AS_WHOLE = 16, 12, 16, 64
+"""For no more tokens than these codes are multiplied as they are: in float32, in pairs of bfloat16, where the CPU has
+AMX, which is not measured, and with inputs as whole numbers (AVX2). In pairs, 16 tokens take 1.2 times as long as by
+tiles with 576 columns, 0.9 times with 2048. As whole numbers, 64 take 0.4 times as long as decoded with 4 bits and 0.8
+times with 8."""
 _FEW_TO_WIDEN_FOR = 8
 """For no more tokens than these a weight is read as it is."""
 
@@ -80,7 +81,8 @@ def choose_coded_path(features: CPUFeatures, dtype: torch.dtype, tokens: int) ->
     if dtype == torch.bfloat16 and features.avx512_bf16:
         few = _FEW_CODED_BESIDE_AMX if features.amx else _FEW_CODED_IN_PAIRS
         return "dots" if tokens <= few else "decoded" if features.amx else "tiles"
-    return "dots" if tokens <= _FEW_CODED else "decoded"
+    as_whole = dtype == torch.bfloat16 and not features.avx512
+    return "dots" if tokens <= (_FEW_CODED_AS_WHOLE if as_whole else _FEW_CODED) else "decoded"
 
 
 def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Product) -> CodedProduct:
