@@ -119,8 +119,8 @@ def test_inputs_of_all_sizes_are_multiplied(kernels: CPUKernels, case: str) -> N
     """Where they become whole numbers, as with AVX2, what is lost is less than 1/32768 of the largest of 32 inputs."""
     weight = coded(case)
     exact, columns = numbers(weight), weight.columns
-    x = random(9, columns, dtype=F32, seed=0) * 10 ** random(9, columns, dtype=F32, seed=1)
-    x = (x * 10 ** random(9, -(-columns // 32), dtype=F32, seed=2).mul(9).repeat_interleave(32, 1)[:, :columns]).to(BF16)
+    sizes = random(9, -(-columns // 32), dtype=F32, seed=2).mul(9).repeat_interleave(32, 1)[:, :columns]
+    x = (random(9, columns, dtype=F32, seed=0) * 10 ** (sizes + random(9, columns, dtype=F32, seed=1))).to(BF16)
     x[3], x[4, :32], x[5] = 0, 0, x[5] * 1e-36
     wanted, size = x.double() @ exact.T, x.double().abs() @ exact.abs().T
     padded = torch.nn.functional.pad(x.double().abs(), (0, -columns % 32))

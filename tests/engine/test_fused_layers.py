@@ -160,9 +160,9 @@ def test_codes_that_are_decoded_for_many_tokens_leave_the_kernels(tmp_path, monk
     monkeypatch.setattr(choose_compute_module, "cpu_features", lambda: CPUFeatures(avx2=True))
     decoder, alone = load_coded(checkpoint, cpu_kernels(), ONLINE["int4"]), []
     monkeypatch.setattr(fused_module, "one_by_one", lambda _, x, *__: (alone.append(len(x)), x)[1])
-    for tokens in (1, 16, 17):
+    for tokens in (1, 64, 65):
         logits(decoder, [(tokens, tokens)])
-    assert alone == [17]
+    assert alone == [65]
 
 
 @needs_kernels
