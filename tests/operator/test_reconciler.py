@@ -710,6 +710,40 @@ async def test_drift_is_mended_at_once_and_a_fight_once_a_minute(clock: Clock) -
     assert server.reason("Ready") != "FieldConflict"
 
 
+async def test_what_a_webhook_writes_anew_at_each_write_is_no_fight(clock: Clock) -> None:
+    """As the time of the last change; a dry run shows it too."""
+
+    class Stamped(Server):
+        tries = 0
+
+        async def apply(self, manifest: dict[str, Any], *arguments: Any, **more: Any) -> dict[str, Any]:
+            self.tries += 1
+            stamp = {"metadata": {"annotations": {"example.com/touched": str(self.tries)}}}
+            return await super().apply(merged(manifest, stamp), *arguments, **more)
+
+    server = Stamped()
+    operator = await settled(server)
+    for seconds in range(3):
+        clock.now += 1
+        server.change("Deployment", {"metadata": {"annotations": {"theirs": str(seconds)}}, "spec": {}})
+        assert await operator.reconcile(KEY) is None
+    assert server.writes == []
+    server.change("Deployment", {"spec": {"minReadySeconds": 99}})
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["minReadySeconds"] == 5
+    assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_a_fight_with_somebodys_autoscaler_says_what_scales(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    for _ in range(2):
+        clock.now += 1
+        server.change("Deployment", {"spec": {"replicas": 2}}, "kube-controller-manager")
+        await operator.reconcile(KEY)
+    assert "HorizontalPodAutoscaler that is not the LLMService's scales it" in server.condition("Degraded")["message"]
+
+
 async def test_a_long_fight_is_told_once_and_written_once_a_minute(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)

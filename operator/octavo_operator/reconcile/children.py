@@ -12,7 +12,14 @@ from typing import Any, Protocol
 
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.field_conflicts import Conflict, FieldConflicts, Path, changed_paths, others
+from octavo_operator.reconcile.field_conflicts import (
+    Conflict,
+    FieldConflicts,
+    Path,
+    changed_paths,
+    is_asked_for,
+    others,
+)
 from octavo_operator.reconcile.handover import (
     Applier,
     apply_scaled,
@@ -230,10 +237,10 @@ class Children:
         return self._remember_applied(key, identity, digest, live, "corrected")
 
     async def _drift(self, live: Mapping[str, Any] | None, manifest: Object) -> dict[Path, str]:
-        """The fields of the live object that an apply would change, each with the manager who changed it."""
+        """The fields of ours that an apply would change in the live object, each with the manager who changed it."""
         if live is None:
             return {(): "another client, which deletes it"}
-        paths = changed_paths(live, await self._tried(manifest))
+        paths = [path for path in changed_paths(live, await self._tried(manifest)) if is_asked_for(manifest, path)]
         if (crowded := crowded_list(manifest, live)) and crowded not in paths:
             paths.append(crowded)
         if is_stopped(manifest, live):

@@ -25,6 +25,9 @@ PAUSE_SECONDS = 60.0
 CONFLICT_SECONDS = 180.0
 """A conflict ends when the field was not changed for this time, which is longer than the interval of GitOps tools."""
 
+_AUTOSCALERS = "kube-controller-manager"
+"""Who changes a number of replicas for HorizontalPodAutoscalers."""
+
 _SERVERS_OWN = {"managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"}
 
 
@@ -113,15 +116,34 @@ def _ends(mend: _Revert, now: float) -> float:
 
 def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
     fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
-    return (
-        f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back once a minute; stop that manager "
-        "from changing it, or set the value in the LLMService"
-    )
+    said = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back once a minute; "
+    replicas = fought.get(("spec", "replicas"))
+    if replicas and replicas.who == _AUTOSCALERS:
+        return (
+            f"{said}a HorizontalPodAutoscaler that is not the LLMService's scales it (kubectl get hpa): delete that, "
+            "and set spec.autoscaling in the LLMService in its place"
+        )
+    return f"{said}stop that manager from changing it, or set the value in the LLMService"
 
 
 def changed_paths(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Path]:
     """Where two states of an object differ, but for its status and what only the server writes; the deepest places."""
     return [path for path in _differences(before, after, ()) if not _servers_own(path)]
+
+
+def is_asked_for(manifest: Mapping[str, Any], path: Path) -> bool:
+    """Whether `manifest` says what is to be at `path`. Items of lists are its own, whichever index they have.
+
+    A webhook may write another annotation at each write, such as the time: that is no change of what is ours.
+    """
+    here: Any = manifest
+    for step in path:
+        if not isinstance(here, Mapping):
+            return True
+        if step not in here:
+            return False
+        here = here[step]
+    return True
 
 
 def _servers_own(path: Path) -> bool:
