@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
 import socket
 import struct
 import time
@@ -139,6 +142,16 @@ def test_a_client_that_is_still_sending_reads_that_its_body_is_too_large(start: 
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"request_too_large" in answer
+
+
+def test_a_client_that_writes_all_before_it_reads_is_told_that_its_body_is_too_large(server: Served) -> None:
+    """Bytes that nobody reads would reset the connection, and the answer would be lost."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v1/completions", b" " * (24 << 20), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == 413
+        assert json.load(answer)["error"]["code"] == "request_too_large"
 
 
 @pytest.mark.parametrize("header", ["X-Big: " + "x" * 40_000, "\r\n".join(f"X-{i}: y" for i in range(101))])
