@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import logging
 import queue
@@ -253,6 +254,17 @@ def test_bodies_have_a_budget_for_each_key_and_for_all(
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
         assert refused.headers["connection"] == "close"
         assert server.http.post("/tokenize", json=body, headers=as_key("other")).status_code == 200
+    server.wait_until(lambda: server.serving.uploads.used == 0)
+
+
+def test_a_client_that_writes_all_before_it_reads_is_told_that_its_key_sends_too_much(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_MAX_UPLOADS", 1 << 20)
+    server = start(api_key_file=keys(tmp_path))
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)) as client:
+        client.request("POST", "/tokenize", b" " * (6 << 20), as_key("small"))
+        assert client.getresponse().status == 429
     server.wait_until(lambda: server.serving.uploads.used == 0)
 
 

@@ -282,12 +282,15 @@ class BodyLimit:
             message = await receive()
             if message["type"] != "http.request":
                 return False
-            upload.add(message.get("body", b""))
-            if len(upload) > self._max_bytes:
+            try:
+                upload.add(message.get("body", b""))
+                if len(upload) > self._max_bytes:
+                    raise self._too_large()
+            except APIError:
                 upload.release()
                 if message.get("more_body", False):
                     await discard(receive)
-                raise self._too_large()
+                raise
             if not message.get("more_body", False):
                 return True
 
