@@ -235,6 +235,24 @@ def test_a_flood_is_bounded_from_its_first_step_while_others_are_here() -> None:
     assert any(heavy for heavy, *_ in steps), "after that it is heavy"
 
 
+def test_on_a_slow_device_a_newcomer_does_not_wait_for_anothers_long_prompt() -> None:
+    """Steps are small there, and a key that computes few tokens a second is never heavy."""
+    scheduler, device = make_engine(blocks=256, tokens=2048, max_step_seconds=2.0)
+    add(scheduler, "long", 2_000, max_tokens=2, tenant="a")
+    now = 0.0
+    for number in range(12):
+        if number == 6:
+            add(scheduler, "short", 4, max_tokens=2, tenant="b", arrival=now)
+        plan = scheduler.schedule(now)
+        assert plan is not None
+        result = device.execute(plan)
+        now += (seconds := 0.06 * plan.num_tokens)
+        scheduler.update(plan, replace(result, seconds=seconds), now)
+    assert not scheduler._policy.accounts.heavy("a")
+    assert scheduler._requests["long"].computed < 1_000
+    assert "short" not in scheduler._requests, "it was answered meanwhile"
+
+
 def test_a_key_that_is_alone_is_never_heavy() -> None:
     scheduler, device = make_engine(blocks=512, tokens=256)
     for number in range(4):
@@ -262,7 +280,7 @@ def test_a_key_beyond_its_share_of_seats_yields_and_they_are_not_taken_back() ->
 
 
 def test_a_key_beyond_its_share_of_memory_yields_too() -> None:
-    scheduler, device = make_engine(blocks=8, seqs=8, watermark=0.0)
+    scheduler, device = make_engine(blocks=8, seqs=8, tokens=128, watermark=0.0)
     ours = [add(scheduler, f"a{n}", 30, max_tokens=10, tenant="a", arrival=n) for n in range(4)]
     step(scheduler, device)
     step(scheduler, device)

@@ -64,9 +64,9 @@ class AdmissionPolicy:
             (later if outranked or self.accounts.heavy(state.tenant) else first).append(state)
         return first, later
 
-    def prompt_limit(self, tenant: str, planned: Mapping[str, int]) -> int:
-        """Prompt tokens that a tenant may still have in a step that has the `planned` ones, by tenant."""
-        budget = self._settings.max_num_batched_tokens
+    def prompt_limit(self, tenant: str, planned: Mapping[str, int], room: int) -> int:
+        """Prompt tokens that a tenant may still have in a step that has the `planned` ones and `room` for more."""
+        budget = sum(planned.values()) + room
         if self.accounts.heavy(tenant):
             light_tokens = sum(tokens for other, tokens in planned.items() if not self.accounts.heavy(other))
             cap = self.accounts.heavy_cap(tenant, budget, light_tokens, self._cost.doubling_tokens(budget))

@@ -109,7 +109,7 @@ class Accounts:
 
     def light_cap(self, tenant: str, budget: int) -> int:
         """Prompt tokens of a tenant in a step; while others are or were lately here, a flood is bounded at once."""
-        return max(QUANTUM, int(budget * self.share(tenant))) if self.several else budget
+        return max(min(QUANTUM, (budget + 1) // 2), int(budget * self.share(tenant))) if self.several else budget
 
     def heavy_cap(self, tenant: str, budget: int, light_tokens: int, doubling_tokens: int) -> int:
         """Prompt tokens of a heavy tenant in a step that computes `light_tokens` of others' prompts.

@@ -106,7 +106,7 @@ class Planner:
 
     def _prompt_limit(self, state: RequestState, builder: StepBuilder) -> int:
         """Prompt tokens that a request's tenant may still have in this step; whole prompts may be alone in one."""
-        limit = min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens))
+        limit = min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens, builder.budget))
         too_little = self.settings.whole_prompts and limit < state.known
         return limit if not too_little else 0 if builder.chunks else state.known
 
