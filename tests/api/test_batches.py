@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import openai
 import pytest
@@ -355,6 +355,43 @@ async def test_a_file_that_the_disk_did_not_remove_is_removed_later(
     assert (len(owner.files), owner.bytes) == (3, 30)
     await kept.expire(owner)
     assert (list(owner.files), owner.bytes) == (["file-2"], 10)
+
+
+def test_a_file_that_the_disk_does_not_remove_stops_no_other_request(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(batch_storage=tmp_path)
+    client = server.openai()
+    expiry: Any = {"anchor": "created_at", "seconds": 3600}
+    client.files.create(file=("in.jsonl", line("a")), purpose="batch", expires_after=expiry)
+    kept = client.files.create(file=("in.jsonl", line("b")), purpose="batch")
+    server.do(lambda: setattr(server.server._storage, "clock", lambda: time.time() + 3601))
+    monkeypatch.setattr(storage, "_remove", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    assert client.files.content(kept.id).text == line("b").decode()
+    assert client.batches.list().data == []
+
+
+def test_a_file_that_is_gone_from_the_disk_is_not_found(start: Start, tmp_path: Path) -> None:
+    """As one that expires between the look at the list and the look at the disk."""
+    client = start(batch_storage=tmp_path).openai()
+    file = client.files.create(file=("in.jsonl", line("a")), purpose="batch")
+    (tmp_path / "anyone" / "files" / file.id).unlink()
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.files.content(file.id)
+    assert caught.value.code == "file_not_found"
+
+
+async def test_what_goes_wrong_with_one_keys_files_keeps_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "_EXPIRY_SECONDS", 0.01)
+    kept = Mock(owners=[Mock(active=[]), Mock(active=[])], expire=AsyncMock(side_effect=[ValueError("odd"), None] * 99))
+    under_way = batches.Batches(kept, Mock())
+    under_way.start()
+    async with asyncio.timeout(30):
+        while kept.expire.await_count < 4:
+            await asyncio.sleep(0.01)
+    await under_way.stop()
 
 
 def test_ranges_of_a_file(start: Start, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 
 from octavo_engine.server.errors import APIError, shutting_down
 from octavo_engine.server.openai.batches.job import Job
@@ -11,6 +11,8 @@ from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, ExpiresAfter, RequestCounts
 from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.batches.storage import MAX_ACTIVE, Owned, Storage, StorageError, new_batch_id
+
+log = logging.getLogger("octavo.server")
 
 _WINDOW = 24 * 3600
 """Seconds in which a batch has to be done."""
@@ -86,8 +88,12 @@ class Batches:
         """Remove files whose time is over, also those of keys that ask for none of theirs."""
         while True:
             for owner in self.storage.owners:
-                with contextlib.suppress(StorageError):  # it has been logged, and the next round tries again
+                try:
                     await self.storage.expire(owner)
+                except StorageError:
+                    pass  # it has been logged, and the next round tries again
+                except Exception:  # one key's file must not keep all others for ever
+                    log.exception("files of the key %r that have expired cannot be removed", owner.name)
             await asyncio.sleep(_EXPIRY_SECONDS)
 
     def _run(self, owner: Owned, batch: BatchObject) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -16,7 +18,7 @@ from octavo_engine.server.openai.batches.batches import Batches
 from octavo_engine.server.openai.batches.file_content import FileContent
 from octavo_engine.server.openai.batches.objects import BatchObject, Deleted, FileObject, Page, encode
 from octavo_engine.server.openai.batches.protocol import BatchBody
-from octavo_engine.server.openai.batches.storage import Owned
+from octavo_engine.server.openai.batches.storage import Owned, Storage, StorageError
 from octavo_engine.server.openai.batches.upload import receive_file
 from octavo_engine.server.openai.body import parse
 
@@ -48,9 +50,7 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
     storage = batches.storage
 
     async def own(request: Request) -> Owned:
-        owner = storage.of(key_of(request.scope).name)
-        await storage.expire(owner)
-        return owner
+        return await _owner(request, storage)
 
     @router.post(FILES, response_model=None)
     async def create_file(request: Request) -> Response:
@@ -76,7 +76,12 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
     @router.get("/v1/files/{file_id}/content", response_model=None)
     async def get_content(request: Request, file_id: str) -> Response:
         owner = await own(request)
-        return FileContent(owner.path(_file(owner, file_id).id), media_type="application/jsonl")
+        path = owner.path(_file(owner, file_id).id)
+        try:
+            found = await asyncio.to_thread(path.stat)
+        except FileNotFoundError:  # it has expired, or was deleted, just now
+            raise _no_file(file_id) from None
+        return FileContent(path, media_type="application/jsonl", stat_result=found)
 
     @router.delete("/v1/files/{file_id}", response_model=None)
     async def delete_file(request: Request, file_id: str) -> Response:
@@ -93,9 +98,7 @@ def _add_batches(router: APIRouter, batches: Batches) -> None:
     storage = batches.storage
 
     async def own(request: Request) -> Owned:
-        owner = storage.of(key_of(request.scope).name)
-        await storage.expire(owner)
-        return owner
+        return await _owner(request, storage)
 
     @router.post("/v1/batches", response_model=None)
     async def create_batch(request: Request) -> Response:
@@ -121,10 +124,22 @@ def _add_batches(router: APIRouter, batches: Batches) -> None:
         return _json(batch)
 
 
+async def _owner(request: Request, storage: Storage) -> Owned:
+    """Returns what the request's key has, without what has expired."""
+    owner = storage.of(key_of(request.scope).name)
+    with contextlib.suppress(StorageError):  # it has been logged; a file that cannot be removed stops no other request
+        await storage.expire(owner)
+    return owner
+
+
 def _file(owner: Owned, file_id: str) -> FileObject:
     if (found := owner.files.get(file_id)) is None:
-        raise APIError(404, f"there is no file {file_id[:100]!r}", param="file_id", code="file_not_found")
+        raise _no_file(file_id)
     return found
+
+
+def _no_file(file_id: str) -> APIError:
+    return APIError(404, f"there is no file {file_id[:100]!r}", param="file_id", code="file_not_found")
 
 
 def _batch(owner: Owned, batch_id: str) -> BatchObject:
