@@ -118,6 +118,7 @@ class Server:
         live = merged(before, manifest)
         if manifest["kind"] == "Service":
             live["spec"]["ports"] = beside((before.get("spec") or {}).get("ports", []), manifest["spec"]["ports"])
+            live["spec"]["selector"] = dict(manifest["spec"]["selector"])  # the API server's schema: atomic
         if dry_run:
             return live
         if live != before:
@@ -732,6 +733,16 @@ async def test_what_a_webhook_writes_anew_at_each_write_is_no_fight(clock: Clock
     await operator.reconcile(KEY)
     assert server.live["Deployment"]["spec"]["minReadySeconds"] == 5
     assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_what_another_manager_adds_to_the_selector_of_the_service_is_removed(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    before = server.live["Service"]["spec"]["selector"]
+    server.change("Service", {"spec": {"selector": {"nobody": "has-this"}}})
+    await operator.reconcile(KEY)
+    assert server.live["Service"]["spec"]["selector"] == before
+    assert server.writes == ["Service"]
 
 
 async def test_a_fight_with_somebodys_autoscaler_says_what_scales(clock: Clock) -> None:

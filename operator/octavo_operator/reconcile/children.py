@@ -16,8 +16,7 @@ from octavo_operator.reconcile.field_conflicts import (
     Conflict,
     FieldConflicts,
     Path,
-    changed_paths,
-    is_asked_for,
+    drifted_paths,
     others,
 )
 from octavo_operator.reconcile.handover import (
@@ -240,7 +239,7 @@ class Children:
         """The fields of ours that an apply would change in the live object, each with the manager who changed it."""
         if live is None:
             return {(): "another client, which deletes it"}
-        paths = [path for path in changed_paths(live, await self._tried(manifest)) if is_asked_for(manifest, path)]
+        paths = drifted_paths(live, await self._tried(manifest), manifest)
         if (crowded := crowded_list(manifest, live)) and crowded not in paths:
             paths.append(crowded)
         if is_stopped(manifest, live):

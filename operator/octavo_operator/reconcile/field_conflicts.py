@@ -126,16 +126,22 @@ def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
     return f"{said}stop that manager from changing it, or set the value in the LLMService"
 
 
-def changed_paths(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Path]:
-    """Where two states of an object differ, but for its status and what only the server writes; the deepest places."""
-    return [path for path in _differences(before, after, ()) if not _servers_own(path)]
+def drifted_paths(live: Mapping[str, Any], tried: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[Path]:
+    """Where the live object is not as an apply of `manifest` would make it, `tried`; the deepest places.
 
-
-def is_asked_for(manifest: Mapping[str, Any], path: Path) -> bool:
-    """Whether `manifest` says what is to be at `path`. Items of lists are its own, whichever index they have.
-
-    A webhook may write another annotation at each write, such as the time: that is no change of what is ours.
+    What an apply would add or change beside that is no drift: a webhook may write another annotation at each write,
+    such as the time. What an apply would remove is drift always: another manager has put it into a mapping that is
+    ours as a whole, such as the selector of a Service.
     """
+    return [
+        path
+        for path in _differences(live, tried, ())
+        if not _servers_own(path) and (_is_asked_for(manifest, path) or _value_at(tried, path) is None)
+    ]
+
+
+def _is_asked_for(manifest: Mapping[str, Any], path: Path) -> bool:
+    """Whether `manifest` says what is to be at `path`. Items of lists are its own, whichever index they have."""
     here: Any = manifest
     for step in path:
         if not isinstance(here, Mapping):
@@ -144,6 +150,12 @@ def is_asked_for(manifest: Mapping[str, Any], path: Path) -> bool:
             return False
         here = here[step]
     return True
+
+
+def _value_at(here: Any, path: Path) -> Any:
+    for step in path:
+        here = _child(here, step)
+    return here
 
 
 def _servers_own(path: Path) -> bool:
