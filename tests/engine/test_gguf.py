@@ -159,15 +159,27 @@ SPEC_FAULTS = {
     "no layers": ({"drop": ("add_block_count",)}, "llama.block_count is missing"),
     "no heads": ({"drop": ("add_head_count",)}, "llama.attention.head_count is missing"),
     "no context": ({"drop": ("add_context_length",)}, "llama.context_length is missing"),
-    "yarn": (
-        {"changes": lambda w: (w.add_rope_scaling_type(gguf.RopeScalingType.YARN), w.add_rope_scaling_factor(2.0))},
-        "'yarn' is not supported",
+    "an unknown rope": (
+        {"changes": lambda w: w.add_string("llama.rope.scaling.type", "spiral")},
+        "'spiral' is not supported",
+    ),
+    "yarn without a factor": (
+        {"changes": lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)},
+        "llama.rope.scaling.factor is missing",
     ),
     "half turned": (
         {"drop": ("add_rope_dimension_count",), "changes": lambda w: w.add_rope_dimension_count(4)},
         "partial_rotary_factor 0.5 is not supported",
     ),
-    "experts": ({"changes": lambda w: w.add_expert_count(8)}, "mixtures of experts"),
+    "experts": ({"changes": lambda w: w.add_expert_count(8)}, "llama.expert_used_count is missing"),
+    "experts that are not there": (
+        {"changes": lambda w: (w.add_expert_count(2), w.add_expert_used_count(1))},
+        "block_sparse_moe.experts.0.w1.weight",
+    ),
+    "a scale of another family": (
+        {"changes": lambda w: w.add_float32("llama.residual_scale", 0.5)},
+        "llama.residual_scale 0.5 changes answers",
+    ),
     "split": ({"changes": lambda w: w.add_uint16("split.count", 3)}, "llama-gguf-split --merge"),
     "head size in words": (
         {"drop": ("add_key_length",), "changes": lambda w: w.add_string("llama.attention.key_length", "wide")},
@@ -256,11 +268,11 @@ FILE_FAULTS = {
     ),
     "no architecture": (
         header(0, 0) + PADDING,
-        "architecture '' is not supported (supported: llama, qwen2, qwen3)",
+        "architecture '' is not supported (supported: llama, qwen2, qwen3, qwen2moe, qwen3moe, ",
     ),
     "another architecture": (
         header(0, 1, text("general.architecture") + struct.pack("<I", STRING) + text("mamba")) + PADDING,
-        "architecture 'mamba' is not supported (supported: llama, qwen2, qwen3)",
+        "architecture 'mamba' is not supported (supported: llama, qwen2, qwen3, qwen2moe, qwen3moe, ",
     ),
 }
 

@@ -23,7 +23,7 @@ from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import AttentionSpec, HeadSpec, ModelSpec, MoESpec
+from octavo_engine.model.spec import HeadSpec, ModelSpec, MoESpec
 from octavo_engine.model.tied_head import with_stored_head
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -60,7 +60,9 @@ def read_spec(files: ModelFiles) -> ModelSpec:
     if files.gguf is not None:
         from octavo_engine.model.gguf_config import gguf_config
 
-        return _read_gguf(gguf_config(files.gguf, FAMILIES.values()), files.gguf)
+        config, architecture = gguf_config(files.gguf)
+        family = find_family(config["architectures"], files.gguf)
+        return architecture.of_file(family.read(family.fields(str(files.gguf), config)))
     if files.directory is None:
         raise ModelLoadError(f"{files.name}: no files to read")
     path = files.directory / "config.json"
@@ -151,23 +153,6 @@ def _refuse_unread(fields: Fields, family: Family) -> None:
             and name not in fields.read | family.without_effect
         ):
             raise fields.wrong(name, value, f"changes answers, and {family.architecture} is not computed with it")
-
-
-def _read_gguf(config: dict[str, Any], path: Path) -> ModelSpec:
-    family = find_family(config.get("architectures"), path)
-    spec = family.read(family.fields(str(path), config))
-    return _interleaved(spec) if family.gguf_interleaves_rope else spec
-
-
-def _interleaved(spec: ModelSpec) -> ModelSpec:
-    """`spec` of a file that holds the rows of query and key in llama.cpp's order."""
-    layers = []
-    for layer in spec.layers:
-        mixer = layer.attention
-        if isinstance(mixer, AttentionSpec) and mixer.rope is not None:
-            layer = layer.with_attention(replace(mixer, rope=replace(mixer.rope, interleaved=True)))  # noqa: PLW2901
-        layers.append(layer)
-    return replace(spec, layers=tuple(layers))
 
 
 def _all_ends(directory: Path, config: dict[str, Any]) -> list[int]:

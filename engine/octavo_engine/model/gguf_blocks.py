@@ -7,6 +7,7 @@ from dataclasses import replace
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.configuration import quantized_online
 from octavo_engine.model.gguf_file import read_gguf
+from octavo_engine.model.gguf_names import stored_names
 from octavo_engine.model.quantization.gguf import FORMATS, GGUFBlocks
 from octavo_engine.model.quantization.registry import GGUF
 from octavo_engine.model.quantization.selection import Quantization, Rule
@@ -14,7 +15,7 @@ from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 
-_ROLES = ("query", "key", "value", "output", "gate", "up", "down")
+_ROLES = ("query", "key", "value", "output", "gate", "up", "down", "shared_gate", "shared_up", "shared_down")
 """Of the linear layers that files of the supported architectures have."""
 
 
@@ -42,17 +43,12 @@ def stored_blocks(files: ModelFiles, spec: ModelSpec) -> Quantization | None:
     """Which linear layers the file has in blocks that can stay so; None: it has none."""
     if files.gguf is None:
         return None
-    import gguf
-
     file = read_gguf(files.gguf)
-    architecture = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == file.architecture)
-    mapping = gguf.get_tensor_name_map(architecture, spec.num_layers)
+    modules = {spec.names.of_layer(role, layer) for layer in range(spec.num_layers) for role in _ROLES}
     names: dict[str, set[str]] = {}
-    for layer in range(spec.num_layers):
-        for role in _ROLES:
-            module = spec.names.of_layer(role, layer)
-            tensor = file.tensors.get(f"{mapping.get_name(module)}.weight")
-            if tensor is not None and tensor.type_name in FORMATS:
-                names.setdefault(tensor.type_name, set()).add(module)
+    for stored, module in stored_names(file, spec.num_layers, modules).items():
+        tensor = file.tensors.get(f"{stored.removesuffix('.weight')}.weight")
+        if tensor is not None and tensor.type_name in FORMATS:
+            names.setdefault(tensor.type_name, set()).add(module)
     rules = (Rule(method=GGUFBlocks(kind), names=frozenset(found)) for kind, found in sorted(names.items()))
     return Quantization(UNQUANTIZED, tuple(rules)) if names else None

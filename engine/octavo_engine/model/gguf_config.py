@@ -2,80 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.families import Family
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.gguf_architectures import GGUFArchitecture, Header, gguf_architecture
 from octavo_engine.model.gguf_file import GGUFFile, dequantize_rows, read_gguf
 
 _FLOAT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_SCALINGS = ("linear", "yarn")
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-def gguf_config(path: Path, families: Iterable[Family]) -> dict[str, Any]:
-    """The config.json fields of the GGUF file at `path`; ModelLoadError if it is not a supported model."""
+def gguf_config(path: Path) -> tuple[dict[str, Any], GGUFArchitecture]:
+    """The config.json fields of the GGUF file at `path`, and its architecture; ModelLoadError if that is not read."""
     file = read_gguf(path)
-    fields = Fields(str(path), file.metadata)
-    family = _family(file, fields, families)
-    name = file.architecture
-    return {
-        "architectures": [family.architecture],
-        "num_hidden_layers": fields.integer(f"{name}.block_count", 1, 4096),
-        "intermediate_size": fields.integer(f"{name}.feed_forward_length", 1, 1 << 22),
-        **_attention(file, fields),
+    header = Header(file, Fields(str(path), file.metadata))
+    fields = header.fields
+    if fields.integer("split.count", 0, 1 << 16, default=1) > 1:
+        raise ModelLoadError(
+            f"{path}: one part of a GGUF model in several files; merge them first: llama-gguf-split --merge"
+        )
+    architecture = gguf_architecture(header)
+    config = {
+        "architectures": [architecture.family],
+        "num_hidden_layers": header.integer("block_count", 1, 4096),
+        "intermediate_size": header.integer("feed_forward_length"),
+        **_attention(header),
         "vocab_size": _vocab_size(file, fields),
-        "max_position_embeddings": fields.integer(f"{name}.context_length", 1, 1 << 30),
-        "rms_norm_eps": fields.number(f"{name}.attention.layer_norm_rms_epsilon", 0, 1),
-        "rope_parameters": _rope_parameters(file, fields),
+        "max_position_embeddings": header.integer("context_length", 1, 1 << 30),
+        **_norms(header),
+        "rope_parameters": _rope_parameters(header),
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
-        "hidden_act": "silu",
+        "mlp_bias": header.stored("ffn_up.bias"),
         "dtype": _dtype(file),
         "eos_token_id": [
             file.metadata[key] for key in (f"tokenizer.ggml.{end}" for end in _END_KEYS) if key in file.metadata
         ],
     }
+    config |= architecture.read(header)
+    header.refuse_unread()
+    return config, architecture
 
 
-def _family(file: GGUFFile, fields: Fields, families: Iterable[Family]) -> Family:
-    """The family of the file's architecture; ModelLoadError if it or the file's kind is not supported."""
-    path = fields.origin
-    known = {family.gguf_architecture: family for family in families if family.gguf_architecture}
-    family = known.get(file.architecture)
-    if family is None:
-        supported = ", ".join(known)
-        raise ModelLoadError(
-            f"{path}: the GGUF architecture {file.architecture!r} is not supported (supported: {supported})"
-        )
-    if fields.integer("split.count", 0, 1 << 16, default=1) > 1:
-        raise ModelLoadError(
-            f"{path}: one part of a GGUF model in several files; merge them first: llama-gguf-split --merge"
-        )
-    if fields.integer(f"{file.architecture}.expert_count", 0, 1 << 16, default=0) > 0:
-        raise ModelLoadError(f"{path}: mixtures of experts are not supported by this version of Octavo")
-    return family
-
-
-def _attention(file: GGUFFile, fields: Fields) -> dict[str, Any]:
-    name = file.architecture
-    heads = fields.integer(f"{name}.attention.head_count", 1, 1 << 16)
-    hidden = fields.integer(f"{name}.embedding_length", 1, 1 << 20)
-    length = f"{name}.attention.key_length"
-    head_dim = fields.integer(length, 2, 1024) if fields.has(length) else None
-    rotated = fields.integer(f"{name}.rope.dimension_count", 1, 1 << 16, default=head_dim or hidden // heads)
+def _attention(header: Header) -> dict[str, Any]:
+    heads, hidden = header.integer("attention.head_count", 1, 1 << 16), header.integer("embedding_length", 1, 1 << 20)
+    length = "attention.key_length"
+    head_dim = header.integer(length, 2, 1024) if header.has(length) else None
+    rotated = header.integer("rope.dimension_count", 1, 1 << 16, default=head_dim or hidden // heads)
     return {
         "hidden_size": hidden,
         "num_attention_heads": heads,
-        "num_key_value_heads": fields.integer(f"{name}.attention.head_count_kv", 1, 1 << 16, default=heads),
+        "num_key_value_heads": header.integer("attention.head_count_kv", 1, 1 << 16, default=heads),
         "head_dim": head_dim,
         "partial_rotary_factor": rotated / (head_dim or max(1, hidden // heads)),
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "attention_bias": header.stored("attn_q.bias") or header.stored("attn_qkv.bias"),
     }
+
+
+def _norms(header: Header) -> dict[str, Any]:
+    """The epsilon, under the name of each kind of norm; ModelLoadError if there is none."""
+    layer_norm = "attention.layer_norm_epsilon"
+    if header.has(layer_norm):
+        return {"layer_norm_eps": header.number(layer_norm)}
+    return {"rms_norm_eps": header.fields.number(header.key("attention.layer_norm_rms_epsilon"), 0, 1)}
 
 
 def _vocab_size(file: GGUFFile, fields: Fields) -> int:
@@ -86,19 +79,33 @@ def _vocab_size(file: GGUFFile, fields: Fields) -> int:
     return embedding.shape[0]
 
 
-def _rope_parameters(file: GGUFFile, fields: Fields) -> dict[str, Any]:
-    name = f"{file.architecture}.rope"
-    rope: dict[str, Any] = {"rope_theta": fields.number(f"{name}.freq_base", 1e-3, 1e12, default=10000.0)}
-    scaling = fields.text(f"{name}.scaling.type", default="none")
-    if frequencies := file.tensors.get("rope_freqs.weight"):
-        data = np.memmap(file.path, mode="r", dtype=np.uint8)
-        values = dequantize_rows(data, frequencies, 0, 1)
-        return {**rope, "rope_type": "factors", "factors": [float(value) for value in values.reshape(-1)]}
+def _rope_parameters(header: Header) -> dict[str, Any]:
+    rope: dict[str, Any] = {"rope_theta": header.fields.number(header.key("rope.freq_base"), 1e-3, 1e12, default=1e4)}
+    scaling = header.fields.text(header.key("rope.scaling.type"), default="none")
+    if "rope_freqs.weight" in header.file.tensors:
+        return {**rope, "rope_type": "factors", "factors": _factors(header.file, "rope_freqs.weight")}
+    if "rope_factors_short.weight" in header.file.tensors:
+        lengths = {f"{kind}_factor": _factors(header.file, f"rope_factors_{kind}.weight") for kind in ("short", "long")}
+        attention = header.given({"attention_factor": "rope.scaling.attn_factor"})
+        return {**rope, "rope_type": "longrope", **lengths, **attention}
     if scaling == "none":
         return rope
-    if scaling != "linear":
-        raise fields.wrong(f"{name}.scaling.type", scaling, "is not supported; supported: none, linear")
-    return {**rope, "rope_type": scaling, "factor": fields.number(f"{name}.scaling.factor", 1e-3, 1e6)}
+    if scaling not in _SCALINGS:
+        key = header.key("rope.scaling.type")
+        raise header.fields.wrong(key, scaling, f"is not supported; supported: none, {', '.join(_SCALINGS)}")
+    factor = header.fields.number(header.key("rope.scaling.factor"), 1e-3, 1e6)
+    original = "rope.scaling.original_context_length"
+    if scaling == "yarn" and header.has(original):
+        rope["original_max_position_embeddings"] = header.integer(original, 2, 1 << 30)
+    return {**rope, "rope_type": scaling, "factor": factor}
+
+
+def _factors(file: GGUFFile, name: str) -> list[float]:
+    """A vector of the file's; ModelLoadError if it is missing."""
+    if (tensor := file.tensors.get(name)) is None:
+        raise ModelLoadError(f"{file.path}: the tensor {name!r} is missing")
+    data = np.memmap(file.path, mode="r", dtype=np.uint8)
+    return [float(value) for value in dequantize_rows(data, tensor, 0, 1).reshape(-1)]
 
 
 def _dtype(file: GGUFFile) -> str:

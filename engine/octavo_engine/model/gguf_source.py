@@ -14,8 +14,8 @@ import torch
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.checkpoint_source import Meter
-from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, read_gguf, row_bytes, row_pieces
+from octavo_engine.model.gguf_names import named_tensors
 from octavo_engine.model.source import Progress
 from octavo_engine.model.spec import ModelSpec
 
@@ -32,25 +32,15 @@ class GGUFSource:
 
     def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:
         """By Hugging Face's names."""
-        names = self._names(expected)
-        found = {names.get(name, name): tensor.shape for name, tensor in self._file.tensors.items()}
-        found.pop("rope_freqs.weight", None)  # read with the spec
-        return found
+        return {name: tensor.shape for name, tensor in self._named(expected).items()}
 
-    def _names(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, str]:
-        """The file's name to Hugging Face's, of the tensors expected."""
-        import gguf
-
-        architectures = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
-        family = FAMILIES[self._spec.architecture]
-        mapping = gguf.get_tensor_name_map(architectures[family.gguf_architecture], self._spec.num_layers)
-        names = {mapping.get_name(name, try_suffixes=(".weight", ".bias")): name for name in expected}
-        return {theirs: ours for theirs, ours in names.items() if theirs is not None}
+    def _named(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, GGUFTensor]:
+        return named_tensors(self._file, self._spec.num_layers, expected)
 
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
         """In pieces of bounded size (numpy releases the interpreter's lock), each straight into place."""
-        data, names = np.memmap(self.where, mode="r", dtype=np.uint8), self._names(tensors)
-        wanted = {names[name]: tensor for name, tensor in self._file.tensors.items() if names.get(name) in tensors}
+        data = np.memmap(self.where, mode="r", dtype=np.uint8)
+        wanted = {name: tensor for name, tensor in self._named(tensors).items() if name in tensors}
         meter = Meter(sum(tensor.num_bytes for name, tensor in wanted.items() if tensors[name].pieces), progress)
         meter.add(0)
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="dequantize") as pool:

@@ -27,10 +27,6 @@ class Family:
     """Fields in which null is a value of its own, not the default."""
     without_effect: frozenset[str] = frozenset()
     """Fields of other families that its files state, and that change nothing in it."""
-    gguf_architecture: str = ""
-    """`general.architecture` of its GGUF files; empty: they are not read."""
-    gguf_interleaves_rope: bool = False
-    """Whether GGUF files hold the rows of q and k so that rotated pairs lie side by side (llama.cpp's order)."""
 
     def fields(self, origin: str, config: Mapping[str, Any]) -> Fields:
         """`config` with the family's defaults for what it omits."""

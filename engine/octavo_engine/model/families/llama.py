@@ -33,8 +33,6 @@ LLAMA: Family = Family(
         "tie_word_embeddings": False,
         "eos_token_id": 2,
     },
-    gguf_architecture="llama",
-    gguf_interleaves_rope=True,
 )
 EMU3: Family = Family(
     architecture="Emu3ForCausalLM",

@@ -36,7 +36,6 @@ QWEN2 = Family(
         "sliding_window": 4096,
         "tie_word_embeddings": False,
     },
-    gguf_architecture="qwen2",
 )
 MIMO: Family = Family(  # Xiaomi's MiMo 7B (arXiv 2505.07608): the same, and layers that predict further tokens
     architecture="MiMoForCausalLM",

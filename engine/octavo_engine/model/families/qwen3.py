@@ -35,5 +35,4 @@ QWEN3 = Family(
         "sliding_window": 4096,
         "tie_word_embeddings": False,
     },
-    gguf_architecture="qwen3",
 )

@@ -31,7 +31,7 @@ def family_without_head(architecture: str, families: Mapping[str, Family]) -> Fa
         if (found := next((families[name] for name in names if name in families), None)) is None:
             return None
         read = partial(_read, found, architecture, classifies=ending == _CLASSIFYING)
-        return replace(found, architecture=architecture, read=read, gguf_architecture="")
+        return replace(found, architecture=architecture, read=read)
     return None
 
 

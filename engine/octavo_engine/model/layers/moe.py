@@ -223,6 +223,11 @@ class MoE(nn.Module):
         parts = (stored_tensors(stored_by(name), name, target, self.inner, self.width) for name, target in pairs)
         yield from joined(chain(*parts))
         yield from stored_tensors(stored_by(down), down, self.down[expert], self.width, self.inner)
+        if self.gate_up_bias is not None:
+            for (name, _), bias in zip(pairs, torch.split(self.gate_up_bias[expert], size), strict=True):
+                yield plain(f"{name}.bias", bias, self.inner)
+            bias_of_down = None if self.down_bias is None else self.down_bias[expert]
+            yield vector_of_first_rank(f"{down}.bias", bias_of_down, self.hidden)
 
     def _stacked(self, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
         """Tensors of all experts' rows, as many of each as its intermediate size; down is transposed."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels, cpu_kernels
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.families import FAMILIES
+from octavo_engine.model.gguf_architectures import of_family
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.lora import LoraBatch, LoraLayer, slot_rank
 from octavo_engine.model.lora.adapter import AdapterModule, AdapterWrite
@@ -96,7 +96,8 @@ def lora_targets(decoder: Decoder, device: torch.device, *, gguf: bool = False) 
 
     `gguf`: the weights come from a GGUF file.
     """
-    reordered = gguf and FAMILIES[decoder.spec.architecture].gguf_interleaves_rope
+    stored = of_family(decoder.spec.architecture) if gguf else None
+    reordered = stored is not None and stored.interleaves_rope
     kernels = device.type == "cuda" or triton_runs_on(device)
     return {
         name: target

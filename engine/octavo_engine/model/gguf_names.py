@@ -1,0 +1,73 @@
+"""What tensors of a GGUF file are called in Hugging Face's checkpoints, and stacked experts one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.gguf_file import GGUFFile, GGUFTensor
+
+_EXPERT = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
+_STACKED = re.compile(r"(blk\.\d+\.ffn_\w+_exps)\.(weight|bias)")
+_SUFFIXES = (".weight", ".bias")
+_READ_WITH_THE_SPEC = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+def stored_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[str, str]:
+    """Of Hugging Face's `names`, with or without `.weight`, those for which such files have one: theirs to ours.
+
+    An expert's has its number behind the name of the tensor that it is stacked in.
+    """
+    import gguf
+
+    architecture = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == file.architecture)
+    mapping = gguf.get_tensor_name_map(architecture, num_layers)
+    found: dict[str, str] = {}
+    for name in names:
+        expert = _EXPERT.fullmatch(name)
+        stem, number = (f"{expert[1]}{expert[3]}", f".{expert[2]}") if expert else (name, "")
+        bare = stem.removeprefix("transformer.")  # BLOOM's names are known as they are in files without its head
+        theirs = mapping.get_name(stem, _SUFFIXES) or mapping.get_name(bare, _SUFFIXES)
+        if theirs is None:
+            continue
+        theirs, dot, ending = theirs.rpartition(".") if theirs.endswith(_SUFFIXES) else (theirs, "", "")
+        whole = f"{theirs}{number}{dot}{ending}"
+        if not ending and f"{whole}.weight" in file.tensors:
+            whole += ".weight"  # a parameter that belongs to no module has no such ending in the checkpoint
+        found[whole] = name
+    return found
+
+
+def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, CheckpointTensor]) -> dict[str, GGUFTensor]:
+    """The file's tensors by Hugging Face's names, by their own where nothing is expected of such a name."""
+    names = stored_names(file, num_layers, expected)
+    found: dict[str, GGUFTensor] = {}
+    for stored in file.tensors.values():
+        if stored.name in _READ_WITH_THE_SPEC:
+            continue
+        for tensor in _taken_apart(stored, names):
+            name = names.get(tensor.name, tensor.name)
+            shape = expected[name].shape if name in expected else None
+            row = shape is not None and shape == (1, *tensor.shape)  # which the converter writes as a vector
+            found[name] = replace(tensor, shape=shape) if row and shape is not None else tensor
+    return found
+
+
+def _taken_apart(stored: GGUFTensor, names: Mapping[str, str]) -> Iterator[GGUFTensor]:
+    """Each expert's part, if so many experts are expected; else the tensor itself."""
+    stacked = _STACKED.fullmatch(stored.name)
+    count = stored.shape[0]
+    if stacked is None or len(stored.shape) < 2 or f"{stacked[1]}.{count - 1}.{stacked[2]}" not in names:
+        yield stored
+        return
+    size = stored.num_bytes // count
+    for number in range(count):
+        yield replace(
+            stored,
+            name=f"{stacked[1]}.{number}.{stacked[2]}",
+            shape=stored.shape[1:],
+            start=stored.start + number * size,
+            num_bytes=size,
+        )

@@ -1,0 +1,54 @@
+"""GGUF files of many architectures, as llama.cpp's converter writes them: logits against transformers'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import reference_model
+from gguf.constants import GGMLQuantizationType as Kind
+from gguf_families import CASES, write_case
+from stepper import Sequence, Stepper
+
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.gguf_architectures import ARCHITECTURES
+from octavo_engine.model.gguf_blocks import quantized
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.source import ModelFiles
+
+TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    model = reference_model(case.family, **case.changes)
+    files = ModelFiles("test", gguf=write_case(model, tmp_path / "model.gguf", name))
+    decoder = load_model(files, read_spec(files), torch.device("cpu"), torch.float32, lambda *_: None)
+    (logits,) = Stepper(decoder).step([(Sequence(TOKENS), len(TOKENS))])
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0]
+    assert expected.argmax(-1).unique().numel() > 2  # answers that tell one model from another
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama, experts", "phi3", "falcon, new", "gpt2", "qwen2moe", "gemma2"])
+def test_blocks_that_are_kept_are_the_numbers_of_the_file(name: str, tmp_path: Path) -> None:
+    """Fused rows, permuted rows and shared experts stay in blocks, and give what the dequantized numbers do."""
+    case = CASES[name]
+    model = reference_model(case.family, **case.changes)
+    files = ModelFiles("test", gguf=write_case(model, tmp_path / "model.gguf", name, Kind.Q8_0))
+    found = []
+    for flag in (None, "gguf"):
+        spec = quantized(files, read_spec(files), flag)
+        decoder = load_model(files, spec, torch.device("cpu"), torch.float32, lambda *_: None)
+        found.append(Stepper(decoder).step([(Sequence(TOKENS), len(TOKENS))])[0])
+        kept = {linear.method.name for linear in decoder.linears()} - {"none"}
+        assert ("gguf Q8_0" in kept) == (flag is not None)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def test_each_architecture_that_is_read_is_tried() -> None:
+    tried = {name.partition(",")[0] for name in CASES}
+    assert {each.name for each in ARCHITECTURES} - {"qwen2"} == tried  # Qwen2's and Llama's are in test_gguf.py
