@@ -123,6 +123,27 @@ def test_sentencepiece_ids_equal_transformers(tmp_path: Path, text: str) -> None
     assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text), skip_special_tokens=True)
 
 
+_CUT = "I'M 12345 cats, don't!\n\nx=[y+1];Bar  (ok)"
+_WORDS = {
+    "deepseek-v3": "I|'M| |123|45| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "hunyuan-dense": "I|'M| |123|45| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "deepseek-coder": "I|'|M| |1|2|3|4|5| cats|,| don|'|t|!|\n|\n|x|=|[|y|+|1|];|Bar| | (|ok|)",
+    "falcon": "I|'|M| |123|45| cats|,| don|'|t|!|\n|\n|x|=[|y|+|1|];|Bar|  |(|ok|)",
+    "bloom": "I'M| 12345| cats|,| don't|!\n\n|x=[y+1];Bar|  (|ok|)",
+    "seed-coder": "I|'M| |1|2|3|4|5| cats|,| don|'t|!|\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "stablelm2": "I|'M| |1|2|3|4|5| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "qwen35": "I|'M| |1|2|3|4|5| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+    "chatglm-bpe": "I|'M| |123|45| cats|,| don|'t|!\n\n|x|=[|y|+|1|];|Bar| | (|ok|)",
+}
+"""How the words of `_CUT` begin and end, by llama.cpp's name of the way that they are cut."""
+
+
+@pytest.mark.parametrize("pre", _WORDS)
+def test_text_is_cut_as_the_file_says(pre: str) -> None:
+    cuts = gguf_tokenizer._pre_tokenizer(pre).pre_tokenize_str(_CUT)
+    assert "|".join(_CUT[first:last] for _, (first, last) in cuts) == _WORDS[pre]
+
+
 def test_unknown_gguf_tokenizer_is_named(tmp_path: Path) -> None:
     path = _sentencepiece_file(tmp_path / "model.gguf", model="bert")
     with pytest.raises(ModelLoadError, match=r"'bert'; this version knows 'gpt2' and 'llama'"):

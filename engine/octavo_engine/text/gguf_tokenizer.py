@@ -31,14 +31,33 @@ _GPT4O = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIXES}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIXES}?"
     rf"|\p{{N}}{{1,3}}{_CASED}"
 )
-_SPLITS = {
+_CJK = "[一-龥\u3040-\u309f\u30a0-\u30ff]+"
+_PUNCTUATED = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DEEPSEEK3 = (r"\p{N}{1,3}", _CJK, _PUNCTUATED)
+_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥\u0800-一가-\ud7ff]+", r"\p{N}")
+_SEED = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+_QWEN35 = (
+    rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_SPLITS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx", "smaug-bpe", "lfm2"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
+    **dict.fromkeys(("chatglm-bpe", "glm4"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "grok-2"), _QWEN2),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),
+    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
+    "deepseek-coder": _DEEPSEEK_CODER,
+    "seed-coder": _SEED,
+    "qwen35": _QWEN35,
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
     "tekken": _TEKKEN,
 }
-_DIGITS_APART = frozenset({"smollm", "refact", "starcoder", "command-r", "codeshell", "exaone"})
-_GPT2 = frozenset({"default", "gpt-2", "mpt", "olmo", "jais", "phi-2"})
+_DIGITS_APART = frozenset({"smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b"})
+_GPT2 = frozenset({"default", "gpt-2", "mpt", "olmo", "jais", "phi-2", "trillion"})
 _WHOLE_WORDS = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken", "llama4", "gpt-4o"})
 """Pre-tokenizers whose words are looked up whole before merges are tried."""
 _BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken"})
@@ -141,18 +160,23 @@ def _bpe(**parts: Any) -> Backend:
 
 def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
     if (split := _SPLITS.get(pre)) is not None:
+        cuts = (split,) if isinstance(split, str) else split
         return pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Split(Regex(split), behavior="isolated"),
+                *(pre_tokenizers.Split(Regex(cut), behavior="isolated") for cut in cuts),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if pre in _DIGITS_APART:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    if pre == "falcon":
+        threes = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), behavior="isolated")
+        punctuation = pre_tokenizers.Punctuation("contiguous")
+        return pre_tokenizers.Sequence([punctuation, words, pre_tokenizers.Digits(individual_digits=False), threes])
     if pre in _GPT2:
         return words
-    known = ", ".join(sorted({*_SPLITS, *_DIGITS_APART, *_GPT2}))
+    known = ", ".join(sorted({*_SPLITS, *_DIGITS_APART, *_GPT2, "falcon"}))
     raise ValueError(f"its metadata names the pre-tokenizer {pre[:80]!r}; this version knows {known}")
 
 
