@@ -60,7 +60,7 @@ def test_linear(kernels: CPUKernels, tokens: int, inner: int, rows: int) -> None
     assert_rounded(kernels.linear(x, weight, bias, addend), product + bias.double() + addend.double())
 
 
-@pytest.mark.parametrize("tokens", [1, 8, 9, 33, 300])
+@pytest.mark.parametrize("tokens", [0, 1, 8, 9, 33, 300])
 def test_logits_are_not_rounded(kernels: CPUKernels, tokens: int) -> None:
     x, weight = random(tokens, 576), random(100, 576, seed=1)
     logits = kernels.logits(x, weight)

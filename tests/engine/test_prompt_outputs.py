@@ -14,6 +14,7 @@ from reference import assert_prompts
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.pooling import PoolingConfig, read_pooling
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner import prompt_outputs
@@ -38,6 +39,24 @@ def test_prompts_in_chunks_beside_answers_and_after_preemptions(
     llm.close()
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
     assert_prompts(model, answers, 3)
+
+
+def test_a_last_chunk_of_one_token_computes_no_logits_of_its_prompt(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C kernels asked for the logits of no place at all read from address 0, which ended the engine."""
+    asked, logits = [], Decoder.logits
+
+    def noted(decoder: Decoder, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        asked.append(len(hidden))
+        return logits(decoder, hidden, out)
+
+    monkeypatch.setattr(Decoder, "logits", noted)
+    llm = LLM(str(tiny_model), num_kv_blocks=26, max_num_batched_tokens=48, max_num_seqs=6, **SETTINGS)
+    answers = llm.generate([list(range(2, 51)), [3] * 97], SCORE)
+    assert [len(answer.prompt_logprobs) for answer in answers] == [48, 96]
+    assert 0 not in asked
+    llm.close()
 
 
 def test_embeddings_are_the_last_hidden_states(tiny_model: Path) -> None:

@@ -149,6 +149,8 @@ class PromptOutputs:
     def _scores(self, top: int, read: PromptRead, hidden: Tensor) -> list[ToHost]:
         """Of the tokens behind those of `hidden` [count, hidden]; on the first rank only."""
         found: list[ToHost] = []
+        if not len(hidden):  # a chunk of the prompt's last token alone
+            return found
         size = max(2, min(_MOST_LOGITS, len(self._table.tokens)))
         first = read.start + 1
         tokens = self._table.tokens[read.row, first : first + len(hidden)].long()

@@ -123,6 +123,8 @@ class CPUKernels:
         self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None, output: Tensor, epilogue: int
     ) -> None:
         tokens, inner = x.shape
+        if not tokens:  # the C code reads at least one
+            return
         packed = x.new_empty(packed_words(tokens, inner), dtype=torch.int32)
         self.library.linear(
             x.data_ptr(),
@@ -148,6 +150,8 @@ class CPUKernels:
         """
         tokens, threads = len(x), torch.get_num_threads()
         output = x.new_empty(tokens, weight.rows)
+        if not tokens:  # the C code reads at least one
+            return output
         scratch = x.new_empty(self.library.coded_scratch(tokens, weight.columns, tiles, threads), dtype=torch.uint8)
         self.library.coded_linear(
             ctypes.byref(weight.structure),
