@@ -137,9 +137,10 @@ bench-gpu: ## on a GPU: every figure beside its roofline, into OUT=.cache/gpu; P
 	@$(GPU_PYTHON) -m bench.gpu --out $(OUT) $(addprefix --part=,$(PART))
 
 .PHONY: docs screens
-screens: setup ## docs/reference/screens.md and the playground's pictures, from a real Kubernetes and a real browser
+screens: setup ## docs/reference/screens.md and the pictures of playground and dashboard, from what they really show
 	$(BIN)/python -m docs.screens
 	$(BIN)/python -m docs.playground
+	$(BIN)/python -m docs.dashboard
 
 docs: setup ## docs/reference from the code, and the documentation as a site in .cache/site
 	$(BIN)/python -m docs.generate

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.api.real_server import RealServer
+from tests.api.scripted_engine import READY
 from tests.api.served import Served
 from tests.browser import browser
 
@@ -130,6 +135,58 @@ def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealS
     assert left == right  # the same seed, prompt and model
     expect(page.locator("#difference")).to_be_visible()
     expect(page.locator("#difference ins, #difference del")).to_have_count(0)
+
+
+def test_an_adapter_that_is_loaded_can_be_chosen_and_compared_with_the_base(
+    start: Callable[..., Served], context: BrowserContext
+) -> None:
+    server = start()
+    server.engine.state.ready = replace(READY, max_loras=2)
+    server.play("one")
+    body = {"lora_name": "sql", "lora_path": "/adapters/sql"}
+    assert server.http.post("/v1/load_lora_adapter", json=body).status_code == 200
+    page = opened(context, server.url)
+    model = page.get_by_label("Model A")
+    expect(model.locator("option")).to_have_text(["smollm2", re.compile("sql")])
+    model.select_option("sql")
+    ask(page, "List all customers.")
+    expect(page.locator(".timing").first).to_contain_text("token")
+    page.get_by_label("Compare two").check()
+    page.get_by_label("Model B").select_option("smollm2")
+    ask(page, "List all customers.")
+    expect(page.locator("#difference")).to_be_visible()
+    adapters = [request.adapter for request in server.engine.requests]
+    assert adapters[0] == "digest of /adapters/sql"
+    assert sorted(adapters[1:]) == ["", "digest of /adapters/sql"]
+
+
+def test_the_last_request_is_copied_as_code_that_asks_it_again(server: Served, context: BrowserContext) -> None:
+    """curl's and Python's lines run as they are; of TypeScript's the syntax is checked, as npm's openai is not here."""
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    question = """It's "Paris" \\ $HOME `date` \u2019\n</script>, isn't it?"""
+    ask(page, question)
+    expect(page.locator(".timing").first).to_contain_text("tokens")
+    page.get_by_text("Request and response").click()
+    asked = [server.engine.requests[-1].prompt_token_ids]
+
+    def copied(name: str) -> str:
+        page.get_by_role("button", name=f"Copy as {name}").click()
+        return str(page.evaluate("navigator.clipboard.readText()"))
+
+    commands = (["bash", "-c", copied("curl")], [sys.executable, "-c", copied("Python")])
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "Hello there." in done.stdout
+        asked.append(server.engine.requests[-1].prompt_token_ids)
+    assert asked[0] == asked[1] == asked[2]
+    node, _ = compute_driver_executable()
+    checked = subprocess.run(
+        [node, "--check", "--input-type=module"], input=copied("TypeScript"), text=True, check=False
+    )
+    assert checked.returncode == 0
 
 
 def test_a_schema_holds_the_answer_and_a_wrong_one_is_said_beside_it(real: RealServer, context: BrowserContext) -> None:
