@@ -266,6 +266,23 @@ def test_one_key_leaves_room_in_the_other_budgets(limits: dict[str, Any], more: 
     admission.place(key=BOB, **more)
 
 
+@pytest.mark.parametrize(
+    ("limits", "sequences", "more"),
+    [({"requests": 10}, 2000, {}), ({"tokens": 100}, 1, {"tokens": 5000}), ({"kv_ratio": 0.1}, 1, {"answer": 5000})],
+)
+def test_one_request_that_is_larger_than_the_queue_keeps_no_other_key_out(
+    limits: dict[str, int], sequences: int, more: dict[str, int]
+) -> None:
+    admission = ManualAdmission(keys=True, key_share=0.5, **{"requests": 100, **limits})
+    admission.answered(5000)
+    admission.fill_seats()
+    admission.place(sequences, ALICE, **more)
+    assert admission.refuses(key=ALICE, tokens=2, answer=2).status == 503
+    for _ in range(4):
+        admission.look(BOB)
+        admission.place(key=BOB, tokens=2, answer=2)
+
+
 def test_a_key_has_all_free_seats_and_any_one_request() -> None:
     admission = ManualAdmission(requests=2, keys=True, key_share=0.5)
     for _ in range(5):  # four seats and its half of the queue

@@ -8,7 +8,8 @@
 - Key share: what one of several API keys takes of each of these three, whether other keys are in use or not, so that
   there is room when they are.
 
-New work never pushes out what has begun, preempted requests included. One request alone is never too large.
+New work never pushes out what has begun, preempted requests included. One request alone is never too large; what it
+takes beyond its key's share does not count against other keys.
 """
 
 from __future__ import annotations
@@ -239,6 +240,7 @@ class Admission:
         A request that is larger than the queue and all slots together is accepted if none waits and there is any room.
         """
         free, queued, info = self._free_slots, self.queued, self._info()
+        queued = max(0, queued - self._beyond_share(key, lambda each: each.requests, self.limits.requests))
         alone = queued == 0 and sequences > self.limits.requests + (info.max_num_seqs if info else 0)
         if self.limits.requests + free - queued < (1 if alone else sequences):
             detail = f"{queued} requests are waiting and this one has {sequences}"
@@ -250,7 +252,8 @@ class Admission:
 
     def check_tokens(self, key: Key, tokens: int) -> None:
         """Check the prompt tokens of a request beside those that wait."""
-        waiting, limit = self.total.tokens.used, self.limits.tokens
+        limit = self.limits.tokens
+        waiting = self.total.tokens.used - self._beyond_share(key, lambda each: each.tokens, limit)
         if waiting and waiting + tokens > limit:
             detail = f"{waiting} prompt tokens are waiting and this request has {tokens} (--max-queued-tokens {limit})"
             raise self._full("queued_tokens", self.total.tokens, detail)
@@ -265,8 +268,9 @@ class Admission:
         info = self._info()
         if info is None or queued <= self._free_slots:
             return
-        capacity, used = info.num_kv_blocks * info.block_size, self.total.kv.used
+        capacity = info.num_kv_blocks * info.block_size
         limit = int(capacity * self.limits.kv_ratio)
+        used = self.total.kv.used - self._beyond_share(key, lambda each: each.kv, limit)
         if used and used + tokens > limit:
             detail = (
                 f"accepted requests may need {used} tokens of KV cache and this one {tokens}; at most "
@@ -297,11 +301,21 @@ class Admission:
             found = self._by_key[key.name] = Occupancies(self._clock)
         return found
 
+    def _beyond_share(self, key: Key, kind: Callable[[Occupancies], Occupancy], limit: int) -> int:
+        """What other keys than `key` use beyond their shares of `limit`, by a request larger than that."""
+        if not self._several_keys():
+            return 0
+        share = self._share(limit)
+        return sum(max(0, kind(each).used - share) for name, each in self._by_key.items() if name != key.name)
+
+    def _share(self, limit: int) -> int:
+        return max(1, int(limit * self.limits.key_share))
+
     def _check_share(self, mine: Occupancy, own: int, more: int, limit: int, free: int, what: str, flag: str) -> None:
         """Check that `own` of `mine` and `more` are within the key's share of `limit`, and `free` beyond it."""
         if not own or not self._several_keys():
             return
-        share = max(1, int(limit * self.limits.key_share))
+        share = self._share(limit)
         if own + more > share + free:
             detail = (
                 f"{own} {what} of this key are waiting and this request has {more}; a key may have {share} "
