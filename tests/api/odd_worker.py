@@ -35,7 +35,7 @@ def obey(text: str) -> None:
         case ["be", "killed"]:
             os.kill(os.getpid(), signal.SIGKILL)
         case ["take", "memory"]:
-            list(bytearray(1 << 30))
+            bytearray(300 << 20)
 
 
 if __name__ == "__main__":

@@ -567,6 +567,31 @@ def test_a_proper_chunked_body_with_trailers_is_read(server: Served) -> None:
 # The log of requests.
 
 
+def test_requests_that_come_before_the_last_is_answered_wait_with_the_client(server: Served) -> None:
+    """A pipeline of 10 MB: all of it is answered, and the server never holds much more of it than one read."""
+    body = b'{"prompt": "Hi"}'
+    length = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    request = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 16_000 + b"\r\n" + length + body
+    count = 600
+
+    def held() -> int:
+        connections = server.server._http.server_state.connections
+        ours = [each for each in connections if isinstance(each, connection.ClientConnection)]
+        return max((len(each.conn._receive_buffer) for each in ours), default=0)
+
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+        sending = threading.Thread(target=client.sendall, args=(request * count,))
+        sending.start()
+        answers, most = b"", 0
+        while answers.count(b"HTTP/1.1 200") < count:
+            answers += (part := client.recv(65536))
+            assert part
+            assert b"HTTP/1.1 4" not in part
+            most = max(most, server.do(held))
+        sending.join()
+    assert 0 < most < 1 << 20
+
+
 def test_warnings_that_clients_cause_are_bounded(server: Served, caplog: pytest.LogCaptureFixture) -> None:
     limit_warnings_of_connections()
     for _ in range(20):

@@ -8,6 +8,7 @@ from typing import Any
 
 import h11
 from starlette.types import Scope
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from octavo_engine.server.errors import APIError
@@ -19,8 +20,26 @@ STALL_SECONDS = 30.0
 """In which a client has to read what waits for it."""
 _SEND_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client in this process; more is not even written."""
+_READ_AHEAD = 64 << 10
+"""Bytes of requests that may wait here until the one before them is answered; further ones stay with the client."""
 _REST_SECONDS = 5.0
 """In which the rest of a body has to come whose request has been answered already."""
+
+
+class PipelineFlow(FlowControl):
+    """uvicorn's flow control, which reads on whenever a request waits for its client, whatever came behind it already.
+
+    Without a bound a client that sends request after request, and reads slowly, would have all of them in memory here.
+    """
+
+    def __init__(self, transport: asyncio.Transport, http: h11.Connection) -> None:
+        super().__init__(transport)
+        self._http = http
+
+    def resume_reading(self) -> None:
+        """Read on, unless many bytes of later requests wait already."""
+        if self._http.their_state is not h11.DONE or len(self._http._receive_buffer) < _READ_AHEAD:
+            super().resume_reading()
 
 
 class ClientConnection(H11Protocol):
@@ -45,6 +64,7 @@ class ClientConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin: the first request's headers have to come."""
         super().connection_made(transport)
+        self.flow = PipelineFlow(transport, self.conn)
         transport.set_write_buffer_limits(high=_SEND_BUFFER)
         self.idle_since = time.monotonic()
         self._expect(HEAD_SECONDS)
@@ -69,6 +89,8 @@ class ClientConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """A request has been answered, perhaps before all of its body has come."""
         super().on_response_complete()
+        if not self.transport.is_closing():
+            self.flow.resume_reading()  # a request has perhaps been taken out of those that waited
         self.idle_since = time.monotonic()
         if self.transport.is_closing():
             self.pause_writing()

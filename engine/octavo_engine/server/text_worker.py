@@ -36,7 +36,7 @@ from octavo_engine.server.prepared import (
     decode_task,
     encode,
 )
-from octavo_engine.server.text_limits import CPU_SECONDS, HEADROOM, MAX_RESULT, NICENESS
+from octavo_engine.server.text_limits import CPU_SECONDS, HEADROOM, MAX_RESULT, NICENESS, TOKEN_BYTES
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]] = {
@@ -71,11 +71,15 @@ def main() -> None:
 
 def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str = "auto") -> None:
     """Answer one task after another."""
-    _limit_memory()
+    loaded = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection.sendall(LENGTH.pack(0))  # ready
     while data := receive(connection):
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process
-        result = encode(answer(tokenizer, decode_task(data), tool_call_parser))
+        task = decode_task(data)
+        limit = loaded + HEADROOM + TOKEN_BYTES * task.engine.max_model_len
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+        result = encode(answer(tokenizer, task, tool_call_parser))
         signal.setitimer(signal.ITIMER_PROF, 0)
         if len(result) > MAX_RESULT:
             result = encode(_too_large(len(result)))
@@ -118,13 +122,6 @@ def _not_generating(engine: EngineInfo) -> Rejected:
 def _too_large(size: int) -> Rejected:
     message = f"the answer would have {size} bytes, more than {MAX_RESULT}; send less text at a time"
     return Rejected(400, message, "answer_too_large", None)
-
-
-def _limit_memory() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + HEADROOM
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 if __name__ == "__main__":
