@@ -67,7 +67,9 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(std=1.2 * std)
-            elif "norm" in (own := ".".join(name.split(".")[-3:])) or ".ln_" in own:  # DBRX has norms around attention
+            elif (
+                "norm" in (own := ".".join(name.split(".")[-3:]).lower()) or ".ln_" in own
+            ):  # DBRX has norms around attention
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(std=0.25 if "embed" in name else std)

@@ -249,7 +249,7 @@ def test_published_models_have_as_many_parameters(architecture: str, tmp_path: P
 
 def spec_of(directory: Path, architecture: str, **changes: Any) -> ModelSpec:
     """Of a published config.json with some fields changed; `...` takes a field out."""
-    config = {**COMMON, **PUBLISHED[architecture][0], "architectures": [architecture], **changes}
+    config = {**COMMON, **PUBLISHED.get(architecture, ({}, 0))[0], "architectures": [architecture], **changes}
     kept = {name: value for name, value in config.items() if value is not ...}
     (directory / "config.json").write_text(json.dumps(kept))
     return read_spec(ModelFiles("test", directory=directory))
@@ -336,6 +336,13 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 47}},
         "long_factor",
     ),
+    "an encoder that is to write": ("BertLMHeadModel", {"is_decoder": False}, "is_decoder False is not supported"),
+    "what else BERT reads": (
+        "BertLMHeadModel",
+        {"is_decoder": True, "add_cross_attention": True},
+        "add_cross_attention True is not supported",
+    ),
+    "another pooling": ("CohereCompassForCausalLM", {"pooling": "mean"}, "pooling 'mean' is not supported"),
     "a scale": ("GraniteForCausalLM", {"logits_scaling": 0}, "logits_scaling 0 is not between"),
 }
 

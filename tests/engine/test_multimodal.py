@@ -54,6 +54,10 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model_type": "cohere2", "sliding_window": 8, "logit_scale": 0.3},
         {**IMAGES, "model_type": "siglip_vision_model"},
     ),
+    "CohereCompass": (
+        {"rope_parameters": {"full_attention": {**MROPE, "mrope_section": [2, 1, 1]}}, "logit_scale": 0.3},
+        {**QWEN_IMAGES, "deepstack_visual_indexes": [0]},
+    ),
     "Qwen2_5_VL": (
         {"head_dim": 16, "hidden_size": 128, "rope_parameters": MROPE},
         {**QWEN_IMAGES, "out_hidden_size": 128, "fullatt_block_indexes": [1]},

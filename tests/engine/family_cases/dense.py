@@ -71,6 +71,26 @@ CASES = {
             "logit_scale": 2.0,
         },
     ),
+    "cohere-compass": Case(
+        "CohereCompass",
+        {
+            **UNEVEN_BIASED,
+            "sliding_window": WINDOW,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": None,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 1, 1]},
+            },
+            "logit_scale": 0.5,
+        },
+    ),
+    "cohere-compass-linear": Case(
+        "CohereCompass",
+        {
+            "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}},
+            "tie_word_embeddings": False,
+        },
+    ),
     "stablelm": Case("StableLm", {**HEADS_OF_16, "use_qkv_bias": True}),
     "stablelm-parallel": Case(
         "StableLm",

@@ -7,6 +7,7 @@ from typing import Any
 from family_cases.case import HEADS_OF_16, UNEVEN, WINDOW, Case
 
 FOUR_WIDE = {**UNEVEN, "n_inner": UNEVEN["intermediate_size"]}
+_DECODER = {"is_decoder": True, "tie_word_embeddings": True}
 CASES = {
     "modernbert-decoder": Case(
         "ModernBertDecoder",
@@ -116,6 +117,10 @@ CASES |= {
     "phi-whole-heads": Case("Phi", {**UNEVEN, "partial_rotary_factor": 1.0, "tie_word_embeddings": True}),
     "persimmon": Case("Persimmon", HEADS_OF_16),
     "persimmon-no-norms": Case("Persimmon", {**UNEVEN, "qk_layernorm": False, "partial_rotary_factor": 1.0}),
+    "bert-decoder": Case("Bert", {**_DECODER, **UNEVEN, "hidden_act": "relu"}, std=0.08),
+    "ernie-decoder": Case("Ernie", {**_DECODER, "hidden_act": "gelu_new"}, std=0.08),
+    "electra-decoder": Case("Electra", {**_DECODER, "embedding_size": 64, "hidden_act": "relu"}, std=0.08),
+    "megatron-bert": Case("MegatronBert", {**_DECODER, **UNEVEN}, std=0.08),
     "openai-gpt": Case("OpenAIGPT", {**UNEVEN, "tie_word_embeddings": False}, std=0.08),
 }
 
@@ -160,5 +165,6 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         2_779_683_840,
     ),
     "PersimmonForCausalLM": ({}, 9_397_175_296),
+    "BertLMHeadModel": ({"is_decoder": True, "max_position_embeddings": 512}, 109_514_298),
     "OpenAIGPTLMHeadModel": ({"n_positions": 512}, 116_534_784),
 }

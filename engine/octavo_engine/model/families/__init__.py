@@ -8,11 +8,13 @@ from octavo_engine.model.families.axk1 import AXK1
 from octavo_engine.model.families.bailing import BAILING_HYBRID
 from octavo_engine.model.families.bamba import BAMBA
 from octavo_engine.model.families.bert import BERT_FAMILIES
+from octavo_engine.model.families.bert_decoder import BERT_DECODERS
 from octavo_engine.model.families.bitnet import BITNET
 from octavo_engine.model.families.bloom import BLOOM
 from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.cohere2_moe import COHERE2_MOE
+from octavo_engine.model.families.cohere_compass import COHERE_COMPASS
 from octavo_engine.model.families.ctrl import CTRL
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
@@ -184,6 +186,7 @@ _ALL = (
     LAGUNA,
     HY_V3,
     COHERE2_MOE,
+    COHERE_COMPASS,
     ARIA_TEXT,
     AFMOE,
     LFM2,
@@ -231,6 +234,7 @@ _ALL = (
     MINICPM3,
     YOUTU,
     *BERT_FAMILIES,
+    *BERT_DECODERS,
     *GTE_FAMILIES,
     *NOMIC_BERT_FAMILIES,
     *EUROBERT_FAMILIES,

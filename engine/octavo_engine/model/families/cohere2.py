@@ -16,16 +16,17 @@ from octavo_engine.model.spec import AttentionSpec, HeadSpec, LayerNorms, LayerS
 def _read(fields: Fields) -> ModelSpec:
     norm, period = reading.layer_norm(fields, bias=False), fields.integer("sliding_window_pattern", 1, 4096)
     layers = tuple(
-        LayerSpec(
-            mixer=_mixer(fields, window),
-            feed_forward=reading.mlp(fields),
-            norms=LayerNorms(before_mixer=norm),
-            parallel=True,
-        )
+        parallel_layer(fields, _mixer(fields, window))
         for window in reading.windows(fields, default=lambda layer: (layer + 1) % period != 0)
     )
     head = HeadSpec(fields.boolean("tie_word_embeddings", True), scale=fields.number("logit_scale", 1e-6, 1e6))
     return reading.model(fields, COHERE2.architecture, layers, norm=norm, head=head)
+
+
+def parallel_layer(fields: Fields, mixer: AttentionSpec) -> LayerSpec:
+    """`mixer` and a gated feed-forward, which read one LayerNorm."""
+    norms = LayerNorms(before_mixer=reading.layer_norm(fields, bias=False))
+    return LayerSpec(mixer=mixer, feed_forward=reading.mlp(fields), norms=norms, parallel=True)
 
 
 def _mixer(fields: Fields, window: int | None) -> AttentionSpec:

@@ -26,7 +26,7 @@ from octavo_engine.model.spec import (
 
 _UNREAD = ("embeddings.position_ids", "cls.", "lm_head.", "vocab_", "qa_outputs.", "discriminator_predictions.")
 """Numbers of positions, and heads that guess masked tokens or which tokens are guessed."""
-_OLD = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
+OLD_NORM_ENDINGS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,4 +106,4 @@ def _stored_names(kind: EncoderKind, architecture: str) -> StoredNames:
     if _classifies(architecture):  # old files of RoBERTa have a pooler that nothing reads
         heads = () if kind.head[0].startswith("pooler.") else ("pooler.",)
     renamed = tuple((prefix, "") for prefix in kind.prefixes)
-    return StoredNames(renamed=renamed, endings=_OLD, ignored=(*_UNREAD, *heads))
+    return StoredNames(renamed=renamed, endings=OLD_NORM_ENDINGS, ignored=(*_UNREAD, *heads))

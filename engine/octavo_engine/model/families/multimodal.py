@@ -16,6 +16,7 @@ WRAPPERS: Mapping[str, str] = {
     "AudioFlamingo3ForConditionalGeneration": "",
     "AyaVisionForConditionalGeneration": "",
     "Cohere2VisionForConditionalGeneration": "",
+    "CohereCompassForConditionalGeneration": "CohereCompassForCausalLM",
     "DeepseekVLForConditionalGeneration": "",
     "DeepseekVLHybridForConditionalGeneration": "",
     "Exaone4_5_ForConditionalGeneration": "",
@@ -82,6 +83,7 @@ _BY_MODEL_TYPE = {
     "qwen3": "Qwen3ForCausalLM",
 }
 PLAIN_HEADS = frozenset(WRAPPERS) - {
+    "CohereCompassForConditionalGeneration",
     "Gemma3nForConditionalGeneration",
     "Gemma4ForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration",
