@@ -557,11 +557,49 @@ def test_what_proxies_may_read_differently_is_400_and_ends_the_connection(server
     assert b"connection: close" in last.lower()
 
 
+def test_a_chunk_extension_without_end_is_400_also_for_a_client_that_writes_on(server: Served) -> None:
+    """Bytes that nobody had read reset the connection, and the client lost the answer."""
+    assert b"invalid_http" in raw(server, (_CHUNKED + "\r\n1;").encode() + b"e" * 5_000_000)
+
+
 def test_a_proper_chunked_body_with_trailers_is_read(server: Served) -> None:
     body = b'2\r\n{"\r\n0d\r\nprompt": "x"}\r\n' + b"1\r\n \r\n" * 1000 + b"400\r\n" + b" " * 1024 + b"\r\n"
     body += b"1\r\n \r\n" * 22 + b"0\r\nX-Checksum: 5 HTTP/3.0\r\n\r\n"
     head = (_CHUNKED + "Connection: close\r\n\r\n").encode()
     assert raw(server, head + body).startswith(b"HTTP/1.1 200 ")
+
+
+# Clients that send nothing more.
+
+
+def sent_and_half_closed(server: Served, *bodies: dict[str, Any]) -> socket.socket:
+    """A client that has sent requests and the end of what it sends."""
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    for body in map(json.dumps, bodies):
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    client.shutdown(socket.SHUT_WR)
+    return client
+
+
+def test_a_client_that_sends_nothing_more_gets_its_answers(server: Served) -> None:
+    server.play("Hello")
+    with sent_and_half_closed(server, HI, {**HI, "stream": True, "max_tokens": 3}) as client:
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+    assert answer.count(b"[DONE]") == 1
+    with sent_and_half_closed(server) as client:
+        assert client.recv(1) == b""
+
+
+def test_a_client_that_closed_its_connection_is_not_answered_for_ever(server: Served) -> None:
+    """It looks like one that only sends nothing more until something is sent to it."""
+    server.play("one two three", hold_after=0)
+    client = sent_and_half_closed(server, HI)
+    server.wait_until(lambda: server.engine.requests)
+    assert client.recv(12) == b"HTTP/1.1 100"
+    client.close()
+    server.wait_until(lambda: len(server.engine.aborted) == 1)
 
 
 # The log of requests.

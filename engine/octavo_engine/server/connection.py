@@ -24,6 +24,12 @@ _READ_AHEAD = 64 << 10
 """Bytes of requests that may wait here until the one before them is answered; further ones stay with the client."""
 _REST_SECONDS = 5.0
 """In which the rest of a body has to come whose request has been answered already."""
+_LINGER_BYTES, _LINGER_SECONDS = 32 << 20, 3.0
+"""So much is read and forgotten after a request that is not HTTP, and for no longer: a connection that is closed while
+bytes of its client are unread is reset, and the client may lose the answer."""
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_FIRST_CHECK, _LAST_CHECK = 0.05, 5.0
+"""Seconds between two looks whether a client that sends nothing more is still there; each is twice the last one."""
 
 
 class PipelineFlow(FlowControl):
@@ -53,6 +59,13 @@ class ClientConnection(H11Protocol):
         """Until when the client has to send."""
         self._stall: asyncio.TimerHandle | None = None
         """Until when the client has to read."""
+        self._check: asyncio.TimerHandle | None = None
+        """When the client that sends nothing more is looked for."""
+        self._half_closed = False
+        """Whether the client sends nothing more, but its answers are still to come."""
+        self._refused = False
+        """Whether the client sent what is not HTTP and was told so: whatever else comes is forgotten."""
+        self._forgotten = 0
         self.idle_since = 0.0
         """On the monotonic clock: when it was opened, or its last answer ended."""
 
@@ -76,9 +89,12 @@ class ClientConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client: further bytes of a head do not give it more time."""
+        if self._refused:
+            self._forget(data)
+            return
         waited = self.conn.their_state is h11.IDLE
         super().data_received(data)
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
         if self.conn.their_state is not h11.IDLE:
             if waited:
@@ -86,9 +102,38 @@ class ClientConnection(H11Protocol):
         elif not waited or self._timer is None:
             self._expect(HEAD_SECONDS)
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more. True keeps the connection: it has sent a whole request and may wait for it.
+
+        One that has closed its connection looks the same until something is sent to it, so that one that ends in the
+        middle of an answer has left.
+        """
+        if self._half_closed:
+            return True
+        whole = not (self._refused or self.idle or self.cycle.more_body or self.cycle.response_started)
+        if whole and not self.transport.is_closing() and self.scope["http_version"] == "1.1":
+            self._half_closed = True
+            self._look_for_client(_FIRST_CHECK)
+        return self._half_closed
+
+    def _look_for_client(self, pause: float) -> None:
+        """Send what clients have to ignore, again and again until the answer begins: it ends what has no reader."""
+        if self.transport.is_closing() or self.idle:
+            return
+        if not self.cycle.response_started:
+            self.transport.write(_CONTINUE)
+        self._check = self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_CHECK))
+
+    def _forget(self, data: bytes) -> None:
+        self._forgotten += len(data)
+        if self._forgotten > _LINGER_BYTES:
+            self.abort()
+
     def on_response_complete(self) -> None:
         """A request has been answered, perhaps before all of its body has come."""
         super().on_response_complete()
+        if self._half_closed and self.idle:
+            self.transport.close()
         if not self.transport.is_closing():
             self.flow.resume_reading()  # a request has perhaps been taken out of those that waited
         self.idle_since = time.monotonic()
@@ -129,8 +174,12 @@ class ClientConnection(H11Protocol):
         response = h11.Response(status_code=400, headers=headers, reason="Bad Request")
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-        self.pause_writing()
+        self._refused = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.write_eof()
+        self._expect(_LINGER_SECONDS)
 
     def abort(self) -> None:
         """End the connection now, whatever waits to be sent."""
@@ -145,6 +194,8 @@ class ClientConnection(H11Protocol):
 
     def _stop_timers(self) -> None:
         self._expect(None)
+        if self._check is not None:
+            self._check.cancel()
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
