@@ -6,6 +6,7 @@ The text is the first 512 tokens of this repository's LICENSE; the figure is a t
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.loader import load_model
+from octavo_engine.model.quantization.int4 import quantize
 from octavo_engine.model.source import DEMO_MODEL, ModelFiles, resolve_model
 from octavo_engine.text.tokenizer import load_tokenizer
 
@@ -27,6 +29,9 @@ CASES = (
     (torch.bfloat16, None),
     *((torch.float32, name) for name in ("fp8", "int8", "int4")),
 )
+GROUPS = (128,)
+"""Columns that share a scale and a minimum in most published checkpoints, which are calibrated."""
+CALIBRATION = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 
 @torch.inference_mode()
@@ -60,6 +65,57 @@ def load(files: ModelFiles, dtype: torch.dtype, quantization: str | None) -> Dec
     return load_model(files, quantized_online(read_spec(files), quantization), CPU, dtype, lambda *_: None)
 
 
+def hessians(decoder: Decoder, tokens: Tensor) -> dict[int, Tensor]:
+    """X^T X of the inputs of each linear layer over a text, by the address of its weight."""
+    found: dict[int, Tensor] = {}
+    compute, product = decoder.compute, decoder.compute.product
+
+    def recording(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        found[weight.data_ptr()] = found.get(weight.data_ptr(), 0) + x.T @ x
+        return product(x, weight, bias, addend)
+
+    object.__setattr__(compute, "product", recording)
+    for part in tokens.split(TOKENS):
+        mean_nll(decoder, part)
+    object.__setattr__(compute, "product", product)
+    return found
+
+
+def calibrated(weight: Tensor, hessian: Tensor, size: int) -> Tensor:
+    """A weight [rows, columns] in 4 bits by groups of columns, each rounded so that later ones make up for its error.
+
+    GPTQ (arXiv 2210.17323); a group's scale and minimum are those of `--quantization int4`.
+    """
+    left, result, columns = weight.clone(), torch.empty_like(weight), weight.shape[1]
+    damped = hessian + 0.01 * hessian.diagonal().mean() * torch.eye(columns)
+    inverse = torch.linalg.cholesky(torch.linalg.inv(damped.double()), upper=True).float()
+    for first in range(0, columns, size):
+        last = min(columns, first + size)
+        _, scale, minimum = quantize(left[:, first:last], size)
+        scale, minimum = scale.float()[:, 0], minimum.float()[:, 0]
+        errors = torch.zeros(len(weight), last - first)
+        for column in range(first, last):
+            numbers = left[:, column]
+            codes = ((numbers - minimum) / torch.where(scale == 0, 1.0, scale)).round().clamp(0, 15)
+            result[:, column] = codes * scale + minimum
+            errors[:, column - first] = (numbers - result[:, column]) / inverse[column, column]
+            left[:, column:last] -= errors[:, column - first, None] * inverse[column, column:last]
+        left[:, last:] -= errors @ inverse[first:last, last:]
+    return result
+
+
+@torch.inference_mode()
+def by_groups(decoder: Decoder, inputs: dict[int, Tensor] | None, size: int) -> None:
+    """Round the linear layers' weights to 4 bits by groups of so many columns; without `inputs` each number for itself.
+
+    With inputs that have nothing to do with one another, no column can make up for another's error.
+    """
+    for linear in decoder.linears():
+        independent = torch.eye(linear.weight.shape[1])
+        hessian = independent if inputs is None else inputs[linear.weight.data_ptr()]
+        linear.weight.copy_(calibrated(linear.weight, hessian, size))
+
+
 def main() -> None:
     """Print a line for each case."""
     files = resolve_model(DEMO_MODEL, None, lambda *_: None)
@@ -70,6 +126,13 @@ def main() -> None:
         exact = found if exact is None else exact
         name = quantization or str(dtype).removeprefix("torch.")
         print(f"{name:9} {found:.4f} {(found / exact - 1) * 100:+.2f} %", flush=True)
+    others = torch.tensor(load_tokenizer(files).encode(CALIBRATION.read_text())[: 4 * TOKENS])
+    for size in GROUPS:
+        for name in ("rounded", "calibrated"):
+            decoder = load(files, torch.float32, None)
+            by_groups(decoder, hessians(decoder, others) if name == "calibrated" else None, size)
+            change = mean_nll(decoder, tokens) / cast("float", exact) - 1
+            print(f"int4, groups of {size}, {name}: {change * 100:+.2f} %", flush=True)
 
 
 if __name__ == "__main__":

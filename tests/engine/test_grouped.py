@@ -22,6 +22,7 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.quantization import int4
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -106,6 +107,14 @@ def test_a_weight_quantized_while_loading_is_near(gguf, tmp_path):
         largest = wanted.abs().amax(1, keepdim=True)
         assert bool(((found - wanted).abs() <= 0.15 * largest).all())
         assert (found - wanted).norm() < 0.1 * wanted.norm()
+
+
+def test_a_last_group_of_fewer_columns_is_fitted_to_them_alone():
+    weight = torch.randn(6, 44, generator=torch.Generator().manual_seed(1))
+    _, scale, minimum = int4.quantize(weight)
+    _, scale_alone, minimum_alone = int4.quantize(weight[:, 32:], 12)
+    assert torch.equal(scale[:, 1:], scale_alone)
+    assert torch.equal(minimum[:, 1:], minimum_alone)
 
 
 def test_weights_take_five_bits_instead_of_sixteen(tmp_path):

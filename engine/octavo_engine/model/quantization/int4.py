@@ -37,26 +37,29 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
     yield replace(tensor, shape=shape, pieces=(Piece(weight, part, fill, projection.order),))
 
 
-def quantize(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def quantize(weight: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor, Tensor]:
     """Codes uint8, two to a byte, scales and minima bfloat16 [rows, groups] of a weight [rows, columns].
 
     From the range of each group on, codes for given scales and, by least squares, scales and minima for given codes are
     found in turn, which never makes the squared error larger.
     """
     rows, columns = weight.shape
-    groups = -(-columns // GROUP)
-    # The last group is filled with its last number, which changes no range.
-    wide = F.pad(weight.float()[:, None], (0, groups * GROUP - columns), mode="replicate").view(rows, groups, GROUP)
+    groups = -(-columns // group)
+    # The last group is filled with its last number, which changes no range; in sums what is filled does not count.
+    wide = F.pad(weight.float()[:, None], (0, groups * group - columns), mode="replicate").view(rows, groups, group)
+    own = (torch.arange(groups * group, device=weight.device) < columns).float().view(groups, group)
+    share = own / own.sum(-1, keepdim=True)
     minimum = wide.amin(-1, keepdim=True)
     scale = (wide.amax(-1, keepdim=True) - minimum) / _LARGEST
-    mean = wide.mean(-1, keepdim=True)
+    mean = (wide * share).sum(-1, keepdim=True)
     for _ in range(_ROUNDS):
         codes = _codes(wide, scale, minimum)
-        apart = codes - codes.mean(-1, keepdim=True)
+        middle = (codes * share).sum(-1, keepdim=True)
+        apart = (codes - middle) * own
         spread = apart.square().sum(-1, keepdim=True)
         fitted = (apart * (wide - mean)).sum(-1, keepdim=True) / spread.clamp(min=1.0)
         scale = torch.where(spread > 0, fitted, scale)
-        minimum = mean - scale * codes.mean(-1, keepdim=True)
+        minimum = mean - scale * middle
     scale, minimum = scale.bfloat16(), minimum.bfloat16()
     codes = _codes(wide, scale.float(), minimum.float()).to(torch.uint8).view(rows, -1)[:, :columns]
     return pack(codes, 4), scale.squeeze(-1), minimum.squeeze(-1)

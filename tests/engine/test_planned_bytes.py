@@ -1,0 +1,84 @@
+"""What `plan` says that weights take, against the tensors that are there once a checkpoint of each scheme is loaded."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import fp8_checkpoints
+import grouped_checkpoints
+import pytest
+import torch
+from checkpoints import reference_model, save
+from gguf.constants import GGMLQuantizationType as Kind
+from gguf_families import write_case
+from gguf_writer import write_gguf
+
+from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.model import footprint, gguf_blocks
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.shard import Shard
+from octavo_engine.model.source import ModelFiles
+
+LARGE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 32}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+BLOCKS = (Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0)
+TOLERANCE = 0.03
+CASES = [
+    *((f"grouped {name}", None) for name in grouped_checkpoints.FORMATS),
+    *((f"fp8 {name}", None) for name in fp8_checkpoints.FORMATS),
+    *(("plain", flag) for flag in (None, "fp8", "int8", "int4")),
+    *((f"gguf {kind.name}", "gguf") for kind in BLOCKS),
+    ("mixture", "gguf"),
+]
+
+
+@pytest.fixture(scope="module")
+def new_tensors() -> Iterator[None]:
+    """Let `gc` know of what is made from here on alone, so that looking through it takes no time."""
+    reference_model()  # which imports the most of what it would look through
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def files_of(name: str, directory: Path) -> ModelFiles:
+    scheme, _, form = name.partition(" ")
+    if scheme == "gguf":
+        path = write_gguf(reference_model(**LARGE, **HEADS), directory / "model.gguf", Kind[form])
+        return ModelFiles("test", gguf=path)
+    if scheme == "mixture":
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+        model = reference_model("Qwen3Moe", **LARGE, **HEADS, **experts)
+        return ModelFiles("test", gguf=write_case(model, directory / "model.gguf", "qwen3moe", Kind.Q8_0))
+    if scheme == "grouped":
+        grouped_checkpoints.save_grouped(directory, form, **LARGE, **HEADS)
+    elif scheme == "fp8":
+        fp8_checkpoints.save_fp8(directory, form)
+    else:
+        save(reference_model(**LARGE, **HEADS), directory)
+    return ModelFiles("test", directory=directory)
+
+
+def held_bytes() -> int:
+    """Of all tensors that are new and still there, by their memory."""
+    gc.collect()
+    tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor) and each.device.type == "cpu"]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize(("name", "flag"), CASES)
+@pytest.mark.usefixtures("new_tensors")
+def test_weights_take_what_is_planned(name: str, flag: str | None, tmp_path: Path) -> None:
+    files = files_of(name, tmp_path)
+    spec = gguf_blocks.quantized(files, read_spec(files), flag)
+    before = held_bytes()
+    blueprint = make_blueprint(spec, torch.float32, Shard())
+    planned = footprint.weight_bytes(blueprint) + footprint.compute_bytes(blueprint, torch.device("cpu"), 16)[0]
+    decoder = load_model(files, spec, torch.device("cpu"), torch.float32, lambda *_: None)
+    measured = held_bytes() - before
+    assert decoder.spec is spec
+    assert measured == pytest.approx(planned, rel=TOLERANCE), f"{measured / planned:.3f} of what is planned"
