@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from statistics import median
 
 import pytest
 from checkpoints import SIZES
 
+from octavo_engine import model
 from octavo_engine.cli import main
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.families import FAMILIES
-from octavo_engine.model.families.multimodal import WRAPPERS
+from octavo_engine.model.families.wrappers import WRAPPERS
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.supported_models import supported_models
 
@@ -67,3 +70,12 @@ def test_a_field_that_changes_answers_and_is_not_read_is_refused(tmp_path, archi
 def test_a_family_may_state_what_has_no_effect_on_it(tmp_path) -> None:
     stated = read(tmp_path, "Gemma3ForCausalLM", attn_logit_softcapping=50.0)
     assert stated == read(tmp_path, "Gemma3ForCausalLM")
+
+
+def test_the_files_of_families_are_short() -> None:
+    """No more than 120 lines, most no more than 70; but for what many families read alike and the registry."""
+    shared = {"__init__.py", "reading.py", "rope.py"}
+    files = [file for file in (Path(model.__file__).parent / "families").glob("*.py") if file.name not in shared]
+    lines = {file.name: len(file.read_text().splitlines()) for file in files}
+    assert {name: count for name, count in lines.items() if count > 120} == {}
+    assert median(lines.values()) <= 70

@@ -14,7 +14,8 @@ import torch
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.families import FAMILIES, Family, family_of
-from octavo_engine.model.families.multimodal import PLAIN_HEADS, STORED_NAMES, WRAPPERS, language_model
+from octavo_engine.model.families.multimodal import STORED_NAMES, language_model
+from octavo_engine.model.families.wrappers import PLAIN_HEADS, WRAPPERS
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, base_model_names

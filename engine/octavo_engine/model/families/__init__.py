@@ -45,9 +45,10 @@ from octavo_engine.model.families.gpt_neox import GPT_NEOX
 from octavo_engine.model.families.gpt_neox_japanese import GPT_NEOX_JAPANESE
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.gptj import CODEGEN, GPTJ
-from octavo_engine.model.families.granite import GRANITE, GRANITE_SWA
+from octavo_engine.model.families.granite import GRANITE
 from octavo_engine.model.families.granite_hybrid import GRANITE_HYBRID
 from octavo_engine.model.families.granite_moe import GRANITE_MOE, GRANITE_MOE_SHARED, GRANITE_MOE_SWA
+from octavo_engine.model.families.granite_swa import GRANITE_SWA
 from octavo_engine.model.families.gte import GTE_FAMILIES
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
@@ -94,8 +95,9 @@ from octavo_engine.model.families.phimoe import PHIMOE
 from octavo_engine.model.families.qwen2 import MIMO, QWEN2
 from octavo_engine.model.families.qwen2_moe import QWEN2_MOE
 from octavo_engine.model.families.qwen3 import QWEN3
-from octavo_engine.model.families.qwen3_moe import QWEN3_MOE, QWEN3_VL_MOE
+from octavo_engine.model.families.qwen3_moe import QWEN3_MOE
 from octavo_engine.model.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from octavo_engine.model.families.qwen3_vl_moe import QWEN3_VL_MOE
 from octavo_engine.model.families.recurrent_gemma import RECURRENT_GEMMA
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
 from octavo_engine.model.families.smollm3 import SMOLLM3

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from octavo_engine.model.families import kv_sharing, reading
 from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.gemma3n_feed_forward import feed_forwards
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import (
@@ -24,26 +25,23 @@ _NAMES = TensorNames(before_feed_forward="model.layers.{layer}.pre_feedforward_l
 
 
 def _read(fields: Fields) -> ModelSpec:
-    norm, activation = reading.rms_norm(fields), reading.activation(fields, "hidden_activation")
-    windows = reading.windows(fields, default=lambda layer: (layer + 1) % 5 != 0)
+    norm, windows = reading.rms_norm(fields), reading.windows(fields, default=lambda layer: (layer + 1) % 5 != 0)
     extra = PerLayerInputSpec(
         size=fields.integer("hidden_size_per_layer_input", 1, 1 << 16),
         vocab_size=fields.integer("vocab_size_per_layer_input", 1, 1 << 26),
-        activation=activation,
+        activation=reading.activation(fields, "hidden_activation"),
         norm=norm,
     )
     layers = tuple(
         LayerSpec(
             mixer=_mixer(fields, norm, window, source),
-            feed_forward=reading.mlp(fields, activation=activation, intermediate_size=size, sparsity=sparsity),
+            feed_forward=mlp,
             norms=LayerNorms(before_mixer=norm, after_mixer=norm, before_feed_forward=norm, after_feed_forward=norm),
             per_layer_input=extra,
             laurel=LaurelSpec(rank=fields.integer("laurel_rank", 1, 1 << 16), norm=norm),
             alternating_updates=_updates(fields, norm),
         )
-        for window, source, size, sparsity in zip(
-            windows, kv_sharing.sources(fields, windows), _sizes(fields), _sparsities(fields), strict=True
-        )
+        for window, source, mlp in zip(windows, kv_sharing.sources(fields, windows), feed_forwards(fields), strict=True)
     )
     head = HeadSpec(
         fields.boolean("tie_word_embeddings", True), softcap=reading.softcap(fields, "final_logit_softcapping")
@@ -75,27 +73,6 @@ def _updates(fields: Fields, norm: NormSpec) -> AlternatingUpdatesSpec:
     return AlternatingUpdatesSpec(
         count=count, active=active, norm=norm, scaled=fields.boolean("altup_correct_scale", True)
     )
-
-
-def _sizes(fields: Fields) -> list[int]:
-    """Of each layer's feed-forward: one for all, or a list."""
-    layers, sizes = reading.num_layers(fields), fields.integers("intermediate_size")
-    sizes = sizes * layers if len(sizes) == 1 else sizes
-    each = (Fields(fields.origin, {"intermediate_size": size}) for size in sizes)
-    if len(sizes) != layers:
-        raise fields.wrong("intermediate_size", sizes, f"does not name {layers} layers")
-    return [reading.intermediate_size(size) for size in each]
-
-
-def _sparsities(fields: Fields) -> list[float]:
-    """Of each layer's gates; if nothing is stated, the first ten of a deep model are sparse."""
-    layers, given = reading.num_layers(fields), fields.values.get("activation_sparsity_pattern")
-    if given is None:
-        return [0.95 if layer < 10 < layers else 0.0 for layer in range(layers)]
-    if not isinstance(given, list) or len(given) != layers:
-        raise fields.wrong("activation_sparsity_pattern", given, f"does not name {layers} layers")
-    each = (Fields(fields.origin, {"activation_sparsity_pattern": share}) for share in given)
-    return [share.number("activation_sparsity_pattern", 0, 0.999) for share in each]
 
 
 GEMMA3N = Family(

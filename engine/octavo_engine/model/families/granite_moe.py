@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo_engine.model.families import granite, mixtures, reading
+from octavo_engine.model.families import granite, granite_swa, mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
@@ -44,7 +44,7 @@ def _read(fields: Fields, architecture: str) -> ModelSpec:
 
 
 def _read_swa(fields: Fields) -> ModelSpec:
-    mixers = granite.mixers_with_windows(fields)
+    mixers = granite_swa.mixers_with_windows(fields)
     return granite.model(fields, GRANITE_MOE_SWA.architecture, mixers, experts(fields), names=_NAMES_SWA)
 
 

@@ -6,36 +6,11 @@ from dataclasses import replace
 
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.nemotron_h_names import NAMES, STORED_NAMES
 from octavo_engine.model.families.state_space import STATE_SPACE_ALIASES, STATE_SPACE_DEFAULTS, mamba2
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import LayerNorms, LayerSpec, Mamba2Spec, MLPSpec, ModelSpec, MoESpec, SharedExpertSpec
 
-_NORM, _MIXER = "model.layers.{layer}.norm", "model.layers.{layer}.mixer"
-_NAMES = TensorNames(
-    embedding="model.embeddings",
-    before_mixer=_NORM,
-    before_feed_forward=_NORM,
-    norm="model.norm_f",
-    query=f"{_MIXER}.q_proj",
-    key=f"{_MIXER}.k_proj",
-    value=f"{_MIXER}.v_proj",
-    output=f"{_MIXER}.o_proj",
-    attention=_MIXER,
-    mamba=_MIXER,
-    up=f"{_MIXER}.up_proj",
-    down=f"{_MIXER}.down_proj",
-    router=f"{_MIXER}.gate",
-    correction_bias=f"{_MIXER}.gate.e_score_correction_bias",
-    expert_gate=f"{_MIXER}.experts.{{expert}}.gate_proj",
-    expert_up=f"{_MIXER}.experts.{{expert}}.up_proj",
-    expert_down=f"{_MIXER}.experts.{{expert}}.down_proj",
-    shared_up=f"{_MIXER}.shared_experts.up_proj",
-    shared_down=f"{_MIXER}.shared_experts.down_proj",
-    latent_in=f"{_MIXER}.fc1_latent_proj",
-    latent_out=f"{_MIXER}.fc2_latent_proj",
-)
-_STORED_NAMES = StoredNames(renamed=(("backbone.", "model."),), ignored=("mtp.",))
 _KINDS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
 
 
@@ -89,7 +64,7 @@ def _read(fields: Fields) -> ModelSpec:
     fields = replace(fields, values={**fields.values, "num_hidden_layers": len(kinds), "hidden_act": "silu"})
     different = {kind: _layer(kind, fields) for kind in dict.fromkeys(kinds)}
     layers, norm = tuple(different[kind] for kind in kinds), reading.rms_norm(fields)
-    return reading.model(fields, NEMOTRON_H.architecture, layers, norm=norm, names=_NAMES, stored_names=_STORED_NAMES)
+    return reading.model(fields, NEMOTRON_H.architecture, layers, norm=norm, names=NAMES, stored_names=STORED_NAMES)
 
 
 NEMOTRON_H = Family(

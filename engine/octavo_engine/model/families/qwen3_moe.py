@@ -8,16 +8,9 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import LLAMA_NAMES, TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec, MoESpec, QKNormSpec, RouterSpec
 
-_EXPERTS = "model.layers.{layer}.mlp.experts"
-_BUNDLED = TensorNames(
-    expert_gate=f"{_EXPERTS}.gate_up_proj",
-    expert_up=f"{_EXPERTS}.gate_up_proj",
-    expert_down=f"{_EXPERTS}.down_proj",
-    expert_layout="rows",
-)
 
-
-def _read(fields: Fields, architecture: str, names: TensorNames, *, renormalize: bool) -> ModelSpec:
+def read_qwen3_moe(fields: Fields, architecture: str, names: TensorNames, *, renormalize: bool) -> ModelSpec:
+    """A model whose checkpoints have these names; `renormalize`: whether the chosen experts' shares add up to 1."""
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
     window = reading.window(fields) if fields.boolean("use_sliding_window", False) else None
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm), window=window)
@@ -49,7 +42,7 @@ def _experts(fields: Fields, *, renormalize: bool) -> MoESpec:
 QWEN3_MOE: Family = Family(
     architecture="Qwen3MoeForCausalLM",
     model_type="qwen3_moe",
-    read=lambda fields: _read(
+    read=lambda fields: read_qwen3_moe(
         fields, QWEN3_MOE.architecture, LLAMA_NAMES, renormalize=fields.boolean("norm_topk_prob", False)
     ),
     defaults={
@@ -67,23 +60,3 @@ QWEN3_MOE: Family = Family(
         "tie_word_embeddings": False,
     },
 )
-QWEN3_VL_MOE: Family = Family(
-    architecture="Qwen3VLMoeTextForCausalLM",
-    model_type="qwen3_vl_moe_text",
-    read=lambda fields: _read(fields, QWEN3_VL_MOE.architecture, _BUNDLED, renormalize=True),
-    defaults={
-        "num_key_value_heads": 16,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 500000.0,
-        "max_position_embeddings": 128000,
-        "intermediate_size": 5632,
-        "num_experts": 60,
-        "num_experts_per_tok": 4,
-        "moe_intermediate_size": 1408,
-        "decoder_sparse_step": 1,
-        "tie_word_embeddings": False,
-    },
-    without_effect=frozenset({"norm_topk_prob"}),
-)
-"""The language model of Qwen3-VL's mixtures. A layer's experts are one tensor, of rows, which transformers 5 writes."""

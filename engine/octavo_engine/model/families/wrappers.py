@@ -1,0 +1,86 @@
+"""Which models see images or hear besides, and the language model within each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+WRAPPERS: Mapping[str, str] = {
+    "AriaForConditionalGeneration": "AriaTextForCausalLM",
+    "AudioFlamingo3ForConditionalGeneration": "",
+    "AyaVisionForConditionalGeneration": "",
+    "Cohere2VisionForConditionalGeneration": "",
+    "CohereCompassForConditionalGeneration": "CohereCompassForCausalLM",
+    "DeepseekVLForConditionalGeneration": "",
+    "DeepseekVLHybridForConditionalGeneration": "",
+    "Exaone4_5_ForConditionalGeneration": "",
+    "FastVlmForConditionalGeneration": "",
+    "FuyuForCausalLM": "PersimmonForCausalLM",
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Gemma3nForConditionalGeneration": "Gemma3nForCausalLM",
+    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
+    "Gemma4UnifiedForConditionalGeneration": "Gemma4UnifiedForCausalLM",
+    "Glm46VForConditionalGeneration": "Glm4ForCausalLM",
+    "Glm4vForConditionalGeneration": "Glm4ForCausalLM",
+    "Glm4vMoeForConditionalGeneration": "Glm4MoeForCausalLM",
+    "GlmAsrForConditionalGeneration": "",
+    "GlmOcrForConditionalGeneration": "GlmOcrTextForCausalLM",
+    "GotOcr2ForConditionalGeneration": "",
+    "GraniteSpeechForConditionalGeneration": "GraniteForCausalLM",
+    "GraniteSpeechPlusForConditionalGeneration": "GraniteForCausalLM",
+    "HunYuanVLForConditionalGeneration": "HunYuanDenseV1ForCausalLM",
+    "Idefics2ForConditionalGeneration": "",
+    "Idefics3ForConditionalGeneration": "",
+    "InternVLForConditionalGeneration": "",
+    "JanusForConditionalGeneration": "",
+    "Kimi_K25ForConditionalGeneration": "DeepseekV3ForCausalLM",
+    "Lfm2VlForConditionalGeneration": "",
+    "Lfm3VlForConditionalGeneration": "Lfm3ForCausalLM",
+    "LightOnOcrForConditionalGeneration": "",
+    "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
+    "LlavaForConditionalGeneration": "",
+    "LlavaNextForConditionalGeneration": "",
+    "LlavaNextVideoForConditionalGeneration": "",
+    "LlavaOnevisionForConditionalGeneration": "",
+    "MiniCPMV4_6ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Mistral3ForConditionalGeneration": "",
+    "MusicFlamingoForConditionalGeneration": "",
+    "Ovis2ForConditionalGeneration": "",
+    "PaddleOCRVLForConditionalGeneration": "LlamaForCausalLM",
+    "QianfanOCRForConditionalGeneration": "",
+    "Qwen2AudioForConditionalGeneration": "",
+    "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen2_5OmniThinkerForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen3ASRForConditionalGeneration": "",
+    "Qwen3OmniMoeThinkerForConditionalGeneration": "Qwen3MoeForCausalLM",
+    "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
+    "Qwen3VLMoeForConditionalGeneration": "Qwen3VLMoeTextForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
+    "SmolVLMForConditionalGeneration": "",
+    "VideoLlama3ForConditionalGeneration": "",
+    "VideoLlavaForConditionalGeneration": "",
+    "VipLlavaForConditionalGeneration": "",
+    "VoxtralForConditionalGeneration": "",
+}
+"""The architecture of the language model within each; empty: as `text_config` says, by its `model_type`."""
+BY_MODEL_TYPE = {
+    "cohere2": "Cohere2ForCausalLM",
+    "exaone4": "Exaone4ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mistral4": "Mistral4ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+PLAIN_HEADS = frozenset(WRAPPERS) - {
+    "CohereCompassForConditionalGeneration",
+    "Gemma3nForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+}
+"""Architectures that compute logits without the scales and softcaps of their language model."""
+NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
+"""Architectures whose head has its own weight, even where `tie_word_embeddings` is true."""
