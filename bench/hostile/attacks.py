@@ -130,6 +130,11 @@ def ranked(number: int) -> dict[str, Any]:
     return {"query": f"{number}", "documents": [f"{number} {each} {WORDS}" for each in range(2048)]}
 
 
+def scored(number: int) -> dict[str, Any]:
+    """Log probabilities of a prompt of another length each time: its last chunk may be of one token."""
+    return {"prompt": [number % 40_000, *[100] * (1 + number % 130)], "prompt_logprobs": 20, "max_tokens": 1}
+
+
 def rules(number: int) -> str:
     """A grammar that is another one each time."""
     named = "\n".join(f'r{each}: "{number}{each}" r{each + 1} | "a" r{each + 1}' for each in range(1500))
@@ -183,6 +188,7 @@ ATTACKS: dict[str, Attack] = {
     "enum of 20,000 (H)": posts(CHAT, lambda n: chat(guided_choice=[f"{n} {each}" for each in range(20_000)]), 4),
     "prompts × n × logprobs": posts(TEXT, lambda _: {"prompt": ["x"] * 6, "n": 8, "logprobs": 20, "max_tokens": 150}),
     "prompt log probabilities of long prompts": posts(TEXT, lambda n: {"prompt": f"{n} " + WORDS * 60, **_SCORED}),
+    "prompts of every length, scored": posts(TEXT, scored, 12),
     "long prompts without a common prefix": posts(TEXT, lambda n: {"prompt": f"{n} " + WORDS * 140, "max_tokens": 1}),
     "token ids out of range (K)": posts(TEXT, lambda n: {"prompt": [49_152 + n, -1, 10**12], "max_tokens": 4}),
     "addresses in fields (D)": posts(CHAT, lambda _: chat(image("http://127.0.0.1:1/"))),
@@ -211,6 +217,8 @@ ATTACKS: dict[str, Attack] = {
     "1,000 requests in a pipeline": connections.pipelined,
     "chunks of one byte": connections.tiny_chunks,
     "chunks with extensions of 50 KB": connections.chunk_extensions,
+    "a chunk extension of 5 MB without end": connections.endless_extensions,
+    "clients that send nothing more": connections.half_closed,
     "targets of 60 KB": connections.long_targets,
     "Expect: 100-continue, 100 at once": connections.expectations,
     "connections opened and closed": connections.churn,

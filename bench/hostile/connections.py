@@ -7,7 +7,7 @@ import contextlib
 import json
 
 from bench.hostile.kinds import users
-from bench.hostile.wire import Target
+from bench.hostile.wire import SECONDS, Target
 
 
 async def pipelined(target: Target) -> None:
@@ -32,6 +32,37 @@ async def tiny_chunks(target: Target) -> None:
             await target.raw(data)
 
     await users(4, user)
+
+
+async def half_closed(target: Target) -> None:
+    """Requests after which the client sends nothing more; some wait for the answer, the others have left."""
+    body = json.dumps({"prompt": "Once upon a time", "max_tokens": 20, "ignore_eos": True}).encode()
+    data = target.head("/v1/completions", len(body)) + body
+
+    async def user(number: int) -> None:
+        while target.open:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with target.connection() as (reader, writer), asyncio.timeout(SECONDS):
+                    writer.write(data)
+                    writer.write_eof()
+                    said = await reader.readuntil(b"\r\n\r\n") if number % 2 else b"HTTP/1.1 left"
+                    while said.startswith(b"HTTP/1.1 100"):
+                        said = await reader.readuntil(b"\r\n\r\n")
+                    target.outcomes[said[9:13].decode().strip()] += 1
+            await asyncio.sleep(0.1)
+
+    await users(16, user)
+
+
+async def endless_extensions(target: Target) -> None:
+    """One chunk whose extension has 5 MB and no end: its 400 has to reach a client that writes on."""
+    head = target.head("/tokenize", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+
+    async def user(_: int) -> None:
+        while target.open:
+            await target.raw(head + b"1;" + b"x" * 5_000_000)
+
+    await users(8, user)
 
 
 async def chunk_extensions(target: Target) -> None:
