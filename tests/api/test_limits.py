@@ -340,6 +340,29 @@ def test_a_full_server_answers_503(start: Callable[..., Served]) -> None:
     assert 'vllm:admission_rejections_total{engine="0",model_name="smollm2",reason="max_num_queued_reqs"} 1.0' in text
 
 
+def test_after_a_burst_nothing_is_left_and_the_next_request_is_answered(start: Callable[..., Served]) -> None:
+    """Every request of 200 at once ends in a whole answer or in a refusal that says when to come again."""
+    server = start(max_queued_requests=20)
+    server.do(lambda: server.engine.report(running=4, waiting=0))
+    server.do(lambda: setattr(server.serving.admission, "begun", 4))
+    server.play("Hello", hold_after=0)
+    with ThreadPoolExecutor(40) as pool:
+        burst = [pool.submit(post, server) for _ in range(200)]
+        server.wait_until(lambda: sum(each.done() for each in burst) >= 160)
+        server.wait_until(lambda: len(server.engine.requests) == 20)
+        server.do(server.engine.release.set)
+        answers = [each.result() for each in burst]
+    refused = [answer for answer in answers if answer.status_code == 503]
+    whole = [answer for answer in answers if answer.status_code == 200]
+    assert len(refused) + len(whole) == 200
+    assert len(whole) >= 20
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert all(answer.json()["choices"][0]["text"] == "Hello" for answer in whole)
+    assert not server.engine.aborted
+    assert 'octavo_requests_waiting{model_name="smollm2"} 0.0' in server.http.get("/metrics").text
+    assert post(server).status_code == 200
+
+
 def test_an_idle_server_takes_a_request_larger_than_its_queue(start: Callable[..., Served]) -> None:
     server = start(max_queued_requests=1)
     server.play("Hello")
