@@ -279,6 +279,21 @@ def test_a_key_beyond_its_share_of_seats_yields_and_they_are_not_taken_back() ->
     finish(scheduler, device, ours + theirs)
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_newcomer_gets_a_seat_however_many_others_wait_for_one(policy: str) -> None:
+    """Also before the key that has all seats has used so much that it counts as heavy."""
+    scheduler, device = make_engine(blocks=128, seqs=4, policy=policy)
+    ours = [add(scheduler, f"a{n}", 10, max_tokens=60, tenant="a", arrival=n) for n in range(20)]
+    step(scheduler, device)
+    assert held(scheduler) == {"a": 4}
+    other = add(scheduler, "b", 10, max_tokens=60, tenant="b", arrival=21)
+    for _ in range(2):
+        step(scheduler, device)
+    assert other.status is Status.RUNNING
+    assert not scheduler.planner.policy.accounts.heavy("a")
+    finish(scheduler, device, [*ours, other])
+
+
 def test_a_key_beyond_its_share_of_memory_yields_too() -> None:
     scheduler, device = make_engine(blocks=8, seqs=8, tokens=128, watermark=0.0)
     ours = [add(scheduler, f"a{n}", 30, max_tokens=10, tenant="a", arrival=n) for n in range(4)]

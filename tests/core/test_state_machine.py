@@ -385,7 +385,7 @@ def test_any_history_in_any_world_keeps_the_books_and_every_answer() -> None:
 @pytest.mark.timeout(900)
 def test_so_does_any_history_with_drafts() -> None:
     FIGURES.clear()
-    run_state_machine_as_test(SpeculatingHistories, settings=settings(IN_CI, max_examples=100))
+    run_state_machine_as_test(SpeculatingHistories, settings=settings(IN_CI, max_examples=140))
     check_figures({name: least // 10 for name, least in LEAST.items()} | {"drafts": 5_000, "accepted drafts": 1_000})
 
 

@@ -145,9 +145,10 @@ class AdmissionRound:
             state.skipped += 1
             self._closed = self._closed or state.skipped >= self._max_skips
 
-    def blocked(self, state: RequestState) -> None:
-        """There is no room for it now. Others may skip it for some time; one of a heavy tenant makes no other wait."""
-        if self._policy.accounts.heavy(state.tenant):
+    def blocked(self, state: RequestState, *, seated: bool) -> None:
+        """There is no room for it now. Others may skip it for some time; one of a heavy tenant makes no other wait, nor
+        does one without a seat: none of its tenant's others in its lane has one."""
+        if self._policy.accounts.heavy(state.tenant) or (not seated and len(self._order) == 1):
             self._over_share.add(state.tenant)
         elif state.skipped >= self._max_skips:
             self._closed = True

@@ -148,7 +148,8 @@ class Planner:
                 self._start(state, builder, now)
                 admissions.admitted()
             else:
-                admissions.blocked(state)
+                seated = self.policy.has_seat(state, len(self.running), self.limits.running_limit)
+                admissions.blocked(state, seated=seated)
 
     def _make_room(self, state: RequestState, builder: StepBuilder) -> bool:
         """Match a waiting request if there are a seat and blocks for it, if need be taken from those that yield."""
