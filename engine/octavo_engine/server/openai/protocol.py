@@ -224,6 +224,7 @@ class ChatCompletionBody(GenerationBody, TemplateOptions):
     audio: NotYet = None
     modalities: TextModality = None
     web_search_options: NotYet = None
+    moderation: NotYet = None
     echo: OnlyFalse = None
     suffix: OnlyEmpty = None
 
