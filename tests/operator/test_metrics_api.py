@@ -476,16 +476,31 @@ async def test_an_api_service_that_was_deleted_is_made_by_a_replica_that_starts_
     registry.spec = None
     assert "creates it again after 300 s" in await before.look()
     fresh = Registration(registry, "octavo-system", "metrics", pem(2), True, lambda: now[0])
+    assert "has created APIService" in await fresh.look()
     assert await fresh.look() == "answers external.metrics.k8s.io/v1beta1"
     assert registry.spec is not None
     assert registry.spec["service"] == {"namespace": "octavo-system", "name": "metrics", "port": 443}
     await before.look()
     registry.spec, now[0] = None, 300.0
-    assert await before.look() == "answers external.metrics.k8s.io/v1beta1"
+    assert "has created APIService" in await before.look()
     registry.spec = None
     asked_for_none = Registration(registry, "octavo-system", "metrics", pem(3))
     assert "there is no APIService" in await asked_for_none.look()
     assert registry.spec is None
+
+
+async def test_of_two_replicas_that_create_the_api_service_at_once_both_are_trusted_before_they_are_ready() -> None:
+    registry = Registry(None)
+    one, two = (Registration(registry, "octavo-system", "metrics", pem(number), True) for number in (1, 2))
+    await one.look()
+    registry.spec = None  # as the second saw it
+    await two.look()
+    assert "has created" in one.not_trusted()
+    await one.look()
+    await two.look()
+    assert registry.spec is not None
+    assert base64.b64decode(registry.spec["caBundle"]) == pem(2) + pem(1)
+    assert one.not_trusted() == two.not_trusted() == ""
 
 
 async def test_an_api_service_of_somebody_else_is_left_alone() -> None:

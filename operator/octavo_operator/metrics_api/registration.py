@@ -66,12 +66,16 @@ class Registration:
         self._clock = clock
         self._looked_at = self._succeeded_at = clock()
         self._registered = False
+        self._created = False
+        """Whether the last look created the APIService."""
 
     async def look(self) -> str:
         """Writes if something is to be written; returns how it stands, in a sentence, and logs it when that changes."""
         try:
             state = await self._look()
-            self._succeeded_at, self._registered = self._clock(), True
+            self._succeeded_at = self._clock()
+            # Another replica may have created it too, at the same time: the next look tells whose authority it has.
+            self._registered = self._registered or not self._created
         except ApiError as error:
             state = f"cannot register for {METRICS_API}: {error.message}"
         if state != self._told:
@@ -99,6 +103,7 @@ class Registration:
 
     async def _look(self) -> str:
         live = await self._cluster.get(API_SERVICE, "", METRICS_API_SERVICE)
+        self._created = False
         if live is None:
             return await self._create()
         service = live["spec"].get("service") or {}
@@ -136,7 +141,8 @@ class Registration:
         metadata = {"name": METRICS_API_SERVICE, "labels": {NAME_LABEL: METRICS_API_NAME}}
         manifest = {"apiVersion": API_SERVICE.api_version, "kind": API_SERVICE.name, "metadata": metadata, "spec": spec}
         await self._cluster.apply_cluster_wide(API_SERVICE, manifest)
-        return f"answers {METRICS_API}"
+        self._created = True
+        return f"has created APIService {METRICS_API_SERVICE}, and looks whether it trusts this replica"
 
 
 def _certificates(bundle: str) -> list[bytes]:
