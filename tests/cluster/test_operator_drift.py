@@ -36,12 +36,15 @@ def made(client: Client, **fields: Any) -> None:
 
 CHANGES = [
     ("service", {"spec": {"selector": {"octavo.dev/llmservice": "other"}}}),
+    ("service", {"spec": {"publishNotReadyAddresses": True}}),
     ("service", {"metadata": {"labels": {"app.kubernetes.io/component": "other"}}}),
     ("deployment", {"spec": {"template": {"spec": {"automountServiceAccountToken": True}}}}),
     ("deployment", {"metadata": {"ownerReferences": None}}),
     ("deployment", {"metadata": {"labels": {"octavo.dev/llmservice": "other"}}}),
     ("deployment", {"spec": {"paused": True}}),
+    ("deployment", {"spec": {"template": {"spec": {"schedulerName": "nobody", "hostNetwork": True}}}}),
     ("poddisruptionbudget", {"spec": {"maxUnavailable": 5}}),
+    ("poddisruptionbudget", {"spec": {"maxUnavailable": None, "minAvailable": 1}}),
     ("poddisruptionbudget", {"metadata": {"labels": {"octavo.dev/llmservice": None}}}),
     ("hpa", {"spec": {"maxReplicas": 99}}),
     ("hpa", {"metadata": {"labels": {"app.kubernetes.io/name": None}}}),

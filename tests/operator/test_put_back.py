@@ -47,6 +47,12 @@ async def test_a_list_is_replaced_and_then_owned_by_apply_alone() -> None:
     ]
 
 
+async def test_fields_that_others_have_added_are_removed_by_the_same_patch() -> None:
+    cluster = Recorded(conflicts=0)
+    await cluster.put_back({**SERVICE, "spec": {"a": {"ours": 1}}}, [("spec", "a", "theirs"), ("spec", "b", "c")])
+    assert cluster.sent[0][1] == {"spec": {"a": {"ours": 1, "theirs": None}, "b": {"c": None}}}
+
+
 async def test_a_try_writes_nothing() -> None:
     cluster = Recorded(conflicts=0)
     cluster.may_write_for = lambda: 0.0

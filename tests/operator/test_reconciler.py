@@ -6,6 +6,7 @@ The rest is tested against a real one, in tests/cluster/test_llmservice_reconcil
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from octavo_operator.api.names import SERVICE_LABEL, pod_labels
 from octavo_operator.api.resource import parse
 from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile import status_writer
+from octavo_operator.reconcile.added_fields import Path
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.children import Children
 from octavo_operator.reconcile.field_conflicts import FieldConflicts, others
@@ -119,14 +121,18 @@ class Server:
         if manifest["kind"] == "Service":
             live["spec"]["ports"] = beside((before.get("spec") or {}).get("ports", []), manifest["spec"]["ports"])
             live["spec"]["selector"] = dict(manifest["spec"]["selector"])  # the API server's schema: atomic
+        if {"minAvailable", "maxUnavailable"} <= live["spec"].keys():
+            raise ApiError(422, "Invalid", "minAvailable and maxUnavailable cannot be both set")
         if dry_run:
             return live
         if live != before:
             self._store(manifest["kind"], live)
         return copy.deepcopy(self.live[manifest["kind"]])
 
-    async def put_back(self, manifest: dict[str, Any], dry_run: bool = False) -> dict[str, Any]:
-        live = merged(self.live[manifest["kind"]], manifest)
+    async def put_back(
+        self, manifest: dict[str, Any], added: Sequence[Path] = (), dry_run: bool = False
+    ) -> dict[str, Any]:
+        live = merged(merged(self.live[manifest["kind"]], manifest), removal(added))
         if not dry_run:
             self.writes.append(f"put back {manifest['kind']}")
             self._store(manifest["kind"], live)
@@ -172,6 +178,17 @@ def beside(theirs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[dic
     if len({port["name"] for port in found}) < len(found):
         raise ApiError(422, "Invalid", 'spec.ports[1].name: Duplicate value: "http"')
     return found
+
+
+def removal(paths: Sequence[Path]) -> dict[str, Any]:
+    """A patch that removes what is at these places."""
+    patch: dict[str, Any] = {}
+    for *way, last in paths:
+        here = patch
+        for step in way:
+            here = here.setdefault(step, {})
+        here[last] = GONE
+    return patch
 
 
 def reconciler(server: Server, image: str = "engine:1") -> Reconciler:
@@ -745,6 +762,58 @@ async def test_what_another_manager_adds_to_the_selector_of_the_service_is_remov
     assert server.writes == ["Service"]
 
 
+ADDED = [
+    ("Service", {"publishNotReadyAddresses": True}),
+    ("PodDisruptionBudget", {"minAvailable": 1, "maxUnavailable": GONE}),  # the API server takes only one of these
+    ("PodDisruptionBudget", {"minAvailable": 1}),
+    ("Deployment", {"template": {"spec": {"nodeSelector": {"no-such": "node"}}}}),
+]
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """FieldsV1 of all that is in `value` and stays."""
+    return {f"f:{name}": fields_of(inner) for name, inner in value.items()} if isinstance(value, dict) else {}
+
+
+@pytest.mark.parametrize(("kind", "change"), ADDED)
+@pytest.mark.parametrize("remembers", [True, False])
+async def test_fields_that_others_add_where_all_is_ours_are_removed(
+    kind: str, change: dict[str, Any], remembers: bool, clock: Clock
+) -> None:
+    server = Server()
+    operator = await settled(server)
+    before = copy.deepcopy(server.live[kind]["spec"])
+
+    def changed() -> None:
+        server.change(kind, {"spec": change}, "argocd")
+        kept = {name: value for name, value in change.items() if value is not GONE}
+        server.live[kind]["metadata"]["managedFields"][0]["fieldsV1"] = {"f:spec": fields_of(kept)}
+        server.indexes[CHILD[kind].plural][KEY] = [trimmed(CHILD[kind], server.live[kind])]
+
+    changed()
+    if not remembers:
+        operator = reconciler(server)
+    assert await operator.reconcile(KEY) is None
+    assert server.live[kind]["spec"] == before
+    server.writes.clear()
+    await operator.reconcile(KEY)
+    assert server.writes == []
+    changed()
+    await operator.reconcile(KEY)
+    changed()
+    await operator.reconcile(KEY)
+    assert server.live[kind]["spec"] != before
+    assert "by argocd" in server.condition("Degraded")["message"]
+
+
+async def test_what_others_add_to_a_service_that_harms_nobody_stays(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    server.change("Service", {"spec": {"sessionAffinity": "ClientIP"}})
+    await operator.reconcile(KEY)
+    assert server.live["Service"]["spec"]["sessionAffinity"] == "ClientIP"
+
+
 async def test_a_fight_with_somebodys_autoscaler_says_what_scales(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
@@ -902,7 +971,7 @@ async def test_a_refusal_of_what_the_spec_asks_for_stays_one() -> None:
     server = Server()
     operator = await settled(server)
 
-    async def put_back(manifest: dict[str, Any], dry_run: bool = False) -> dict[str, Any]:
+    async def put_back(manifest: dict[str, Any], added: Sequence[Path] = (), dry_run: bool = False) -> dict[str, Any]:
         raise ApiError(422, "Invalid", "a merge is refused too")
 
     server.put_back = put_back  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SCALE_MANAGER, SERVICE_LABEL
+from octavo_operator.reconcile.added_fields import Path, nulls
 from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LEASE, LLMSERVICE, OPTIONAL, Kind
 from octavo_operator.reconcile.limiter import Limiter, retry_after_of
 from octavo_operator.reconcile.queue import ExpectedError
@@ -209,8 +210,8 @@ class Cluster:
                 raise ApiError(404, error.reason, f"this cluster has no {kind.name}: {_NO_SUCH_KIND}") from None
             raise
 
-    async def put_back(self, manifest: Object, dry_run: bool = False) -> Object:
-        """Sets `manifest` where another manager's items stand in its lists; returns the live object.
+    async def put_back(self, manifest: Object, added: Sequence[Path] = (), dry_run: bool = False) -> Object:
+        """Sets `manifest` where others' items stand in its lists, without the `added` fields; returns the live object.
 
         Server-side apply merges lists item by item, and leaves what others have put there beside ours; a merge patch
         replaces each list as a whole. What it makes us own is then owned by server-side apply alone, so that a field
@@ -218,7 +219,8 @@ class Cluster:
         """
         metadata, kind = manifest["metadata"], BY_NAME[manifest["kind"]]
         path = kind.path(metadata["namespace"], metadata["name"])
-        query, patch = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")], {"spec": manifest["spec"]}
+        query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
+        patch = {"spec": _joined(manifest["spec"], nulls(added).get("spec", {}))}
         if dry_run:
             return await self._request("PATCH", path, patch, [*query, ("dryRun", "All")], _MERGE)
         await self._write("patch", kind.name, "PATCH", path, patch, query, _MERGE)
@@ -366,6 +368,12 @@ def _parsed(data: bytes) -> Object:
         said = data[:200].decode(errors="replace")
         raise ApiError(0, "NoAnswer", f"something else than the API server answers: {said}")
     return found
+
+
+def _joined(fields: Mapping[str, Any], more: Mapping[str, Any]) -> Object:
+    """`fields` with what only `more` has, also inside of its mappings."""
+    inner = {name: _joined(fields[name], more[name]) for name in fields.keys() & more.keys()}
+    return {**more, **fields, **inner}
 
 
 def _applied_only(live: Object) -> list[Any]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from octavo_operator.api.resource import LLMService
+from octavo_operator.reconcile.added_fields import Path, added_fields
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.field_conflicts import (
     Conflict,
     FieldConflicts,
-    Path,
     drifted_paths,
     others,
 )
@@ -78,8 +78,8 @@ class Writer(Applier, Protocol):
     ) -> Object:
         """Merges `patch` into an object that exists; the live object."""
 
-    async def put_back(self, manifest: Object, dry_run: bool = False) -> Object:
-        """Sets `manifest` where another manager's items stand in its lists; returns the live object."""
+    async def put_back(self, manifest: Object, added: Sequence[Path] = (), dry_run: bool = False) -> Object:
+        """Sets `manifest` where others' items stand in its lists, without the `added` fields; the live object."""
 
 
 @dataclass
@@ -203,6 +203,7 @@ class Children:
             and not is_going(seen)
             and belongs_to(seen, service.name, service.metadata.uid or "")
             and not crowded_list(manifest, seen)
+            and not seen.get("shared")
             and not is_stopped(manifest, seen)
             and not is_held(manifest, seen)
         )
@@ -239,7 +240,8 @@ class Children:
         """The fields of ours that an apply would change in the live object, each with the manager who changed it."""
         if live is None:
             return {(): "another client, which deletes it"}
-        paths = drifted_paths(live, await self._tried(manifest), manifest)
+        added = added_fields(manifest, live)
+        paths = drifted_paths(live, await self._tried(manifest, added), manifest, added)
         if (crowded := crowded_list(manifest, live)) and crowded not in paths:
             paths.append(crowded)
         if is_stopped(manifest, live):
@@ -248,9 +250,11 @@ class Children:
             paths.append(("spec", "paused"))
         return {path: others(live, path) for path in paths}
 
-    async def _tried(self, manifest: Object) -> Object:
-        """The live object as it would be with `manifest` applied (a dry run)."""
+    async def _tried(self, manifest: Object, added: Sequence[Path]) -> Object:
+        """The live object as it would be with `manifest` applied and without what others have `added` (a dry run)."""
         try:
+            if added:
+                return await self._cluster.put_back(manifest, added, dry_run=True)
             return await self._cluster.apply(manifest, dry_run=True)
         except ApiError as error:
             if error.status != _INVALID:
@@ -268,12 +272,15 @@ class Children:
             if before is None or error.status != _INVALID:
                 raise
             return await self._put_back(manifest, error)
-        return await self._cluster.put_back(manifest) if crowded_list(manifest, live) else live
+        added = added_fields(manifest, live)
+        return await self._cluster.put_back(manifest, added) if added or crowded_list(manifest, live) else live
 
     async def _put_back(self, manifest: Object, refusal: ApiError, dry_run: bool = False) -> Object:
         """Where the API server refuses what comes of others' items beside ours, these go; else `refusal` is raised."""
+        kind, metadata = BY_NAME[manifest["kind"]], manifest["metadata"]
+        live = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
         try:
-            return await self._cluster.put_back(manifest, dry_run)
+            return await self._cluster.put_back(manifest, added_fields(manifest, live) if live else (), dry_run)
         except ApiError as error:
             raise (refusal if error.status == _INVALID else error) from None
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.api.names import FIELD_MANAGER
+from octavo_operator.reconcile.added_fields import Path
 from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.ownership import APPLIED
-
-Path = tuple[str | int, ...]
-"""Where in an object: keys of mappings, indexes of lists."""
 
 PAUSE_SECONDS = 60.0
 """Between two writes of ours to the same field that others keep changing."""
@@ -126,18 +124,27 @@ def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
     return f"{said}stop that manager from changing it, or set the value in the LLMService"
 
 
-def drifted_paths(live: Mapping[str, Any], tried: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[Path]:
+def drifted_paths(
+    live: Mapping[str, Any], tried: Mapping[str, Any], manifest: Mapping[str, Any], added: Sequence[Path] = ()
+) -> list[Path]:
     """Where the live object is not as an apply of `manifest` would make it, `tried`; the deepest places.
 
     What an apply would add or change beside that is no drift: a webhook may write another annotation at each write,
     such as the time. What an apply would remove is drift always: another manager has put it into a mapping that is
-    ours as a whole, such as the selector of a Service.
+    ours as a whole, such as the selector of a Service. So is what comes of the removal of fields that others have
+    `added`, if only a default.
     """
-    return [
-        path
-        for path in _differences(live, tried, ())
-        if not _servers_own(path) and (_is_asked_for(manifest, path) or _value_at(tried, path) is None)
-    ]
+
+    def is_ours(path: Path) -> bool:
+        removed = _value_at(tried, path) is None or any(_meet(path, each) for each in added)
+        return removed or _is_asked_for(manifest, path)
+
+    return [path for path in _differences(live, tried, ()) if not _servers_own(path) and is_ours(path)]
+
+
+def _meet(one: Path, other: Path) -> bool:
+    """Whether one of two places is the other, or in it."""
+    return one[: len(other)] == other[: len(one)]
 
 
 def _is_asked_for(manifest: Mapping[str, Any], path: Path) -> bool:

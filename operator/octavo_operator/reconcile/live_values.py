@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from octavo_operator.reconcile.field_conflicts import Path
+from octavo_operator.reconcile.added_fields import Path
 
 
 def with_live_values(

@@ -17,6 +17,7 @@ from octavo_operator.api.names import (
     is_engine_pod,
 )
 from octavo_operator.reconcile.adapter_report import AdapterReport
+from octavo_operator.reconcile.added_fields import is_shared
 from octavo_operator.reconcile.endpoints import summary_of_slice
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.load_report import LoadReport
@@ -134,6 +135,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
         kept["fingerprint"] = fingerprint(body)
         kept["applied"] = (body["metadata"].get("annotations") or {}).get(APPLIED)
         kept["owned"] = owned_fields(body)
+        kept["shared"] = is_shared(kind.name, body)
     return kept
 
 

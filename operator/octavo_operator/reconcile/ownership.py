@@ -57,11 +57,11 @@ def _owns(fields: Object, value: Any) -> bool:
             for name, inner in value.items()
         )
     if isinstance(value, list):
-        return all(any(_is_item(name, item) and _owns(fields[name], item) for name in fields) for item in value)
+        return all(any(is_item(name, item) and _owns(fields[name], item) for name in fields) for item in value)
     return True
 
 
-def _is_item(name: str, item: Any) -> bool:
+def is_item(name: str, item: Any) -> bool:
     """Whether a key of FieldsV1 (`k:{"name":"x"}`, `v:"x"`) means this item of a list."""
     sort, _, rest = name.partition(":")
     if sort == "k":

@@ -1,0 +1,50 @@
+"""What other managers have added to a child, told by the managed fields as a real API server writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_operator.reconcile.added_fields import added_fields, is_shared, nulls
+
+ENGINE = {"name": "engine", "env": [{"name": "OURS", "value": "1"}], "ports": [{"containerPort": 8000}]}
+OURS = {"kind": "Deployment", "spec": {"replicas": 1, "template": {"spec": {"containers": [ENGINE]}}}}
+PORT = 'k:{"containerPort":8000,"protocol":"TCP"}'
+
+
+def live(fields: dict[str, Any], manager: str = "kubectl", **more: Any) -> dict[str, Any]:
+    """The Deployment with a node selector, a variable and a sidecar of others, who own `fields` of the pods' spec."""
+    theirs = {**ENGINE, "env": [{"name": "THEIRS", "value": "2"}, *ENGINE["env"]], "imagePullPolicy": "Always"}
+    theirs["ports"] = [{"containerPort": 8000, "protocol": "TCP"}]
+    pod = {"nodeSelector": {"a": "b"}, "containers": [{"name": "mesh"}, theirs]}
+    owned = {"f:spec": {"f:replicas": {}, "f:template": {"f:metadata": {"f:annotations": {}}, "f:spec": fields}}}
+    entry = {"manager": manager, "operation": "Update", "fieldsV1": owned, **more}
+    metadata = {"managedFields": [entry]}
+    return {"kind": "Deployment", "metadata": metadata, "spec": {"replicas": 3, "template": {"spec": pod}}}
+
+
+def test_only_what_a_manager_owns_and_we_do_not_say_is_added() -> None:
+    engine = {".": {}, "f:env": {".": {}, 'k:{"name":"THEIRS"}': {".": {}}, 'k:{"name":"OURS"}': {"f:value": {}}}}
+    fields = {
+        "f:nodeSelector": {},
+        "f:schedulerName": {},
+        "f:containers": {'k:{"name":"engine"}': {**engine, "f:ports": {PORT: {"f:containerPort": {}}}}},
+    }
+    pods = ("spec", "template", "spec")
+    assert added_fields(OURS, live(fields)) == [(*pods, "containers", 1, "env", 0), (*pods, "nodeSelector")]
+    assert added_fields(OURS, live({"f:containers": {'k:{"name":"mesh"}': {}}})) == [(*pods, "containers", 0)]
+
+
+def test_what_nobody_owns_is_a_default_or_a_webhooks() -> None:
+    assert added_fields(OURS, live({})) == []
+    assert added_fields(OURS, live({"f:nodeSelector": {}}, manager="octavo-operator")) == []
+    assert added_fields(OURS, live({"f:nodeSelector": {}}, subresource="status")) == []
+
+
+def test_a_takeover_looks_closer_only_where_others_own_a_part() -> None:
+    assert is_shared("Deployment", live({"f:nodeSelector": {}}))
+    assert not is_shared("Deployment", live({"f:nodeSelector": {}}, manager="octavo-operator"))
+    assert not is_shared("PersistentVolumeClaim", live({"f:nodeSelector": {}}))
+
+
+def test_a_patch_removes_fields_and_leaves_lists_to_be_replaced() -> None:
+    assert nulls([("spec", "a", "b"), ("spec", "c"), ("spec", "d", 0, "e")]) == {"spec": {"a": {"b": None}, "c": None}}
