@@ -13,7 +13,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from simulation import Device, PretendedProposer, check_plan, expected_answer, make_request, news
@@ -372,24 +372,45 @@ LEAST = {
     "aborted while swapped out": 3,
 }
 """What the histories must contain, lest the test shrink unnoticed. Draws vary far: about a fifth of the usual."""
+ROUNDS = 4
 
 
 @pytest.mark.timeout(900)
 def test_any_history_in_any_world_keeps_the_books_and_every_answer() -> None:
-    FIGURES.clear()
-    long = settings.get_current_profile_name() == "long"
-    run_state_machine_as_test(Histories, settings=settings(settings.default) if long else IN_CI)
-    check_figures(LEAST)
+    if settings.get_current_profile_name() == "long":
+        FIGURES.clear()
+        run_state_machine_as_test(Histories, settings=settings(settings.default))
+        check_figures(LEAST)
+    else:
+        check_rounds(Histories, IN_CI, LEAST)
 
 
 @pytest.mark.timeout(900)
 def test_so_does_any_history_with_drafts() -> None:
+    least = {name: least // 10 for name, least in LEAST.items()} | {"drafts": 5_000, "accepted drafts": 1_000}
+    check_rounds(SpeculatingHistories, settings(IN_CI, max_examples=140), least)
+
+
+def check_rounds(machine: type[Histories], how: settings, least: dict[str, int]) -> None:
+    """Draws histories until what `least` asks for has happened, in at most `ROUNDS` rounds of different seeds.
+
+    Hypothesis draws constants of all modules that are loaded, so that even with a seed the histories depend on which
+    tests run beside these: one round had 6 swapped blocks, others have hundreds.
+    """
     FIGURES.clear()
-    run_state_machine_as_test(SpeculatingHistories, settings=settings(IN_CI, max_examples=140))
-    check_figures({name: least // 10 for name, least in LEAST.items()} | {"drafts": 5_000, "accepted drafts": 1_000})
+    for number in range(ROUNDS):
+        run_state_machine_as_test(seed(number)(machine), settings=how)
+        if not too_little(least):
+            break
+    check_figures(least)
+
+
+def too_little(least: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """What happened less often than `least` says: (found, wanted)."""
+    return {name: (FIGURES[name], count) for name, count in least.items() if FIGURES[name] < count}
 
 
 def check_figures(least: dict[str, int]) -> None:
     print("\n" + "\n".join(f"{count:>9,} {name}" for name, count in sorted(FIGURES.items())))
-    missing = {name: (FIGURES[name], count) for name, count in least.items() if FIGURES[name] < count}
+    missing = too_little(least)
     assert not missing, f"too little happened, (found, wanted): {missing}"

@@ -67,8 +67,9 @@ def decoder(request, tmp_path_factory):
         return load(save(model, tmp_path_factory.mktemp("fused")), torch.bfloat16)
 
 
-def logits(decoder, step: list[tuple[int, int]]) -> torch.Tensor:
-    stepper = Stepper(decoder, backend=CPUAttention(cpu_kernels()), num_blocks=200)
+def logits(decoder, step: list[tuple[int, int]], by: CPUKernels | None = None) -> torch.Tensor:
+    """`by`: the kernels that attend where layers are computed one by one; None: this CPU's."""
+    stepper = Stepper(decoder, backend=CPUAttention(by or cpu_kernels()), num_blocks=200)
     sequences = [Sequence(random_tokens(tokens, seed)) for seed, (tokens, _) in enumerate(step)]
     for sequence, (tokens, now) in zip(sequences, step, strict=True):
         if tokens > now:
@@ -148,10 +149,10 @@ def test_the_same_bits_with_codes(kernels, quantization, tmp_path, monkeypatch):
     for step in (STEPS["one token"], STEPS["many decodes"][:12], STEPS["chunks and decodes"]):
         del calls[:]
         monkeypatch.setattr(decoder, "compute", compute)
-        together = logits(decoder, step)
+        together = logits(decoder, step, kernels)
         assert calls
         monkeypatch.setattr(decoder, "compute", replace(compute, runner=one_by_one))
-        assert torch.equal(together, logits(decoder, step))
+        assert torch.equal(together, logits(decoder, step, kernels))
 
 
 @needs_kernels
