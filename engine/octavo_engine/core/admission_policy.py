@@ -1,4 +1,4 @@
-"""Which request comes next, how much of a step a prompt may take, and which requests give way.
+"""The admission policy: chooses the next request, a prompt's part of a step, and the requests to preempt.
 
 This is policy: it reads what requests hold and counts what tenants use, but moves neither rows nor blocks. The
 mechanism that asks it is `core.planner`. docs/concepts/scheduling.md explains the rules.
@@ -75,7 +75,7 @@ class AdmissionPolicy:
         return cap - planned.get(tenant, 0)
 
     def has_seat(self, state: RequestState, running: int, limit: int) -> bool:
-        """Whether a waiting request may run beside so many others, of which `limit` are allowed at once."""
+        """Return True if a waiting request may run beside `running` others, of which `limit` may run at once."""
         return running < max(1, int(limit * (1 - self.accounts.reserve(state.tenant))))
 
     def spare(self, state: RequestState, running: int) -> float:
@@ -83,13 +83,13 @@ class AdmissionPolicy:
         return max(self._settings.watermark, self.accounts.reserve(state.tenant)) if running else 0.0
 
     def worth_trying(self, state: RequestState, unreserved: Sequence[int], running: int, step: int) -> bool:
-        """Whether blocks were freed since it last failed. It is tried now and then in any case: shares change."""
+        """Return True if blocks were freed since it last failed, and now and then in any case: shares change."""
         if running == 0 or step % _TRY_EVERY == 0 or not state.blocks_wanted:
             return True
         return all(have >= want for have, want in zip(unreserved, state.blocks_wanted, strict=True))
 
     def preemptible(self, state: RequestState) -> bool:
-        """Whether a request may still be preempted. One that may not runs to its end with all its blocks reserved."""
+        """Return True if a request may still be preempted; if not, it runs to its end with all its blocks reserved."""
         return state.preemptions < self._settings.max_preemptions
 
     def yielding_to(self, waiting: RequestState, running: Iterable[RequestState], step: int) -> list[RequestState]:
@@ -131,7 +131,7 @@ class AdmissionRound:
         return self._policy.waiting.next(self._order, self._passes_over, self._over_share)
 
     def _passes_over(self, state: RequestState) -> bool:
-        """Whether a request is passed over: there is no room for it, or its adapter is not ready."""
+        """Return True if this round skips a request: its blocks are not there, or its adapter is not ready."""
         adapter = state.request.adapter
         return state in self._blocked or (adapter != "" and not self._policy.adapter_is_ready(adapter))
 

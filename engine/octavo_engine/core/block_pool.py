@@ -61,11 +61,11 @@ class BlockPool:
         return block
 
     def must_copy(self, block: int) -> bool:
-        """Whether writing into the block would be seen by another request, or spoil what the cache knows."""
+        """Return True if a write into the block would change what another request or the prefix cache reads."""
         return self._references[block] > 1 or block in self.cache.known
 
     def references(self, block: int) -> int:
-        """How many requests hold the block."""
+        """Return how many requests hold the block."""
         return self._references[block]
 
     def free(self, blocks: Iterable[int], *, cold: bool = False) -> None:

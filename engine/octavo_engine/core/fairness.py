@@ -68,7 +68,7 @@ class Accounts:
 
     @property
     def several(self) -> bool:
-        """Whether there is anything to share."""
+        """True if more than one tenant has an account, so that there is something to share."""
         return len(self._accounts) > 1
 
     def generated(self, tenant: str, tokens: int) -> None:
@@ -82,7 +82,7 @@ class Accounts:
         self._used += tokens
 
     def due(self, now: float) -> bool:
-        """Whether it is time to `decay`, and to charge before what was generated since."""
+        """Return True if it is time to `decay`, and before that to charge the tokens generated since the last time."""
         return now - self._decayed_at >= _HALF_LIFE / 10
 
     def decay(self, now: float) -> None:
@@ -102,7 +102,7 @@ class Accounts:
         return self._accounts[tenant].weight / self._weights
 
     def heavy(self, tenant: str) -> bool:
-        """Whether a tenant has lately used clearly more than its share of all that was used."""
+        """Return True if a tenant has lately used clearly more than its share of all tokens."""
         share = self.share(tenant)
         used = self._accounts[tenant].used
         return self.several and used > _LITTLE and used > self._used * min(1.2 * share, (1 + share) / 2)

@@ -171,7 +171,7 @@ class KVMemory:
         return changes
 
     def stop_before(self, state: RequestState, end: int) -> int:
-        """Where a chunk planned up to `end` should stop, so that recurrent groups leave snapshots on their way."""
+        """Return where a chunk planned up to `end` should stop, so that recurrent groups save snapshots."""
         if not self.prefix_caching or not self.has_states or state.reserved:
             return end
         wanted = (tokens for tokens in state.snapshots if state.computed < tokens)

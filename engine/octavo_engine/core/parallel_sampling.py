@@ -8,7 +8,7 @@ from octavo_engine.core.request_state import RequestState
 
 
 def begins_as(state: RequestState, parent: RequestState | None) -> bool:
-    """Whether `parent` is still here, and `state` may share what it computes of its prompt."""
+    """Return True if `parent` has not ended and `state` may share the blocks of their common prompt."""
     if parent is None or state.reads_prompt or parent.token_ids[: state.prompt_len] != state.token_ids:
         return False
     ours, theirs = state.request, parent.request

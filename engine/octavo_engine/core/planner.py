@@ -187,7 +187,7 @@ class Planner:
         return self.memory.shortage(state, tokens, self.policy.spare(state, len(self.running)))
 
     def _note_length(self, state: RequestState) -> None:
-        """Whether a waiting request is a long sequence by now: nothing that was computed of it before is then right."""
+        """Mark a waiting request that has become a long sequence, and drop what was computed of it as a short one."""
         rule = self.settings.long_context
         if rule is None or state.long_context:
             return

@@ -1,4 +1,4 @@
-"""Which requests free their blocks when there are not enough, and whether these are recomputed or swapped.
+"""Preemption: chooses the requests that free their blocks, and whether these are recomputed or swapped.
 
 The victim matters least. Of those that matter as little, it is the one that loses the fewest tokens among those whose
 blocks suffice; among equals the one that came last. A request that was preempted `max_preemptions` times is no
@@ -42,7 +42,7 @@ def _loss(state: RequestState) -> tuple[int, float, str]:
 
 
 def swap_is_cheaper(blocks: int, block_seconds: float, tokens: int, token_seconds: float) -> bool:
-    """Whether moving `blocks` out and in again takes less time than computing `tokens` again, by measured rates.
+    """Return True if swapping `blocks` out and in takes less time than computing `tokens` again, by measured rates.
 
     That some of the tokens may be found in the prefix cache later is not counted.
     """

@@ -1,8 +1,8 @@
-"""Which blocks hold the keys and values of which tokens: a chain of hashes, as in vLLM's automatic prefix caching.
+"""The prefix cache: finds blocks by the tokens they hold, with a chain of hashes as in vLLM.
 
-A block's hash is SHA-256 over its parent's hash and its own tokens; the chain's root is made of the adapter, the
-salt (by default the API key's tenant), so that two tenants never share a block, and of whether the sequence is a long
-one. With a cryptographic hash a hit needs no comparison of tokens.
+A block's hash is SHA-256 over its parent's hash and its own tokens; the chain's root is made of the adapter, the salt
+(by default the API key's tenant), so that two tenants never share a block, and of whether the sequence is a long one.
+With a cryptographic hash a hit needs no comparison of tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from octavo_engine.core.request_state import RequestState
 
 
 def root_hash(salt: str, adapter: str = "", *, long_context: bool = False) -> bytes:
-    """Where a request's chain begins. Lengths go in too, so that no two pairs look alike."""
+    """Return the hash that a request's chain begins with.
+
+    Lengths are hashed too, so no two pairs give the same bytes.
+    """
     return sha256(f"{'long' * long_context}{len(adapter)}:{adapter}{len(salt)}:{salt}".encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""What the scheduler asks for draft tokens: guesses of the tokens that a request samples next."""
+"""The interface from which the scheduler gets draft tokens: guesses of the tokens that a request samples next."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ class Proposer(Protocol):
     """Guesses draft tokens, all of which the next step verifies at once."""
 
     def propose(self, request_id: str, token_ids: Sequence[int]) -> Sequence[int]:
-        """Tokens that may follow a request's prompt and answer; empty without a guess. Quick, and without errors."""
+        """Return tokens that may follow a request's prompt and answer, empty without a guess. Quick; raises nothing."""
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended."""

@@ -20,7 +20,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class PromptOutput:
-    """What a prompt gives by itself, where it was asked for."""
+    """The outputs of a prompt itself, each only if the request asked for it."""
 
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each of its tokens but the first
     pooled: bytes = b""  # the vector that stands for it, float32 [hidden]
@@ -45,7 +45,7 @@ class Request:
 
 
 class FinishReason(StrEnum):
-    """Why a request ended. The first two are answers, the client gets the others as errors."""
+    """The reason why a request ended. The first two are answers, the client gets the others as errors."""
 
     STOP = "stop"
     LENGTH = "length"

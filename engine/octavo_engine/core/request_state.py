@@ -1,4 +1,4 @@
-"""What the scheduler notes about a request from its arrival to its end: how far it got and what it holds."""
+"""The scheduler's notes about a request from its arrival to its end: its progress and the blocks that it holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo_engine.core.step import RequestOutput
 
 
 class Status(Enum):
-    """Where a request is.
+    """The stage that a request is in.
 
     FORKING requests wait for another's prompt to be computed. REQUEUED ones ran, lost their blocks (preempted, or to be
     recomputed as a long sequence) and wait again, ahead of their tenant's requests that have never run.
@@ -104,11 +104,11 @@ class RequestState:
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether its prompt must be computed in full, although caches may know it: it has not given its output yet."""
+        """True while the prompt must be computed in full, without caches, because its own output is still to come."""
         return self.request.sampling.prompt_logprobs is not None and not self.num_output
 
     def end_by(self, token: int) -> FinishReason | None:
-        """Why the answer ends with its newest token, which is noted if it is a stop token; None if it goes on."""
+        """Return why the newest token ends the answer, None if it does not. A stop token is noted in `stop_token`."""
         if token in self.stop_token_ids and self.num_output > self.request.sampling.min_tokens:
             self.stop_token = token
             return FinishReason.STOP

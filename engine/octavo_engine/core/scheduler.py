@@ -1,13 +1,4 @@
-"""Continuous batching: which requests run how many tokens in the next step.
-
-There is no prefill phase and no decode phase. Each step has a budget of tokens. Every request that decodes gets its one
-token first; what is left goes to prompts in chunks, of running requests and then of newly admitted ones. When blocks
-run out, a victim frees its own, waits, and is recomputed or brought back from the swap space: no request is dropped.
-`planner` fills a step, `admission_policy` says whose turn it is; docs/concepts/scheduling.md explains both.
-
-`schedule` counts a step's tokens as computed and its sampled tokens as in flight at once: the next step can be planned
-before the results are on the host. Blocks may change hands in between: the device runs steps in the order of plans.
-"""
+"""Continuous batching: the scheduler decides how many tokens of which requests the next step computes."""
 
 from __future__ import annotations
 
@@ -90,7 +81,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is waiting or running."""
+        """True if any request is waiting or running."""
         return bool(self._requests)
 
     @property
@@ -181,7 +172,10 @@ class Scheduler:
         return state.output(error)
 
     def expected_seconds(self, plan: StepPlan) -> float:
-        """How long a step will take, going by those before it; 0 while nothing is known. Drafts count as prompts."""
+        """Predict a step's duration from those before it; 0 while nothing is known.
+
+        Draft tokens count as prompt tokens.
+        """
         return self.planner.cost.expected_seconds(plan.num_tokens - len(plan.decode_rows))
 
     def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What the scheduler may do: the bounds of every step and the rules of who comes first."""
+"""The scheduler's settings: bounds of every step, and rules for the order of requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LongContext:
     recomputed: bool  # whether a sequence that becomes long is recomputed; else it is long only if its prompt is
 
     def applies(self, prompt_tokens: int, known_tokens: int) -> bool:
-        """Whether a request with such a prompt, of which so many tokens are known, is computed as a long one."""
+        """Return True if a request with this prompt length, and this many tokens so far, is computed as a long one."""
         return (known_tokens if self.recomputed else prompt_tokens) > self.above
 
 
@@ -44,7 +44,7 @@ class SchedulerSettings:
 
 @dataclass
 class StepLimits:
-    """How many requests may run and how much prefill a step may hold: always what the settings allow.
+    """Limits on running requests and on prefill tokens in a step: here always what the settings allow.
 
     `engine.adaptive` has limits that move, by the latencies that the scheduler reports to them.
     """

@@ -1,8 +1,8 @@
-"""What crosses the border between deciding and computing: a plan goes out, a result comes back.
+"""The records between scheduler and worker: a plan goes out, a result comes back.
 
 A worker keeps each running request in a row of its state table; a plan names rows and carries only what changed.
-Prefill, a chunk of it, decode and recomputation after a preemption are all the same: some tokens of a row. Most rows
-of most steps decode one token, so these cross in columns, two integers a row, and no object is made for them.
+Prefill, a chunk of it, decode and recomputation after a preemption are all the same: some tokens of a row. Most rows of
+most steps decode one token, so these cross in columns, two integers a row, and no object is made for them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TableChange:
 
 
 class BlockOpKind(StrEnum):
-    """What is done with a block before the step's forward pass."""
+    """The operation on a block before the step's forward pass."""
 
     COPY = "copy"  # within the device: a block that others still read is about to be written (copy-on-write)
     SWAP_OUT = "swap_out"  # from device block `source` to block `target` of the swap space
@@ -140,7 +140,7 @@ class StepOutputs:
 
     @property
     def any(self) -> bool:
-        """Whether there is any."""
+        """True if there is any output or event."""
         return bool(self.request_ids or self.events)
 
     def each(self) -> Iterator[RequestOutput]:
@@ -152,7 +152,7 @@ class StepOutputs:
 
 @dataclass(slots=True)
 class Counters:
-    """What the scheduler counts from its start."""
+    """Counters of the scheduler since its start."""
 
     preemptions: int = 0
     recomputed_tokens: int = 0

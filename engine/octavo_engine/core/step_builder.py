@@ -1,4 +1,4 @@
-"""A plan while it is built: what was added to it can still be taken out."""
+"""The step builder: a plan in the making, from which requests can still be taken out."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StepBuilder:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to compute."""
+        """True if there is nothing to compute."""
         return not self.decoding and not self.chunks
 
     @property

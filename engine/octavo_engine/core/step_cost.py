@@ -1,4 +1,4 @@
-"""What steps cost, learned from those that have run: a time without prompts, and a time for each prompt token."""
+"""A model of what steps cost, learned from earlier ones: a time without prompts, and a time for each prompt token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StepCost:
         self.token_seconds = _moved(self.token_seconds, token_seconds, weight)
 
     def expected_seconds(self, prompt_tokens: int) -> float:
-        """How long a step will take that computes so many tokens of prompts; 0 while nothing is known."""
+        """Predict the seconds of a step that computes this many prompt tokens; 0 while nothing is known."""
         return self.decode_seconds + prompt_tokens * self.token_seconds
 
     def tokens_within(self, seconds: float, budget: int) -> int:

@@ -21,7 +21,7 @@ class SwapSpace:
         self._operations = operations
 
     def has_room(self, state: RequestState) -> bool:
-        """Whether what the request has computed could be saved."""
+        """Return True if the swap space has free blocks for all that was computed of the request."""
         tables = zip(self.pools, state.block_tables, strict=True)
         return state.computed > 0 and all(held(table) <= pool.available for pool, table in tables)
 

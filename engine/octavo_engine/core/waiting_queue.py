@@ -38,7 +38,7 @@ class WaitingQueue:
         return self._aged(self.lane(state), state.arrival, now)
 
     def levels(self, now: float) -> dict[int, int]:
-        """For each lane in which requests wait the level of the oldest one."""
+        """Return the level of the oldest request of each lane that is not empty."""
         return {priority: self._rank(priority, lane, now)[0] for priority, lane in self._lanes.items()}
 
     def add(self, state: RequestState, *, first: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Which adapters are in the device's slots: what waiting requests need is put there, in parts between steps.
+"""The device's adapter slots: adapters that waiting requests need are written into slots, in parts between steps.
 
 A request begins to run when its adapter is in a slot, and a slot that running requests use keeps what it has. So no
 step has more adapters than there are slots (--max-loras).
@@ -60,7 +60,7 @@ class AdapterSlots:
                     return
 
     def is_ready(self, digest: str) -> bool:
-        """Whether a waiting request with this adapter may begin in the step that is being planned.
+        """Return True if a waiting request with this adapter may begin in the step that is being planned.
 
         If not, its adapter gets a slot as soon as one can be had.
         """
@@ -102,6 +102,6 @@ class AdapterSlots:
         slot.writes.extend(adapter.writes(self._slots.index(slot)))
 
     def _is_kept(self, slot: _Slot) -> bool:
-        """Whether a slot is on its way to a request that waits for it."""
+        """Return True if a slot is reserved for an adapter whose requests wait for it."""
         waited_for = slot.adapter is not None and self._store.is_used(slot.adapter.digest)
         return waited_for and (bool(slot.writes) or slot.begun is None)

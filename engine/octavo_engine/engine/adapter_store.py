@@ -53,7 +53,11 @@ class AdapterStore:
     """Owned by the loop's thread; only reading is done in others."""
 
     def __init__(self, limits: AdapterLimits, max_adapters: int) -> None:
-        """Of more than `max_adapters` those that no request uses leave CPU memory, the least recently used first."""
+        """Start without adapters.
+
+        At most `max_adapters` stay in CPU memory, apart from those that requests use; the least recently used leave
+        first.
+        """
         self._limits, self._max_adapters = limits, max_adapters
         self._names: dict[str, str] = {}
         self._known: dict[str, _Known] = {}
@@ -126,7 +130,7 @@ class AdapterStore:
             self._forget_unused(digest)
 
     def is_used(self, digest: str) -> bool:
-        """Whether any request, waiting or running, has this adapter."""
+        """Return True if any request, waiting or running, has this adapter."""
         return digest in self._known and bool(self._known[digest].requests)
 
     def get(self, digest: str) -> Adapter | None:
@@ -154,7 +158,7 @@ class AdapterStore:
 
     @property
     def is_reading(self) -> bool:
-        """Whether anything is being read."""
+        """True while any adapter is being read."""
         return bool(self._loads) or any(known.reading is not None for known in self._known.values())
 
     def names_of_requests(self, running: Set[str]) -> tuple[list[str], list[str]]:

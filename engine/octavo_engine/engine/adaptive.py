@@ -65,7 +65,7 @@ class _Limit:
         return self.value < before
 
     def grow(self, times: int, room: float) -> bool:
-        """By `times` its square root, in units, but not by more than the share `room` of itself; whether it moved."""
+        """Grow by `times` the limit's square root in units, at most by its share `room`; True if it grew."""
         before = self.value
         units = max(1.0, min(times * isqrt(self.units), self.units * room))
         self.value = min(self.ceiling, before + int(units) * self.unit)
@@ -211,5 +211,5 @@ class AdaptiveLimits(StepLimits):
 
 
 def _share(measured: float | None, target: float | None) -> float:
-    """How much of its target a latency takes; 0 where there is nothing to compare."""
+    """Return a latency as a share of its target; 0 if there is no measurement or no target."""
     return 0.0 if measured is None or target is None else measured / target

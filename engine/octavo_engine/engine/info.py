@@ -30,7 +30,7 @@ class MemoryInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """Which model it is."""
+    """The identity of the served model."""
 
     commit: str | None
     """Of a Hugging Face repository, where that is known."""
@@ -85,7 +85,7 @@ class AdapterInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What the server and `LLM` need to know of the engine."""
+    """The properties of a loaded engine that the server and `LLM` need."""
 
     max_model_len: int
     """Tokens of the longest sequence, prompt and answer together."""

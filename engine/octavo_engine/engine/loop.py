@@ -1,4 +1,4 @@
-"""Plan a step, launch it, take in the results of the one before: the loop that everything else serves."""
+"""The engine loop: plans a step, launches it, and takes in the results of the one before."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class EngineLoop:
         self._schedule(request, self._clock())
 
     def _is_ready(self, request: Request, provider: MaskProvider) -> bool:
-        """Whether a request may enter the scheduler: not before the one whose prompt it shares."""
+        """Return True if the masks of a request, and of the one whose prompt it shares, are ready."""
         return request.fork_of not in self._not_ready and provider.is_ready(request.request_id)
 
     def _refuse(self, request: Request, error: NotAdmissibleError) -> None:
@@ -144,7 +144,7 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do anything."""
+        """True if `step` would do anything."""
         return self._scheduler.has_work or bool(self._launched or self._ended or self._not_ready)
 
     def step(self) -> StepOutputs:
@@ -202,7 +202,7 @@ class EngineLoop:
         return outputs
 
     def _early(self) -> bool:
-        """Whether the next step had better be planned later, the device's thread having enough to do."""
+        """Return True if the next step should be planned later, as the device has enough to do until then."""
         if not 0 < len(self._launched) < self._depth or self._executor.idle:
             return False
         return self._busy_until - self._clock() > LEAD
@@ -239,7 +239,10 @@ class EngineLoop:
         ]
 
     def _guides(self, provider: MaskProvider, state: RequestState) -> bool:
-        """Whether the provider has a mask for a request; one for which it fails ends with an error of its own."""
+        """Return True if the provider has a mask for a request.
+
+        A request for which the provider raises ends with an error.
+        """
         try:
             return provider.guides(state.request_id)
         except Exception as error:

@@ -50,7 +50,7 @@ ToEngine = AddRequest | AbortRequests | LoadAdapter | UnloadAdapter | Ping | Shu
 
 
 class Loading(msgspec.Struct, tag="loading", frozen=True):
-    """How far loading is."""
+    """The progress of loading."""
 
     phase: str
     """pulling, loading, sizing or warmup."""

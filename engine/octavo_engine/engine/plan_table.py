@@ -1,4 +1,4 @@
-"""What a model takes, in rows for people: `octavo-engine plan` prints them, and so does `serve` on a terminal."""
+"""The memory plan as rows of text: `octavo-engine plan` prints them, and so does `serve` on a terminal."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def _cache_rows(plan: MemoryPlan, kv_per_token: str, *, causal: bool) -> Rows:
 
 
 def _tokens_at_a_time(plan: MemoryPlan, spec: ModelSpec) -> int:
-    """What the cache holds, or a step where there is none."""
+    """Return the tokens that the KV cache holds or, for a model without one, that a step computes."""
     return plan.kv_tokens if spec.causal else plan.step_tokens

@@ -1,4 +1,4 @@
-"""What a loaded model gives for texts besides text: vectors, or classes."""
+"""The description of a model's pooled outputs: the vectors or classes that it gives for texts."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ResolvedConfig:
         return self.blueprint.kv_groups
 
     def uses_graphs(self, config: EngineConfig) -> bool:
-        """Whether decodes run as CUDA graphs: a model that does not generate has none."""
+        """Return True if decodes run as CUDA graphs. A model that does not generate has none."""
         return self.spec.head is not None and uses_graphs(config, self.device, self.backend)
 
     @property
@@ -114,7 +114,7 @@ def _resolve(
 
 
 def long_context(spec: ModelSpec) -> LongContext | None:
-    """From which length on sequences are rotated otherwise, if there is one."""
+    """Return the length beyond which sequences use other RoPE frequencies (LongRoPE); None for models without one."""
     rope = spec.long_rope
     return None if rope is None else LongContext(rope.original_max_position, rope.recomputed)
 

@@ -1,4 +1,4 @@
-"""From a configuration to a running loop: find the model, plan the memory, load, size, put together."""
+"""The start of an engine: finds the model, plans its memory, loads it, and builds the loop."""
 
 from __future__ import annotations
 
@@ -235,10 +235,10 @@ class Sizing:
 def size_engine(
     config: EngineConfig, files: ModelFiles, others: Sequence[DeviceMemory] = (), *, measure: bool = True
 ) -> Sizing:
-    """Whether and how the model fits here with these settings; DoesNotFitError names the setting to change.
+    """Plan the memory of an engine with these settings; raises DoesNotFitError, which names the setting to change.
 
-    `others` are the devices of the other ranks, if they are known: the one that may be used least decides for all.
-    Attention backends are measured on a GPU if `measure`, as an engine that is about to start has to.
+    `others` are the devices of the other ranks, if they are known: the one with the least usable memory decides for
+    all. Attention backends are measured on a GPU if `measure`, as an engine that is about to start has to.
     """
     ranks = config.tensor_parallel_size
     resolved = resolve_config(config, files, Shard(0, ranks), measure=measure)
@@ -267,9 +267,10 @@ def _overall(progress: LoadProgress) -> LoadProgress:
 
 
 def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
-    """What the first rank takes of the model with these settings; `step` is one step's peak and what steps keep.
+    """Return the memory that the model takes on rank 0 with these settings; `step` is one step's peak and what steps
+    keep.
 
-    No other rank takes more: this one has its part of the logits, then all of them, which it samples from.
+    No other rank takes more: rank 0 has its part of the logits and then all of them, from which it samples.
     """
     spec, blueprint, dtype = resolved.spec, resolved.blueprint, resolved.dtype
     tokens, seqs, groups = config.max_num_batched_tokens, resolved.max_sampled, resolved.kv_groups
@@ -310,7 +311,10 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
 
 
 def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int, int]:
-    """What adapters take for good, and in a step. On a CPU the files of all that are in CPU memory count as well."""
+    """Return the bytes that adapters take permanently, and those of a step.
+
+    On a CPU all adapters in CPU memory count.
+    """
     if not config.enable_lora:
         return 0, 0
     device, rank = resolved.device, config.max_lora_rank

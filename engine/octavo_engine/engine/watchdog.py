@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Watchdog:
-    """Which ping is unanswered since when. A step may take long; nothing but a finished step answers."""
+    """Tracks the one unanswered ping and when it was sent. A step may take long; only a finished step answers."""
 
     timeout: float
     clock: Callable[[], float] = time.monotonic
@@ -36,5 +36,5 @@ class Watchdog:
 
     @property
     def stalled(self) -> bool:
-        """Whether the loop has been silent for too long."""
+        """True if the loop has been silent for longer than `timeout`."""
         return self.silence > self.timeout

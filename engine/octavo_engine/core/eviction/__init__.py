@@ -1,4 +1,4 @@
-"""Which cached block goes first when a new one is needed: one policy a file."""
+"""Eviction policies, one a file: each chooses which cached block is evicted when a new one is needed."""
 
 from __future__ import annotations
 

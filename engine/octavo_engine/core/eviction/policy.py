@@ -1,4 +1,4 @@
-"""What an eviction policy is: a rank for each block that is cached and in no request's use."""
+"""The base of eviction policies: a rank for each block that is cached and that no request uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a KV group answers about a request's block table; full attention's answers, which other kinds override."""
+"""The memory of a KV group: questions about a request's block table, answered here for full attention."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class GroupMemory:
                 self.pool.cache.insert(hashes[index], table[index], owner)
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
-        """Whether a fork could go on after `computed` tokens with the blocks of its parent's table."""
+        """Return True if a fork can go on after `computed` tokens with the blocks of its parent's table."""
         return True
 
     def fork(self, table: list[int], computed: int) -> list[int]:

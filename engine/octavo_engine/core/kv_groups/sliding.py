@@ -55,7 +55,7 @@ class SlidingMemory(GroupMemory):
         return [NO_BLOCK] * first + [self.pool.share_cached(digest) for digest in hashes[first:]]
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
-        """Whether the parent still holds what the fork sees."""
+        """Return True if the parent still holds all blocks in the fork's window."""
         return all(block != NO_BLOCK for block in table[self._first(computed) : -(-computed // self.block_size)])
 
     def _first(self, position: int) -> int:
