@@ -44,7 +44,7 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 def possible_connections(wanted: int) -> int:
-    """How many connections this process may have: `wanted`, or what its limit of open files leaves."""
+    """Raise the limit of open files if need be; return how many connections it allows, at most `wanted`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted + _RESERVED_FILES:
         target = wanted + _RESERVED_FILES if hard == resource.RLIM_INFINITY else min(hard, wanted + _RESERVED_FILES)
@@ -212,7 +212,7 @@ class Acceptor:
 
 
 def _has_left(connection: socket.socket) -> bool:
-    """Whether a client has closed its connection, or its half of it, before the head of a request was complete."""
+    """Return True if a client has closed its connection, or its half, before a request's head was complete."""
     try:
         if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:
             return False

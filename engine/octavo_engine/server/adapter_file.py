@@ -62,7 +62,7 @@ class AdapterList(BaseModel):
 
 
 class AdapterEngine(Protocol):
-    """What loading needs of `EngineClient`."""
+    """The part of `EngineClient` that loading adapters needs."""
 
     state: EngineState
 
@@ -113,20 +113,20 @@ class AdapterFile:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the adapters of the start are still loading, for no longer than the server should wait for them.
+        """Return True while the server should wait for the adapters of its start, which are still loading.
 
-        A client cannot choose its replica: one that begins to answer has what the others have. What has failed is not
-        waited for.
+        A client cannot choose its replica, so a replica should have the adapters of the others before it answers. The
+        wait has a limit, and adapters that have failed are not waited for.
         """
         late = self._ready_at is not None and self.clock() - self._ready_at > _PATIENCE
         return not (self._settled or late)
 
     def is_on_its_way(self, name: str) -> bool:
-        """Whether the adapter of this name is being fetched or loaded."""
+        """Return True if the adapter of this name is being fetched or loaded."""
         return name in self._adapters and self._adapters[name].state in _UNDER_WAY
 
     async def run(self) -> None:
-        """For ever."""
+        """Apply the file again and again, until the task is cancelled."""
         while True:
             try:
                 await self.look()

@@ -33,7 +33,7 @@ from octavo_engine.server.serving import Serving
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What is served, and the batches that use it as clients do."""
+    """The ASGI application, and the batches whose lines call it."""
 
     serve: ASGIApp
     batches: Batches | None

@@ -179,7 +179,7 @@ def _read_folder(path: Path) -> list[KeyEntry]:
 
 
 def _signature(path: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """What changes when the file, or the folder that a Secret is mounted on, changes."""
+    """Return a value that changes when the file, or the folder where a Secret is mounted, changes."""
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         stats = [(file.name, file.stat()) for file in files if not file.name.startswith(".")]

@@ -10,9 +10,9 @@ from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
 
 
 class BytesInUse:
-    """How many bytes of one kind are held for whom.
+    """Counts the bytes of one kind that the server holds, for each API key and in all.
 
-    While several keys exist, one of them may hold a quarter of the whole, so that there is room when others come.
+    While several keys exist, each may hold a quarter of the whole, so that others can have some when they come.
     """
 
     def __init__(self, total: int, reason: Rejection, what: str, several_keys: Callable[[], bool]) -> None:

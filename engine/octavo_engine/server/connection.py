@@ -71,7 +71,7 @@ class ClientConnection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is under way."""
+        """True if no request is under way."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""From a prepared request to the engine's requests."""
+"""Makes the engine's requests from a prepared request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from octavo_engine.server.prepared import PreparedRequest
 def engine_requests(
     asked: PreparedRequest, admitted: AdmittedRequest, seconds_left: float, adapter: AdapterInfo | None = None
 ) -> tuple[Request, ...]:
-    """Each prompt's choices one after another, the later ones forks of the first; by an adapter or the base."""
+    """Return a request for each choice of each prompt, in order; a prompt's later choices are forks of its first.
+
+    `adapter` is None for the base model.
+    """
     name = uuid.uuid4().hex
     found: list[Request] = []
     seconds = asked.second_texts or (0,) * len(asked.prompts)

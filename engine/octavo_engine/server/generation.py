@@ -26,7 +26,7 @@ log = logging.getLogger("octavo.server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What one HTTP request asks for, checked."""
+    """The generation that one HTTP request asks for, checked."""
 
     requests: tuple[Request, ...]
     """One for each sequence: the choice `c` of prompt `p` is at `p * n + c`."""
@@ -44,7 +44,7 @@ class GenerationRequest:
 
     @property
     def max_tokens(self) -> int:
-        """Of each sequence's answer."""
+        """The most tokens of each answer."""
         return self.requests[0].sampling.max_tokens
 
 
@@ -123,7 +123,7 @@ class Generation:
         self._outputs.fail(error)
 
     def _take(self, sequence: Sequence, output: RequestOutput) -> SequenceOutput | None:
-        """What an output of the engine adds to the answer, if anything; APIError ends this request alone."""
+        """Return the part of the answer that an engine output adds, if any; an APIError ends this request alone."""
         if (output.token_ids or output.finish_reason == FinishReason.LENGTH) and not sequence.begun:
             self._admitted.begin()
         self._admitted.count_output(len(output.token_ids))
@@ -180,7 +180,7 @@ class Generation:
             metrics.prompt_tokens.add(len(each.prompt_token_ids))
 
     def _names(self, sequence: Sequence) -> tuple[str, int, str]:
-        """What the log calls a sequence: its request's id for the client, its index, its own id."""
+        """Return a sequence's names for the log: its request's id for the client, its index, its own id."""
         return self._shown_id, sequence.index, sequence.request_id
 
 

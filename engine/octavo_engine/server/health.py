@@ -1,4 +1,4 @@
-"""Probes. Startup: is the model loaded. Ready: should requests come here. Live: does the engine still turn."""
+"""Probes. Startup: is the model loaded. Ready: should requests come here. Live: does the engine's loop still run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _not_loaded(serving: Serving) -> str:
 
 
 def silent_too_long(serving: Serving, share: float) -> bool:
-    """Whether the engine's loop, or this process's own, has stood still for this share of --watchdog-timeout."""
+    """Return True if the engine's loop or this process's own has been blocked for this share of --watchdog-timeout."""
     watchdog = serving.engine.watchdog
     return max(watchdog.silence, serving.loop_silence) > watchdog.timeout * share
 

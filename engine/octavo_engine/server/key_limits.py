@@ -1,9 +1,9 @@
-"""What one API key may do: requestsPerMinute, tokensPerMinute and maxConcurrentRequests of --api-key-file.
+"""The limits of one API key: requestsPerMinute, tokensPerMinute and maxConcurrentRequests of --api-key-file.
 
 Token buckets hold a minute's worth and fill evenly. A request takes one from the first bucket when its headers have
-come, whatever becomes of it. The second pays for tokens as they are read and written, and may fall below zero by what
-was accepted before: no answer is cut short, and over time the rate holds exactly. Both are judged before the body is
-read.
+arrived, whether or not it is served. The second bucket pays for tokens as they are read and written, and its level may
+fall below zero by the tokens of accepted requests: no answer is cut short, and over time the rate holds exactly. Both
+are checked before the body is read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Bucket:
             self._level = self._now() - amount
 
     def seconds_until(self, level: float) -> float:
-        """How long until it holds so much; 0 if it does."""
+        """Return the seconds until the bucket holds `level`; 0 if it does."""
         if self.per_minute is None:
             return 0.0
         missing = level - self._now()
@@ -52,7 +52,7 @@ class Bucket:
 
     @property
     def full(self) -> bool:
-        """Whether nothing of it is used, as in a new one."""
+        """True if the bucket is full, as a new one is."""
         return self.per_minute is None or self._now() >= self.per_minute
 
     def _now(self) -> float:
@@ -100,7 +100,7 @@ class KeyMeter:
 
     @property
     def unused(self) -> bool:
-        """Whether it is in the state of a new meter."""
+        """True if the meter is in the state of a new one."""
         return self.running.used == 0 and self.requests.full and self.tokens.full
 
     def begin(self) -> None:

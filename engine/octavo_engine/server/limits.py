@@ -51,7 +51,7 @@ class QueueLimits:
 
 @dataclass(slots=True)
 class Occupancies:
-    """What is counted against three of the limits, for all keys together or for one."""
+    """The amounts that count against three of the limits, for all keys together or for one."""
 
     clock: Callable[[], float]
     requests: Occupancy = field(init=False)
@@ -63,7 +63,7 @@ class Occupancies:
 
     @property
     def unused(self) -> bool:
-        """Whether nothing is in use."""
+        """True if nothing is in use."""
         return self.requests.used == self.tokens.used == self.kv.used == 0
 
 
@@ -302,7 +302,7 @@ class Admission:
         return found
 
     def _beyond_share(self, key: Key, kind: Callable[[Occupancies], Occupancy], limit: int) -> int:
-        """What other keys than `key` use beyond their shares of `limit`, by a request larger than that."""
+        """Return the sum that other keys use beyond their shares of `limit`, by requests larger than a share."""
         if not self._several_keys():
             return 0
         share = self._share(limit)

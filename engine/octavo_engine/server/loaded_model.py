@@ -1,4 +1,4 @@
-"""What preparing and answering a request needs of the model."""
+"""The loaded model, as preparing and answering a request needs it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from octavo_engine.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What an accepted request uses of the model, also after the server has begun to drain."""
+    """The model of an accepted request, which keeps it when the server has begun to drain."""
 
     ready: EngineInfo
     tokenizer: Tokenizer

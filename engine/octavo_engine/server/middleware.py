@@ -1,4 +1,4 @@
-"""What every request passes before its endpoint: an id, the check of its key, the limit of its body's size.
+"""ASGI middleware around all endpoints: gives requests an id, checks their keys, limits the size of bodies.
 
 Plain ASGI, so that a client's disconnect still reaches the endpoint.
 """
@@ -269,7 +269,7 @@ class BodyLimit:
             upload.release()
 
     async def _read(self, receive: Receive, upload: Upload) -> bool:
-        """Whether the whole body has come; otherwise the client has gone."""
+        """Read the body; return True if it is complete, False if the client has disconnected."""
         try:
             async with asyncio.timeout(UPLOAD_TIMEOUT):
                 return await self._read_all(receive, upload)

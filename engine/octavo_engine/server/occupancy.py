@@ -1,4 +1,4 @@
-"""How much of a limited amount is in use, and how fast it comes free."""
+"""A limited amount: how much of it is in use, and the rate at which it is released."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Occupancy:
             self._returns += served
 
     def seconds_to_free(self, amount: int) -> float | None:
-        """How long it takes at the present rate until so much has come free; None while no rate is known."""
+        """Return the seconds until `amount` is released at the present rate; None while no rate is known."""
         self._pass_time()
         if self._returns < _EVIDENCE or self._seconds <= 0:
             return None

@@ -150,7 +150,7 @@ class OtlpSpan:
 
 
 def _attributes(answered: Answered, began: float) -> dict[str, AttributeValue]:
-    """Of the request's own span."""
+    """Return the attributes of a request's own span."""
     sampling, sequences = answered.sampling, answered.sequences
     found: dict[str, AttributeValue] = {
         "gen_ai.request.model": answered.model,

@@ -1,4 +1,4 @@
-"""The messages between the server and its text workers, and what a prepared request is: msgspec, never pickle."""
+"""The messages between the server and its text workers, among them the prepared request: msgspec, never pickle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo_engine.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """How tokens become the text of an answer."""
+    """The options for turning tokens into the text of an answer."""
 
     stop: tuple[str, ...] = ()
     """Texts that end an answer."""
@@ -28,7 +28,7 @@ class TextOptions:
 
 
 class PooledOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the vectors that stand for a request's prompts."""
+    """The options for turning a prompt's vectors into an answer."""
 
     dimensions: int | None = None
     """Their first so many numbers; None for all."""
@@ -47,7 +47,7 @@ class PooledOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asks to be generated: checked, rendered and tokenized by a text worker."""
+    """A client's request for generation, checked, rendered and tokenized by a text worker."""
 
     prompts: tuple[tuple[int, ...], ...]
     echoes: tuple[str, ...]
@@ -81,7 +81,7 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sequences(self) -> int:
-        """How many answers there will be."""
+        """The number of answers."""
         return len(self.prompts) * self.n
 
     @property
@@ -99,7 +99,7 @@ class JSONAnswer(msgspec.Struct, tag="answer", frozen=True):
 
 
 class Rejected(msgspec.Struct, tag="rejected", frozen=True):
-    """Why a request cannot be prepared, as the client is to see it."""
+    """The error of a request that cannot be prepared, as the client sees it."""
 
     status: int
     message: str

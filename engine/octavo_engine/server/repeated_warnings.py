@@ -21,7 +21,7 @@ class RepeatedWarnings(logging.Filter):
         self._omitted: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is written. Errors always are."""
+        """Return True if a record is to be written, which errors always are."""
         if record.levelno != logging.WARNING:
             return True
         kind, now = str(record.msg), self._clock()

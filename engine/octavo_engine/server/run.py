@@ -261,7 +261,7 @@ class Server:
             await asyncio.sleep(_BEAT_INTERVAL)
 
     async def _unless_signalled(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether `work` ended by itself; a signal cancels it. What it raises is raised here."""
+        """Run `work` until it ends or a signal cancels it; return True if it ended. Its errors are raised here."""
         working = asyncio.create_task(work)
         signalled = asyncio.create_task(self._signalled.wait())
         try:

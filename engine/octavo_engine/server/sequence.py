@@ -23,7 +23,7 @@ _FAILURES = (FinishReason.ABORT, FinishReason.TIMEOUT, FinishReason.ERROR, Finis
 
 @dataclass(frozen=True, slots=True)
 class SequenceOutput:
-    """What one `RequestOutput` of the engine added to a sequence's answer."""
+    """The part of a sequence's answer that one `RequestOutput` of the engine added."""
 
     index: int
     text: str
@@ -76,16 +76,19 @@ class Sequence:
 
     @property
     def ended(self) -> bool:
-        """Whether there will be no more of it."""
+        """True if the sequence is complete."""
         return self.outcome is not None
 
     @property
     def begun(self) -> bool:
-        """Whether the first token has come, or all that there is of a prompt for which none is asked."""
+        """True once the first token has come, or the prompt's own output if no token is asked for."""
         return self._begun_at > 0
 
     def take(self, output: RequestOutput) -> SequenceOutput | None:
-        """What an output of the engine adds to the answer; None if nothing can be shown yet. APIError if it failed."""
+        """Return the part of the answer that an engine output adds; None if nothing can be shown yet.
+
+        Raises APIError if the sequence failed.
+        """
         if output.finish_reason in _FAILURES:
             raise self._failure(output)
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)  # reported with the first token and the last
@@ -141,7 +144,7 @@ class Sequence:
         self._metrics.generated_tokens.add(len(output.token_ids))
 
     def times(self, sent: float) -> SequenceTimes | None:
-        """When it was computed, if the engine got it at `sent` (monotonic seconds) and it has ended after it began."""
+        """Return the times of a sequence that the engine got at `sent` (monotonic seconds), None if it has none yet."""
         if self.outcome is None or not self.begun:
             return None
         started = min(sent + self._queue_seconds, self._begun_at)

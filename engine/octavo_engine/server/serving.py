@@ -1,4 +1,4 @@
-"""What the parts of the HTTP process share: engine, model names, tokenizer, running requests, admission."""
+"""The shared state of the HTTP process: engine, model names, tokenizer, running requests, admission."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _MAX_UNREAD = 96 << 20
 
 
 class Engine(Protocol):
-    """What the server needs of `EngineClient`."""
+    """The part of `EngineClient` that the server needs."""
 
     state: EngineState
     watchdog: Watchdog
@@ -191,16 +191,16 @@ class Serving:
         return 0.0 if self.beat_at is None else time.monotonic() - self.beat_at
 
     def several_keys(self) -> bool:
-        """Whether several keys share the server."""
+        """True if several keys share the server."""
         return self.keys is not None and len(self.keys) > 1
 
     @property
     def loaded(self) -> bool:
-        """Whether engine and tokenizer are there."""
+        """True if engine and tokenizer are loaded."""
         return self.engine.state.phase == "ready" and self.tokenizer is not None
 
     def model(self) -> LoadedModel:
-        """What a new request may use; APIError 503 while loading, draining or dead."""
+        """Return the model for a new request; APIError 503 while loading, draining or dead."""
         state = self.engine.state
         if self.draining:
             self.metrics.reject("draining")

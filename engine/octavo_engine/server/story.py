@@ -102,7 +102,7 @@ class Story:
 
 
 def room_for(info: EngineInfo) -> str:
-    """How many users' conversations the KV cache holds at a time, of full context and of a moderate length."""
+    """Describe how many users' conversations the KV cache holds at a time, of full context and of a moderate length."""
     tokens = info.num_kv_blocks * info.block_size
     text = f"{_users(tokens // info.max_model_len)} with {info.max_model_len:,} tokens each"
     if info.max_model_len > _SHORT_CONTEXT:

@@ -1,8 +1,4 @@
-"""HTTP/1.1 by the letter: what a proxy before the server might read differently is refused, not interpreted.
-
-h11 accepts line ends without CR, headers folded over lines, Content-Length beside Transfer-Encoding, and repeated
-lengths. Each of them has been used to smuggle a request past a proxy (RFC 9112 sections 2.2, 5.2, 6.1, 6.3, 7.1).
-"""
+"""A strict HTTP/1.1 parser: a message that a proxy before the server might read differently is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ _SMALL_CHUNKS, _CHUNK_BYTES = 1024, 1024
 
 
 class StrictBuffer(ReceiveBuffer):
-    """What h11 reads heads, trailers and chunk sizes from."""
+    """The buffer from which h11 reads heads, trailers and chunk sizes; it checks their syntax strictly."""
 
     def __init__(self) -> None:
         super().__init__()

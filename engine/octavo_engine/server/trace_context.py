@@ -1,4 +1,4 @@
-"""W3C trace context (https://www.w3.org/TR/trace-context/): which trace of its client's a request belongs to."""
+"""W3C trace context (https://www.w3.org/TR/trace-context/): the trace of a client that a request belongs to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """What a request's `traceparent` says, and this server's own place in the trace."""
+    """The trace of a request's `traceparent`, and this server's own span in it."""
 
     trace_id: str
     """32 hexadecimal digits."""

@@ -14,7 +14,7 @@ from octavo_engine.server.trace_context import TraceContext
 
 @dataclass(frozen=True, slots=True)
 class SequenceTimes:
-    """When one sequence began to be computed, gave its first token, and ended: monotonic seconds."""
+    """The times at which one sequence began to be computed, gave its first token, and ended, in monotonic seconds."""
 
     started: float
     first_token: float
@@ -55,7 +55,7 @@ class RequestSpan(Protocol):
 
 
 class Tracing(Protocol):
-    """Where spans go."""
+    """The receiver of spans."""
 
     def begin(self, scope: Scope) -> RequestSpan:
         """The span of a request whose headers have come; its parent is what `traceparent` names."""

@@ -84,7 +84,7 @@ class InputJSONDelta(msgspec.Struct, tag="input_json_delta"):
 
 
 class ContentBlockDelta(msgspec.Struct, tag="content_block_delta"):
-    """What an event adds to a block."""
+    """The event that adds to a block."""
 
     index: int
     delta: TextDelta | ThinkingDelta | InputJSONDelta
@@ -97,14 +97,14 @@ class ContentBlockStop(msgspec.Struct, tag="content_block_stop"):
 
 
 class End(msgspec.Struct):
-    """Why an answer ended."""
+    """The reason why an answer ended."""
 
     stop_reason: str
     stop_sequence: str | None
 
 
 class MessageDelta(msgspec.Struct, tag="message_delta"):
-    """How the answer ended, and its usage."""
+    """The event with an answer's end and its usage."""
 
     delta: End
     usage: MessageUsage

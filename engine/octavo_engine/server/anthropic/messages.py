@@ -61,7 +61,7 @@ class MessageWriter:
         return [_event(MessageStart(self._message))]
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (the last event says it)
-        """What an output adds to the blocks."""
+        """Return the events of an output: changes of the blocks."""
         last = output.finish_reason is not None
         found = [_event(_block_event(event)) for event in self._answer.push(output.text, last=last)]
         if last:
@@ -69,7 +69,7 @@ class MessageWriter:
         return found
 
     def closing(self, usage: Usage) -> list[bytes]:
-        """How the message ended."""
+        """Return the last events: the message's end and its usage."""
         return [_event(MessageDelta(self._end, _usage(usage))), _event(MessageStop())]
 
     def failure(self, error: APIError) -> bytes:

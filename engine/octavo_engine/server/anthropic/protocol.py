@@ -111,7 +111,7 @@ class ToolSpecification(Body):
 
 
 class ToolChoice(Body):
-    """Whether the model may, must or must not call tools."""
+    """The choice whether the model may, must or must not call tools."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: ToolName | None = None
@@ -125,7 +125,10 @@ class ToolChoice(Body):
 
 
 class Thinking(Body):
-    """Whether the model reasons before it answers. `budget_tokens` is checked as in Anthropic's API, but no limit."""
+    """The choice whether the model reasons before it answers.
+
+    `budget_tokens` is checked, but does not limit anything.
+    """
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=1024, le=MAX_TOKENS)] | None = None
@@ -150,7 +153,7 @@ class Ignored(BaseModel):
 
 
 class PromptBody(StrictBody):
-    """What a prompt is made of: POST /v1/messages/count_tokens."""
+    """The fields of a prompt, and the body of POST /v1/messages/count_tokens."""
 
     model: Name | None = None
     messages: Annotated[list[Turn], Field(min_length=1, max_length=16_384)]

@@ -1,4 +1,4 @@
-"""From a request of the Messages API to the body of a chat completion, field by field."""
+"""Translates a request of the Messages API to the body of a chat completion, field by field."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _choice(choice: ToolChoice | None) -> Any:
 
 
 def _thinking(body: PromptBody) -> dict[str, Any]:
-    """What chat templates read: whether to think, and how hard."""
+    """Return the fields that chat templates read: whether to think, and with which effort."""
     fields: dict[str, Any] = {}
     if body.thinking is not None:
         fields["chat_template_kwargs"] = {"enable_thinking": body.thinking.type != "disabled"}

@@ -1,4 +1,4 @@
-"""What all generating endpoints share: admit, prepare, generate, then stream or send at once; end with the client."""
+"""The common path of all generating endpoints: admit, prepare, generate, stream or send at once, stop on disconnect."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ Wanted = TypeVar("Wanted", Prepared, JSONAnswer)
 async def prepare(
     serving: Serving, request: Request, job: str, engine: EngineInfo, wanted: type[Wanted]
 ) -> Wanted | None:
-    """What a text worker makes of the body, which is not held any longer; None if the client goes away meanwhile."""
+    """Have a text worker prepare the body, which is then released; None if the client disconnects meanwhile."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise not_an_object()
@@ -208,14 +208,14 @@ async def off_the_loop_if_large(
     *args: Arguments.args,
     **kwargs: Arguments.kwargs,
 ) -> Written:
-    """What `write` gives; in a thread if it takes long enough for other requests to notice."""
+    """Return the result of `write`, called in a thread if it would block the event loop noticeably."""
     if sum(map(_work, outputs)) < _LARGE:
         return write(*args, **kwargs)
     return await asyncio.to_thread(write, *args, **kwargs)
 
 
 def _work(output: SequenceOutput) -> int:
-    """How much there is to write of an output, in numbers."""
+    """Return the amount of work to write an output, counted in numbers."""
     positions = (*output.logprobs, *(output.prompt_logprobs or ()))
     return 1 + len(output.text) // 64 + len(output.pooled) // 4 + sum(1 + len(each.top) for each in positions)
 

@@ -11,7 +11,7 @@ from octavo_engine.text.logprobs import PromptLogprobs, TextLogprobs
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """Where the prompt's tokens came from."""
+    """The origin of the prompt's tokens."""
 
     cached_tokens: int = 0
 
@@ -69,7 +69,7 @@ class ToolCall(msgspec.Struct):
 
 
 class ToolCallDelta(msgspec.Struct):
-    """What a chunk adds to one call. The first one has its id and its function's name."""
+    """The part of one tool call that a chunk adds. The first one has the call's id and its function's name."""
 
     index: int
     function: FunctionCall
@@ -78,7 +78,7 @@ class ToolCallDelta(msgspec.Struct):
 
 
 class AssistantMessage(msgspec.Struct, kw_only=True):
-    """What the model said."""
+    """The model's message."""
 
     role: str = "assistant"
     content: str | None
@@ -100,7 +100,7 @@ class ChatChoice(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """What a chunk adds."""
+    """The part of a message that a chunk adds."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -110,7 +110,7 @@ class Delta(msgspec.Struct):
 
 
 class ChatChunkChoice(msgspec.Struct):
-    """What a chunk adds to one answer."""
+    """The part of one answer that a chunk adds."""
 
     index: int
     delta: Delta

@@ -15,7 +15,7 @@ class ChatAnswer:
         self._answer = AnswerParts(form)
 
     def push(self, text: str, *, last: bool) -> list[Delta]:
-        """What the next piece of text adds."""
+        """Return the deltas of the next piece of text; `last` means that no more text comes."""
         events = self._answer.push(text, last=last)
         return [delta for event in events if (delta := self._delta(event)) is not None]
 

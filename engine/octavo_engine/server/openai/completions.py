@@ -71,7 +71,7 @@ class TextWriter:
         return choice
 
     def _of_prompt(self, output: SequenceOutput) -> TextLogprobs:
-        """What precedes the answer's own log probabilities, which then continue the offsets of these."""
+        """Return the log probabilities of the prompt, whose offsets the answer's own continue."""
         first = self._asked.prompts[output.index // self._n][0]
         most = self._asked.sampling.logprobs or 0
         return prompt_text_logprobs(first, output.prompt_logprobs or (), self._tokenizer, most)

@@ -80,7 +80,7 @@ def _template_values(value: Any) -> Any:
 
 
 def _measure(value: Any, depth: int) -> tuple[int, int]:
-    """How many values there are in `value`, itself included, and how many characters of text."""
+    """Return the number of values in `value`, itself included, and of the characters in its texts."""
     if isinstance(value, str):
         return 1, len(value)
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 1 << 63):

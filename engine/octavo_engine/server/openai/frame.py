@@ -1,4 +1,4 @@
-"""What an answer and all of its chunks have in common, whatever the endpoint."""
+"""The fields that an answer shares with all of its chunks, for every endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a client's body and its prompts' tokens to a prepared request: what chat and text completions share.
+"""Makes a prepared request from a client's body and its prompts' tokens, for chat and text completions alike.
 
 Runs in a text worker.
 """
@@ -41,7 +41,10 @@ def prepared_request(
     form: AnswerForm = PLAIN,
     scores_echo: bool = False,
 ) -> PreparedRequest:
-    """What is to be generated for these prompts' token ids; APIError 400 for what the model does not have."""
+    """Return the prepared request for these prompts' token ids.
+
+    Raises APIError 400 if the request asks for what the model does not have.
+    """
     _check_ends(body, model, grammar)
     _check_choices(body)
     if body.stream_options is not None and not body.stream:
@@ -166,7 +169,7 @@ def bad_words_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tup
 
 
 def _temperature(asked: float) -> float:
-    """As vLLM: what is nearly 0 is greedy, and logits are not divided by less than 0.01."""
+    """Return the temperature as vLLM corrects it: greedy if nearly 0, otherwise at least 0.01."""
     return 0.0 if asked < _GREEDY else max(asked, _LOWEST_TEMPERATURE)
 
 

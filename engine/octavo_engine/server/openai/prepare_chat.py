@@ -48,14 +48,14 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
 
 
 def top_logprobs(body: ChatCompletionBody) -> int | None:
-    """How many likeliest tokens to report at each position; None for no log probabilities at all."""
+    """Return how many likeliest tokens to report at each position; None for no log probabilities at all."""
     if body.top_logprobs and not body.logprobs:
         raise APIError(400, "top_logprobs: only allowed when logprobs is true", param="top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None
 
 
 def _form(model: LoadedModel, body: ChatCompletionBody, prompt: str, *, guided: bool, demanded: bool) -> AnswerForm:
-    """How answers to this prompt are to be read. What follows a grammar begins with it, so it has no reasoning."""
+    """Return the form of the answers to this prompt. An answer under a grammar begins with it, without reasoning."""
     tools = tuple(tools_by_name(body.offered).values())
     if demanded:
         return AnswerForm(format=FORCED.name, tools=tools, named=isinstance(body.tool_choice, NamedTool))
@@ -80,7 +80,7 @@ def _form(model: LoadedModel, body: ChatCompletionBody, prompt: str, *, guided: 
 
 
 def _tags_of_calls(model: LoadedModel, body: ChatCompletionBody) -> tuple[str, str] | None:
-    """What stands around calls, where an answer may be calls instead of the form that `response_format` asks for."""
+    """Return the texts around tool calls if an answer may be calls instead of what `response_format` asks for."""
     format_ = _format(model)
     asked = isinstance(body.response_format, ResponseFormat)
     return format_.tags if body.offered and asked and format_ is not None else None

@@ -45,7 +45,7 @@ def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]
 
 
 def _echoes(body: CompletionBody, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]) -> list[str]:
-    """What each prompt's answers begin with: the prompt, as far as it was kept, if the request wants it back."""
+    """Return the text that each prompt's answers begin with: the prompt as it was kept if `echo`, else ""."""
     if not body.echo:
         return [""] * len(prompts)
     kept = body.truncate_prompt_tokens is None

@@ -1,4 +1,4 @@
-"""From what a client sends as its prompt to token ids: the chat template and the tokenizer, in a text worker."""
+"""Turns a client's prompt into token ids with the chat template and the tokenizer, in a text worker."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class StrictBody(Body):
 
 
 class StreamOptions(Body):
-    """How a stream is to be sent."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -109,7 +109,7 @@ class RefusedFields(Body):
 
 
 class SamplingFields(Body):
-    """How tokens are chosen, when an answer ends, and how long it may take: for all endpoints that generate."""
+    """The fields for sampling, an answer's end and its time limit, of all endpoints that generate."""
 
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Ratio | None = None
@@ -141,7 +141,7 @@ class SamplingFields(Body):
 
 
 class GenerationBody(RefusedFields, StructuredFields, SamplingFields):
-    """What chat and text completions have in common."""
+    """The common fields of chat and text completions."""
 
     model: Name | None = None
     stream: bool | None = None
@@ -201,7 +201,7 @@ Messages = Annotated[list[Message], Field(min_length=1, max_length=16_384)]
 
 
 class TemplateOptions(Body, ToolFields):
-    """How the chat template is to be used, for chat completions and /tokenize alike."""
+    """The options of the chat template, for chat completions and /tokenize alike."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

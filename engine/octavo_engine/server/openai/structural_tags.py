@@ -45,7 +45,7 @@ class JSONSchema(_Part):
 
 
 class Regex(_Part):
-    """What a regular expression matches."""
+    """A part that matches a regular expression."""
 
     type: Literal["regex"]
     pattern: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]

@@ -73,7 +73,7 @@ class _Strict(BaseModel):
 
 
 class NamedSchema(_Strict):
-    """What `response_format` says beside its type."""
+    """The schema of a `response_format`, with its name."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     schema_: Annotated[SchemaObject, Field(alias="schema")]

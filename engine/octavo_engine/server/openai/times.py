@@ -1,4 +1,4 @@
-"""When a request came and until when it may run."""
+"""The arrival time of a request, and its deadline."""
 
 from __future__ import annotations
 

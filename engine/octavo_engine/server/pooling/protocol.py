@@ -29,7 +29,7 @@ Documents = Annotated[list[Annotated[Text, BeforeValidator(_text_of)]], Field(mi
 
 
 class PooledBody(Body):
-    """What all of them have in common."""
+    """The common fields of requests for embeddings, classes, scores and ranks."""
 
     model: Name | None = None
     truncate_prompt_tokens: PromptTruncation | None = None

@@ -24,7 +24,7 @@ from octavo_engine.server.serving import Serving
 
 
 class Score(msgspec.Struct, kw_only=True):
-    """Of one pair."""
+    """The score of one pair."""
 
     object: Literal["score"] = "score"
     index: int
@@ -32,7 +32,7 @@ class Score(msgspec.Struct, kw_only=True):
 
 
 class Scores(msgspec.Struct, kw_only=True):
-    """Of all pairs."""
+    """The scores of all pairs."""
 
     id: str
     object: Literal["list"] = "list"

@@ -8,7 +8,7 @@ from octavo_engine.server.errors import APIError
 
 
 class FileContent(FileResponse):
-    """As RFC 9110 has it: a Range that cannot be read is ignored, and one beyond the end is 416."""
+    """A response with a file's content. As RFC 9110 says, an unreadable Range is ignored; one beyond the end is 416."""
 
     @classmethod
     def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:

@@ -33,7 +33,7 @@ class InputLine(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Body(msgspec.Struct):
-    """What a line's body must be: an object without `stream`."""
+    """The constraints on a line's body: it is an object without `stream`."""
 
     stream: Any = None
 
@@ -67,7 +67,7 @@ def read_line(line: bytes) -> InputLine:
 
 
 def check_input(path: Path, endpoint: str) -> tuple[int, list[LineError]]:
-    """How many requests there are, and what is wrong with them. Blocks, so it belongs into a thread."""
+    """Return the number of requests in a file, and their errors. Blocks, so call it in a thread."""
     errors: list[LineError] = []
     seen: set[str] = set()
     total = 0
@@ -104,7 +104,7 @@ def _check(number: int, line: bytes, endpoint: str, seen: set[str]) -> LineError
 
 
 def _contradiction(number: int, found: InputLine, endpoint: str, *, streams: bool, again: bool) -> LineError | None:
-    """What is wrong with a line that is a request."""
+    """Return the error of a line that is a request but does not fit its batch, None if it fits."""
     if found.url != endpoint:
         message = f"the line is for {found.url[:200]!r}, and the batch for {endpoint}"
         return LineError("mismatched_endpoint", message, "url", number)

@@ -54,7 +54,7 @@ class Job:
         await self._storage.save(self._owner, self._batch)
 
     async def _check(self) -> bool:
-        """Whether all lines are requests."""
+        """Check the input file; return True if all lines are valid, else the batch fails with the lines' errors."""
         total, errors = await asyncio.to_thread(check_input, self._input, self._batch.endpoint)
         if errors:
             await self._fail(errors)

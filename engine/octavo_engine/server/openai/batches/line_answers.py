@@ -54,7 +54,7 @@ class Gate:
         self._others_at = float("-inf")
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer | None:
-        """What `work` gives when its turn has come; None if it was aborted for another request."""
+        """Run `work` when its turn has come; None if it was aborted because other requests arrived."""
         async with self._turn:
             while not self.has_room():
                 await asyncio.sleep(_LOOK_AGAIN)
@@ -71,7 +71,7 @@ class Gate:
             self._attempts.remove(attempt)
 
     def has_room(self) -> bool:
-        """Whether a line may begin."""
+        """Return True if a line may begin."""
         serving = self._serving
         info = serving.engine.state.ready
         if not serving.loaded or serving.draining or info is None:
@@ -81,7 +81,7 @@ class Gate:
         return len(self._attempts) < max(1, info.max_num_seqs // 2)
 
     def _others(self) -> bool:
-        """Whether there are requests that are no lines, or have been a moment ago."""
+        """Return True if requests other than batch lines run, or ran within the last QUIET_SECONDS."""
         now = time.monotonic()
         if len(self._serving.running) > len(self._attempts):
             self._others_at = now

@@ -32,7 +32,7 @@ class Deleted(msgspec.Struct, kw_only=True):
 
 
 class LineError(msgspec.Struct):
-    """What is wrong with a line of an input file, or with all of it if `line` is None."""
+    """An error of a line of an input file, or of the whole file if `line` is None."""
 
     code: str
     message: str
@@ -41,7 +41,7 @@ class LineError(msgspec.Struct):
 
 
 class LineErrors(msgspec.Struct):
-    """Why a batch failed."""
+    """The errors for which a batch failed."""
 
     data: list[LineError]
     object: str = "list"
@@ -56,7 +56,7 @@ class RequestCounts(msgspec.Struct):
 
 
 class ExpiresAfter(msgspec.Struct, kw_only=True):
-    """When a batch's files are removed: so many seconds after each is listed."""
+    """The expiry of a batch's files: so many seconds after each is listed."""
 
     anchor: str = "created_at"
     seconds: int
@@ -108,7 +108,7 @@ class LineResponse(msgspec.Struct):
 
 
 class LineFailure(msgspec.Struct):
-    """Why a line has no answer."""
+    """The reason why a line has no answer."""
 
     code: str
     message: str

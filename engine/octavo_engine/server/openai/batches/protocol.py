@@ -23,14 +23,14 @@ _ShortText = Annotated[str, Field(max_length=512)]
 
 
 class OutputExpiry(StrictBody):
-    """How long the files are kept that a batch writes."""
+    """The time for which the files that a batch writes are kept."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Field(ge=LEAST_LIFETIME, le=MOST_LIFETIME)]
 
 
 class BatchBody(StrictBody):
-    """Which file's lines to answer, and where."""
+    """The body of POST /v1/batches: the file whose lines are answered, and the endpoint that answers them."""
 
     input_file_id: Annotated[str, Field(min_length=1, max_length=64)]
     endpoint: Endpoint

@@ -52,11 +52,11 @@ class Owned:
     """Of its files, those that are being written included."""
 
     def path(self, file_id: str) -> Path:
-        """Where a file's content is."""
+        """Return the path of a file's content."""
         return self.folder / "files" / file_id
 
     def batch_path(self, batch_id: str) -> Path:
-        """Where a batch is kept."""
+        """Return the path of a batch's record."""
         return self.folder / "batches" / f"{batch_id}.json"
 
     @property
@@ -197,7 +197,7 @@ class StorageError(APIError):
 
 
 async def on_disk(work: Callable[..., Done], *args: object) -> Done:
-    """What `work` returns, which runs in a thread; StorageError if the disk does not do it."""
+    """Return the result of `work`, called in a thread; an OSError is logged and raised as StorageError."""
     try:
         return await asyncio.to_thread(work, *args)
     except OSError as error:
@@ -206,7 +206,7 @@ async def on_disk(work: Callable[..., Done], *args: object) -> Done:
 
 
 async def patiently(work: Callable[[], Awaitable[Done]]) -> Done:
-    """What `work` returns, as soon as the disk does it: what was accepted is not lost because a disk was full."""
+    """Return the result of `work`, repeated until the disk allows it: a full disk loses no accepted work."""
     while True:
         try:
             return await work()

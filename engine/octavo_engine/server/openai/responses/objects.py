@@ -58,7 +58,7 @@ Item = MessageItem | ReasoningItem | FunctionCallItem
 
 
 class InputDetails(msgspec.Struct):
-    """Where the prompt's tokens came from."""
+    """The origin of the prompt's tokens."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
@@ -81,7 +81,7 @@ class ResponseUsage(msgspec.Struct):
 
 
 class IncompleteDetails(msgspec.Struct):
-    """Why an answer is not complete."""
+    """The reason why an answer is not complete."""
 
     reason: str
 
@@ -102,7 +102,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
 
 
 class Event(msgspec.Struct, kw_only=True):
-    """What all events of a stream have: which kind it is, and its place among the stream's events."""
+    """The common fields of all events of a stream: its kind, and its place among the events."""
 
     type: str
     sequence_number: int = 0

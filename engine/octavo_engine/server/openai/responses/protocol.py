@@ -76,7 +76,7 @@ class ReasoningText(Body):
 
 
 class ReasoningItem(Body):
-    """What an earlier answer had as its reasoning. Summaries and encrypted content are left out of the prompt."""
+    """The reasoning of an earlier answer. Summaries and encrypted content are left out of the prompt."""
 
     type: Literal["reasoning"]
     content: Annotated[list[ReasoningText], Field(max_length=1024)] | None = None
@@ -155,14 +155,17 @@ class SchemaFormat(NamedSchema):
 
 
 class TextOptions(StrictBody):
-    """What the answer's text is like. `verbosity` has no effect."""
+    """Options of the answer's text. `verbosity` has no effect."""
 
     format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningOptions(StrictBody):
-    """How hard the model should think. There are no summaries: reasoning is in the answer itself."""
+    """The effort that the model should spend on reasoning.
+
+    There are no summaries: reasoning is in the answer itself.
+    """
 
     effort: Effort | None = None
     summary: Literal["auto"] | None = None

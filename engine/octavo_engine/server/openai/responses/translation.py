@@ -1,4 +1,4 @@
-"""From a request of the Responses API to the body of a chat completion, and to what its answer repeats."""
+"""Translates a request of the Responses API to the body of a chat completion, and to the fields its answer repeats."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _response_format(body: ResponsesBody) -> dict[str, Any] | None:
 
 
 def repeated_fields(body: ResponsesBody, prepared: PreparedRequest) -> bytes:
-    """What the answer repeats of the request, and what acts where the request says nothing, as a JSON object."""
+    """Return as a JSON object the request's fields that the answer repeats, with defaults where they were absent."""
     text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text is not None else {}
     reasoning = body.reasoning
     choice = body.tool_choice

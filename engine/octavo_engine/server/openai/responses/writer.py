@@ -70,7 +70,7 @@ class ResponseWriter:
         return [self._event(ResponseEvent(type=kind, response=self._body())) for kind in kinds]
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (the last event says it)
-        """What an output adds to the items."""
+        """Return the events of an output: changes of the items."""
         return [self._event(event) for event in self._take(output)]
 
     def closing(self, usage: Usage) -> list[bytes]:
