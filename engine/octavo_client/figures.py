@@ -1,4 +1,4 @@
-"""What a benchmark measures: one request's times, the figures of one load, and the report of a run."""
+"""The figures of a benchmark: one request's times, the figures of one load, and the report of a run."""
 
 from __future__ import annotations
 
@@ -39,8 +39,12 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How requests come: from `users` who each wait for their answer (closed loop), or at `rate` a second, whatever
-    becomes of the earlier ones (open loop, Poisson arrivals). One of the two is None."""
+    """The arrival of requests: `users` who each wait for their answer, or `rate` requests a second.
+
+    One of them is None.
+
+    With users the loop is closed; at a rate it is open: Poisson arrivals, independent of earlier answers.
+    """
 
     users: int | None = None
     rate: float | None = None
@@ -52,7 +56,7 @@ class Load:
 
     @property
     def unit(self) -> str:
-        """What `value` counts."""
+        """The unit of `value`."""
         return "requests/s" if self.users is None else "users"
 
     def __str__(self) -> str:
@@ -85,7 +89,7 @@ class Level:
 
     @property
     def load(self) -> Load:
-        """What the server was asked for."""
+        """The load that the server was given."""
         return Load(self.concurrency, self.rate)
 
 

@@ -38,7 +38,7 @@ class Prompt:
 
 
 class Workload(Protocol):
-    """Where prompts come from. `str` of it is its description."""
+    """A source of prompts. `str` of it is its description."""
 
     def prompts(self, count: int, seed: int) -> list[Prompt]:
         """Return `count` prompts; a seed always gives the same ones."""

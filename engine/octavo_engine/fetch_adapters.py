@@ -122,7 +122,7 @@ def _content(file: IO[bytes]) -> bytes:
 
 @dataclass(slots=True)
 class _Fetch:
-    """What has become of one adapter of the list."""
+    """The state of fetching one adapter of the list."""
 
     wanted: Wanted
     path: str | None = None
@@ -268,7 +268,7 @@ class Fetcher:
 
 
 def _known_paths(output: Path) -> dict[tuple[str, str], str]:
-    """What an earlier process has fetched and is still there."""
+    """Return by name and version the paths of adapters that an earlier process has fetched and that still exist."""
     try:
         entries = json.loads(output.read_text())["adapters"]
         return {
@@ -288,7 +288,7 @@ def _first_line(error: OSError | ValidationError) -> str:
 
 
 def pull_process(max_size: str | None) -> Start:
-    """What starts `octavo-engine pull --adapter` for an adapter."""
+    """Return a function that starts `octavo-engine pull --adapter` for an adapter."""
 
     def start(wanted: Wanted, environment: Mapping[str, str]) -> Running:
         revision = [f"--revision={wanted.revision}"] if wanted.revision is not None else []

@@ -1,4 +1,4 @@
-"""What `octavo-engine COMMAND --help` ends with: command lines that can be typed as they stand."""
+"""The last part of `octavo-engine COMMAND --help`: command lines that can be typed as they are."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How long OpenMP's threads spin while they wait for each other, before they sleep.
+"""The time for which OpenMP's threads spin while they wait for each other, before they sleep.
 
-A step on a CPU has hundreds of such waits. By itself GCC's OpenMP spins for milliseconds, which is right for cores that
-nothing else uses; beside one busy process the threads burn what the one they wait for needs, and steps take 2 to 50
-times as long. A thread that soon sleeps gives its core away at once.
+A step on a CPU has hundreds of such waits. By default GCC's OpenMP spins for milliseconds, which is right for cores
+that nothing else uses. Beside one busy process, though, the spinning threads take the CPU from the thread that they
+wait for, and steps take 2 to 50 times as long. A thread that sleeps soon frees its core at once.
 """
 
 from __future__ import annotations

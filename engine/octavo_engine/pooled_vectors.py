@@ -19,7 +19,7 @@ def to_vector(pooled: bytes, dimensions: int | None = None, *, normalize: bool) 
 
 
 def probabilities(pooled: bytes, activation: str) -> Vector:
-    """Of a model's logits: their `softmax`, the `sigmoid` of each, or for `identity` the logits themselves."""
+    """Apply an activation to a model's logits: `softmax`, `sigmoid` of each, or `identity`, which leaves them."""
     logits = np.frombuffer(pooled, np.float32)
     if activation == "identity":
         return logits

@@ -1,4 +1,4 @@
-"""How far a download is: for the terminal, the log and HTTP clients."""
+"""The progress of a download, reported on the terminal, in the log and over HTTP."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def health(progress: Progress) -> dict[str, object]:
 
 
 def metrics(progress: Progress) -> bytes:
-    """What Prometheus sees of a pod that still downloads."""
+    """Return the Prometheus metrics of a pod that is still downloading."""
     registry = CollectorRegistry()
     gauge = Gauge(
         "octavo_load_progress_ratio", "How much of the model is loaded, 0 to 1", ["model_name"], registry=registry

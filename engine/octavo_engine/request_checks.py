@@ -13,7 +13,7 @@ from octavo_engine.sampling_params import Range, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """What a number of `SamplingParams` may be, by its annotation."""
+    """The constraints of a numeric field of `SamplingParams`, read from its annotation."""
 
     range: Range
     whole: bool

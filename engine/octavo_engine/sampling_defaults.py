@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """What a request's SamplingParams are where it says nothing: the model's own, or neutral."""
+    """Defaults of the SamplingParams that a request leaves open: the model's own, or neutral."""
 
     temperature: float = 1.0
     top_k: int = 0

@@ -1,4 +1,4 @@
-"""How a request's tokens are chosen: each field of `SamplingParams` is declared here alone, with its range."""
+"""The parameters of sampling: each field of `SamplingParams` is declared here alone, with its range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen and when to stop. Each field is declared here alone, with its range."""
+    """Parameters that choose each token and end an answer. Each field is declared here alone, with its range."""
 
     max_tokens: int  # 0 asks only for what the prompt itself gives
     min_tokens: Annotated[int, Range(0, 1 << 31)] = 0

@@ -1,1 +1,1 @@
-"""What answers say: content, reasoning and calls of tools, read while they are generated."""
+"""Parsing of answers while they are generated: content, reasoning and tool calls."""

@@ -1,4 +1,4 @@
-"""How an answer's text is to be read: what a request and the model's chat template decide before it is generated."""
+"""The form of an answer's text, which a request and the model's chat template decide before it is generated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo_engine.output_parsing.formats.tool import Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerForm:
-    """Of one request; all of its answers are read alike."""
+    """The form of a request's answers; all of them are parsed alike."""
 
     format: str | None = None
     """Name of the format of tool calls; None: everything but reasoning is content."""
@@ -27,16 +27,16 @@ class AnswerForm:
 
     @property
     def plain(self) -> bool:
-        """Whether an answer is its text, and nothing has to be read."""
+        """True if an answer's text is its content, so that there is nothing to parse."""
         return self.format is None and not self.reasons
 
     @property
     def special(self) -> bool:
-        """Whether control tokens must be part of the text, because the format is made of them."""
+        """True if control tokens must be part of the text, because the format of tool calls is made of them."""
         return self.format is not None and self.format != FORCED.name
 
     def parser(self) -> AnswerParser:
-        """For one answer."""
+        """Return a new parser for one answer."""
         format_ = None if self.format is None else FORCED if self.format == FORCED.name else FORMATS[self.format]
         return AnswerParser(
             format_,

@@ -67,14 +67,14 @@ class AnswerParser:
         return found
 
     def _counts(self, event: Event) -> bool:
-        """Whether the event is part of the answer: no white space around calls, and no call too many."""
+        """Return True if the event is part of the answer: not white space around calls, nor a call too many."""
         if isinstance(event, Content):
             return bool(event.text) and not (self._calls and event.text.isspace())
         return isinstance(event, Reasoning) or not self._single or self._calls == 1
 
     @property
     def called(self) -> bool:
-        """Whether the answer has called a tool."""
+        """True if the answer has called a tool."""
         return self._calls > 0
 
 

@@ -77,7 +77,7 @@ class AnswerParts:
         return [part for part in self.parts if part.kind == "call"]
 
     def push(self, text: str, *, last: bool) -> list[PartEvent]:
-        """What the next piece of text adds; `last` says that no more text comes."""
+        """Return the events of the next piece of text; `last` means that no more text comes."""
         found: list[PartEvent] = []
         for event in self._events(text, last=last):
             found += self._take(event)

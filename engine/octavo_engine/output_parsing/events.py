@@ -1,4 +1,4 @@
-"""What an answer's text says, part by part: text for people, reasoning before it, and calls of tools."""
+"""The events of a parsed answer: text for people, reasoning before it, and tool calls."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _SCALAR_ENDS = frozenset(",}] \t\r\n")
 
 
 class _Scanner:
-    """Where in a JSON value the text is."""
+    """A scanner that finds the end of a JSON value, fed one character after another."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -24,11 +24,11 @@ class _Scanner:
 
     @property
     def may_end(self) -> bool:
-        """Whether the value is complete if nothing follows: only a number or a word may be so."""
+        """True if the value is complete should nothing follow, which only numbers and words can be."""
         return self._begun and not self._depth and not self._quoted
 
     def place(self, character: str) -> Literal["inside", "last", "after"]:
-        """Whether the value goes on behind a character, ends with it, or has ended before it."""
+        """Return a character's position: "inside" the value, its "last" one, or "after" its end."""
         if self._quoted:
             self._quoted = self._escaped or character != '"'
             self._escaped = character == "\\" and not self._escaped
@@ -194,7 +194,7 @@ def _string(text: StreamedText) -> Generator[None, None, str | None]:
 
 
 def or_content(text: StreamedText, steps: Steps[Event], marker: str = "") -> Steps[Event]:
-    """What `steps` yield; if they fail before any call began, what they read, behind its marker, is plain text."""
+    """Yield what `steps` yield; if they fail before any call, yield what they read, after its marker, as content."""
     text.mark()
     called = False
     while True:

@@ -60,25 +60,25 @@ class StreamedText:
         return text
 
     def find(self, marker: str) -> int:
-        """Where a marker begins, or -1."""
+        """Return the position of a marker in the text not yet read, or -1."""
         found = self._text.find(marker, self._at)
         return found if found < 0 else found - self._at
 
     def starts_with(self, marker: str) -> bool:
-        """Whether a marker comes next."""
+        """Return True if a marker comes next."""
         return self._text.startswith(marker, self._at)
 
     def may_become(self, marker: str) -> bool:
-        """Whether all there is could be the beginning of a marker."""
+        """Return True if the unread text could be the beginning of a marker."""
         return not self.ended and marker.startswith(self._text[self._at :])
 
     def spaces(self) -> int:
-        """How many characters of white space come next."""
+        """Return the number of white space characters that come next."""
         found = _SPACE.match(self._text, self._at)
         return found.end() - self._at if found else 0
 
     def kept_for(self, markers: Sequence[str]) -> int:
-        """How many of the last characters might begin a marker, with the white space before them."""
+        """Return how many of the last characters might begin a marker, with the white space before them."""
         if self.ended:
             return 0
         longest = max(map(len, markers)) - 1

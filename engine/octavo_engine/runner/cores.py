@@ -1,4 +1,4 @@
-"""How many threads the model may use on CPU."""
+"""The number of CPU threads that the model uses."""
 
 from __future__ import annotations
 

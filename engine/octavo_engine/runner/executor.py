@@ -1,4 +1,4 @@
-"""How plans are executed: by one worker that a thread drives, alone or as the first of a group of ranks."""
+"""Executors, which run plans: on one worker that a thread drives, alone or as the first of a group of ranks."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Executor(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether another step would begin at once."""
+        """True if another step would begin at once."""
 
     def wait(self, seconds: float) -> None:
-        """Until it is idle, or so many seconds are over."""
+        """Wait until it is idle, at most for so many seconds."""
 
     def result(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it is raised here."""
@@ -87,7 +87,7 @@ class ThreadExecutor:
 
     @property
     def idle(self) -> bool:
-        """Whether the device's thread has nothing to do, nor has the device."""
+        """True if neither the device's thread nor the device has anything to do."""
         if self._newest is not None and not self._newest.done():
             return False
         newest = self._launched[-1] if self._launched else None
@@ -95,7 +95,7 @@ class ThreadExecutor:
         return newest is None or newest.exception() is not None or newest.result().timer.ended()
 
     def wait(self, seconds: float) -> None:
-        """Until it is idle, or so many seconds are over."""
+        """Wait until it is idle, at most for so many seconds."""
         end = time.monotonic() + seconds
         if self._newest is not None:
             futures.wait([self._newest], timeout=max(0.0, seconds))
@@ -114,7 +114,7 @@ class ThreadExecutor:
             self._writes.popleft().result()
 
     def check(self) -> None:
-        """Nothing to check: the worker lives in this process."""
+        """Do nothing: the worker is in this process."""
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Let the steps under way end and leave the other ranks, for so long, and end the thread with them."""
@@ -151,11 +151,11 @@ class GroupExecutor:
 
     @property
     def idle(self) -> bool:
-        """Whether the first rank is: the others do the same."""
+        """True if the first rank is idle: the others do the same work."""
         return self._first.idle
 
     def wait(self, seconds: float) -> None:
-        """Until it is idle, or so many seconds are over."""
+        """Wait until it is idle, at most for so many seconds."""
         self._first.wait(seconds)
 
     def result(self) -> StepResult:

@@ -35,9 +35,10 @@ Captured = Callable[[int, int], None]
 
 
 def uses_graphs(config: EngineConfig, device: torch.device, backend: AttentionBackend) -> bool:
-    """Whether decodes run as graphs: on GPUs, unless --enforce-eager is set or the attention backend rules it out.
+    """Return True if decodes run as graphs: on GPUs, unless --enforce-eager or the attention backend excludes it.
 
-    Ranks on GPUs speak over NCCL, whose operations can be recorded; gloo, whose cannot, is for CPUs.
+    Ranks on GPUs communicate over NCCL, whose operations can be recorded. Those of gloo cannot, and it is only used on
+    CPUs.
     """
     return device.type == "cuda" and backend.graph_safe and not config.enforce_eager
 
@@ -123,11 +124,11 @@ class DecodeGraphs:
         captured(len(sizes), len(sizes))
 
     def covers(self, count: int) -> bool:
-        """Whether there is a graph for `count` sequences."""
+        """Return True if there is a graph for `count` sequences."""
         return count <= self._sizes[-1]
 
     def inputs(self, count: int) -> StepInputs:
-        """Where the inputs of a step of `count` decodes are gathered, as many as its graph computes."""
+        """Return the input buffers of the smallest graph for `count` decodes; they hold as many as it computes."""
         return self._inputs[self._rung(count)]
 
     def replay(self, count: int) -> Tensor:

@@ -1,8 +1,8 @@
-"""From a plan to the tensors of one forward pass, gathered from the state table on the device.
+"""The tensors of one forward pass: made from a plan, and gathered from the state table on the device.
 
 The host sends a few integers a row, in one copy; every token and block id is read on the device. Where Triton runs, one
-kernel does it (kernels/gather.py). PyTorch does the same on a CPU, and there, as this runs in every step, a step of
-nothing but decodes has its own, shorter way.
+kernel does it (kernels/gather.py). PyTorch does the same on a CPU, where a step of nothing but decodes has a shorter
+code path, because this runs in every step.
 """
 
 from __future__ import annotations

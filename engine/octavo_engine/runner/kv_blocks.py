@@ -1,9 +1,9 @@
-"""How many blocks each KV group gets of the cache's memory.
+"""The sizing of KV groups: computes how many blocks of the cache's memory each one gets.
 
-One number says it for all: the blocks of full attention, which keeps every token. A group with a sliding window gets as
-many, so that requests shorter than the window find room for all their tokens, but no more than so many requests can
-come to use: each its window, all together one step's tokens. Layers that keep a state get a slot for each of so many
-requests, and for snapshots, where the prefix cache's hits can end, as many bytes as all blocks of full attention.
+One number decides all: the blocks of full attention, which keeps every token. A group with a sliding window gets as
+many, so that requests shorter than the window have blocks for all their tokens, but no more than the running requests
+can use: a window each, and one step's tokens together. Layers that keep a state get a slot for each running request,
+and for snapshots, where hits in the prefix cache can end, as many bytes as all blocks of full attention.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BlockShares:
         return self.block_size * sum(need.kv_per_token * self.blocks_of(need.window, blocks) for need in self.windows)
 
     def bytes_of_running(self, blocks: int) -> int:
-        """What the requests themselves need of groups with a window, and of states."""
+        """Return the bytes of windows and states that running requests need."""
         return self.window_bytes(blocks) + self.state_bytes * min(max(2, blocks), self._running_slots)
 
     def limit(self, memory: int) -> int:

@@ -36,7 +36,7 @@ class KVCache:
 
     @property
     def state_groups(self) -> Mapping[int, int]:
-        """By layer the index of the group that has its states."""
+        """The index of the KV group that holds a layer's states, by layer."""
         return group_indices(self.groups, states=True)
 
     def scaled(self, scales: Mapping[int, tuple[float, float]]) -> KVCache:
@@ -61,7 +61,10 @@ class KVCache:
 
 
 def group_indices(groups: Sequence[KVGroupSpec], *, states: bool) -> dict[int, int]:
-    """By layer the index of its group, of those that keep states or of all others: a layer may be in one of each."""
+    """Map each layer to the index of its KV group, among groups of states or among the others.
+
+    A layer may be in one group of each kind.
+    """
     return {
         layer: index for index, group in enumerate(groups) for layer in group.layers if bool(group.states) == states
     }
@@ -105,5 +108,5 @@ def _in_cpu_memory(cache: LayerCache, num_blocks: int) -> LayerCache:
 
 
 def _like(tensor: Tensor, num_blocks: int) -> Tensor:
-    """So many blocks in CPU memory."""
+    """Allocate `num_blocks` blocks of the tensor's shape and type in CPU memory, pinned if the tensor is on a GPU."""
     return torch.empty((num_blocks, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=tensor.is_cuda)

@@ -115,7 +115,7 @@ def _penalize(logits: Tensor, sampled: SampledRows, table: StateTable) -> None:
 
 
 def _count(known: Sequence[Tensor], lens: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Which tokens [R, vocab] each row knows, and how often each stands in its answer, int32.
+    """Return which tokens each row contains, bool [R, vocab], and how often its answer has each, int32 [R, vocab].
 
     `known` are the tokens of each row, `lens` [2 R] how many of them are the prompt's and how many the answer's.
     """

@@ -1,7 +1,7 @@
-"""How much memory there is, and how it is shared between weights, one step and the KV cache.
+"""The memory plan: how a device's memory is divided between weights, one step and the KV cache.
 
-All of it is arithmetic done before anything is loaded, so that what cannot fit is said at once: need, have, which knob
-to turn and by how much.
+It is arithmetic, done before anything is loaded, so that a model that does not fit is reported at once: what it needs,
+what there is, and which setting to change by how much.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """What a model takes, in bytes."""
+    """The memory that a model needs, in bytes."""
 
     weights: int
     step: int
@@ -79,7 +79,7 @@ class MemoryLimits:
     """Whether it is a mixture of experts, which `--quantization` cannot shrink."""
 
     def shares(self, need: MemoryNeed, window_seqs: int = 1) -> BlockShares:
-        """How memory is shared by KV groups, with windows for so many requests."""
+        """Return how memory is divided between KV groups, with windows for `window_seqs` requests."""
         tokens = self.max_num_batched_tokens
         return BlockShares(need.kv_per_token, need.windows, self.block_size, tokens, window_seqs, need.state)
 
@@ -104,7 +104,7 @@ class MemoryPlan:
 
     @property
     def shares(self) -> BlockShares:
-        """How memory is shared by KV groups."""
+        """The division of memory between KV groups."""
         need = self.need
         sizes = (self.block_size, self.step_tokens, self.window_seqs, need.state)
         return BlockShares(need.kv_per_token, need.windows, *sizes)
@@ -170,12 +170,12 @@ def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) ->
 
 
 def _share(need: MemoryNeed, left: int, wanted: int, limits: MemoryLimits) -> tuple[BlockShares, int]:
-    """How `left` bytes are shared by KV groups, and the blocks of full attention.
+    """Divide `left` bytes between KV groups; return the shares and the number of blocks of full attention.
 
     At best there are windows and states for twice as many requests as may run: for as many again the prefix cache keeps
-    them. If a sequence of `wanted` tokens would not fit then, they are for half as many, and so on. Where nobody asked
-    for so long a one (--max-model-len), the length gives way once they have an eighth of the cache: with windows for
-    one request alone, long prompts would run one after another.
+    them. If a sequence of `wanted` tokens would not fit then, there are windows for half as many, and so on. If
+    --max-model-len does not ask for that length, the length is reduced instead as soon as windows have an eighth of the
+    cache: with windows for a single request, long prompts would run one after another.
     """
     window_seqs = 2 * limits.max_num_seqs
     while True:

@@ -41,7 +41,7 @@ class PromptRead:
 
 @dataclass(slots=True)
 class _Asked:
-    """What a row's request asks of its prompt, and what earlier chunks gave."""
+    """The outputs that a row's request asks of its prompt, and the parts that earlier chunks gave."""
 
     prompt_len: int
     top: int | None
@@ -140,14 +140,14 @@ class PromptOutputs:
             asked.vector = hidden[0].float()
 
     def _pooled(self, asked: _Asked, last: Tensor) -> ToHost:
-        """What the model makes of a prompt's vector, once `last` [hidden], its last token's hidden state, is there."""
+        """Return the pooled output of a prompt, given `last` [hidden], the hidden state of its last token."""
         vector = last.float() if asked.vector is None else asked.vector
         if self._pooling == "mean":
             vector = vector / asked.prompt_len
         return ToHost(self._decoder.pooled(vector[None])[0].float())
 
     def _scores(self, top: int, read: PromptRead, hidden: Tensor) -> list[ToHost]:
-        """Of the tokens behind those of `hidden` [count, hidden]; on the first rank only."""
+        """Score the tokens that follow those of `hidden` [count, hidden]; the result is empty but on rank 0."""
         found: list[ToHost] = []
         if not len(hidden):  # a chunk of the prompt's last token alone
             return found

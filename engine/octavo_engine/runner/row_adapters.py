@@ -1,4 +1,4 @@
-"""Which adapter each row of the state table has, and so each token of a step."""
+"""The adapter slot of each row of the state table, and so of each token of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RowAdapters:
     """The adapters on the device by their digests, and the slots of rows. Used by the device's thread alone."""
 
     def __init__(self, slots: LoraSlots, rows: int, max_sampled: int, device: torch.device) -> None:
-        """For so many `rows` of the state table, of which a step samples `max_sampled` tokens."""
+        """Start without adapters, for `rows` of the state table, of which a step samples `max_sampled` tokens."""
         self._slots = slots
         self._digests = [""] * slots.num_slots
         self._slot_of_row = [NO_SLOT] * rows

@@ -1,4 +1,4 @@
-"""From logits to tokens.
+"""The sampler: chooses tokens from logits.
 
 A row's token depends on its own logits, parameters and history alone, never on the rest of the batch: its random
 numbers come from its seed and the token's position. On a GPU tokens are drawn with Gumbel noise (kernels/sampling.py)

@@ -1,7 +1,7 @@
-"""How each row of the state table is sampled: parameters as columns on the device, and what they need as flags.
+"""The sampling parameters of the state table's rows: columns on the device, and flags for what each row needs.
 
-Columns are written when a request takes a row, and a step gathers those of its rows on the device. The host looks at
-the flags alone, to skip what no row of a step asks for.
+Columns are written when a request takes a row, and a step gathers those of its rows on the device. The host reads the
+flags alone, to skip operations that no row of a step asks for.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class SamplingTable:
         return ParameterColumns(*self._floats.index_select(1, rows), *self._ints.index_select(1, rows))
 
     def top_logprobs(self, row: int) -> int:
-        """How many of the likeliest tokens a row wants the log probabilities of."""
+        """Return how many of the likeliest tokens' log probabilities a row asks for."""
         return self._top_logprobs[row]
 
     def bias(self, row: int) -> tuple[Tensor, Tensor]:
@@ -172,7 +172,7 @@ class SamplingTable:
         return self._bad_words[row]
 
     def prompt_len(self, row: int) -> int:
-        """How many of a row's tokens are its prompt."""
+        """Return the number of a row's prompt tokens."""
         return self._prompt_lens[row]
 
     def banned(self, row: int, position: int) -> Tensor | None:
@@ -181,7 +181,7 @@ class SamplingTable:
 
 
 def needs_of(asked: SamplingParams) -> int:
-    """What sampling with these parameters needs."""
+    """Return the operations that sampling with these parameters needs, as flags."""
     draws = _draws(asked)
     filters = draws and (asked.top_k > 0 or asked.top_p < 1 or asked.min_p > 0)
     penalties = (asked.repetition_penalty, asked.frequency_penalty, asked.presence_penalty)

@@ -103,7 +103,7 @@ class SharedMemoryQueue:
         self._set(rank, _LOADED, int(ratio * _MILLIONTHS))
 
     def loaded(self) -> float:
-        """How much of all shards is loaded, 0 to 1."""
+        """The loaded part of all shards, 0 to 1."""
         return sum(self._word(rank, _LOADED) for rank in range(self.size)) / (self.size * _MILLIONTHS)
 
     def fail(self, rank: int, exit_code: int, message: str) -> None:

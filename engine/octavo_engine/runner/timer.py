@@ -1,4 +1,4 @@
-"""How long a step takes."""
+"""A timer for steps, by the device's clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StepTimer:
             self._events[1].record()
 
     def ended(self) -> bool:
-        """Whether the device has done all of it, once it is launched; does not wait."""
+        """Return True if the device has computed all of a launched step; does not wait."""
         return not self._events or bool(self._events[1].query())  # type: ignore[no-untyped-call]
 
     def seconds(self) -> float:

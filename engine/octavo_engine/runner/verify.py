@@ -16,7 +16,7 @@ from octavo_engine.core.step import StepResult
 
 
 def accepted(sampled: Sequence[int], drafts: Sequence[int]) -> int:
-    """How many of the `sampled` tokens count, at least 1. One stands in each draft's place, one behind all."""
+    """Return how many of the `sampled` tokens are accepted, at least 1: one for each draft, and one after them."""
     for count, (token, draft) in enumerate(zip(sampled, drafts, strict=False), 1):
         if token != draft:
             return count
@@ -51,5 +51,5 @@ def verify_drafts(places: StepResult, drafts: Mapping[int, Sequence[int]]) -> St
 
 
 def _before_errors(first: int, count: int, errors: Container[int]) -> int:
-    """How many of `count` places from `first` on come before one that could not be sampled; at least the first."""
+    """Return how many of `count` places from `first` on precede one that could not be sampled, at least 1."""
     return next((before for before in range(1, count) if first + before in errors), count)

@@ -25,7 +25,10 @@ class NGramProposer:
         self._texts: dict[str, bytearray] = {}
 
     def propose(self, request_id: str, token_ids: Sequence[int]) -> Sequence[int]:
-        """What followed the longest n-gram that `token_ids` end with where it stood last; empty if it is new."""
+        """Return the tokens that followed the last occurrence of the longest n-gram that `token_ids` ends with.
+
+        The result is empty if the n-gram has not occurred before.
+        """
         text = self._texts.setdefault(request_id, bytearray())
         text += array("i", token_ids[len(text) // _TOKEN :]).tobytes()
         for length in range(self._settings.lookup_max, self._settings.lookup_min - 1, -1):
@@ -40,7 +43,7 @@ class NGramProposer:
 
 
 def _end_of_match(text: bytearray, size: int) -> int:
-    """Where the last occurrence of the final `size` bytes before them ends; -1 if there is none or it is not found."""
+    """Return where the last earlier occurrence of the final `size` bytes ends; -1 if none is found."""
     if len(text) <= size:
         return -1
     wanted, before = text[-size:], len(text) - 1

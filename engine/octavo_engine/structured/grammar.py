@@ -1,4 +1,4 @@
-"""From what a request asks of its answer's form to one grammar, in the language of llguidance.
+"""Grammars in the language of llguidance, made from the forms of structured output that requests ask for.
 
 A grammar is a text: it crosses from HTTP to the engine as a field of `SamplingParams`, and is compiled there
 (grammar_masks.py). https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md describes the language.
@@ -75,7 +75,10 @@ def literal(text: str) -> str:
 
 
 def written_grammar(text: str) -> str:
-    """What was written here in llguidance's variant of Lark's notation: `::=` in its strings makes it no GBNF."""
+    """Return the grammar of a text that this package wrote in llguidance's variant of Lark.
+
+    Unlike `lark_grammar` it never takes the text for GBNF, even if one of its strings contains `::=`.
+    """
     _check_length(text)
     return LLMatcher.grammar_from_lark(text)
 

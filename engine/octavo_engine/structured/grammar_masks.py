@@ -24,7 +24,7 @@ _BITS = 32
 
 @dataclass(slots=True)
 class _Answer:
-    """How far one answer's grammar is."""
+    """The state of one answer's grammar."""
 
     matcher: Future[LLMatcher]
     consumed: int = 0
@@ -58,7 +58,7 @@ class GrammarMasks:
             self._answers[request.request_id] = _Answer(self._thread.submit(self._matcher, grammar))
 
     def is_ready(self, request_id: str) -> bool:
-        """Whether its grammar, if it has one, is compiled or cannot be."""
+        """Return True if the request's grammar is compiled or cannot be compiled, or if it has none."""
         answer = self._answers.get(request_id)
         return answer is None or answer.matcher.done()
 
@@ -68,11 +68,11 @@ class GrammarMasks:
             answer.matcher.cancel()  # what is not begun is not compiled: grammars that are still wanted come sooner
 
     def guides(self, request_id: str) -> bool:
-        """Whether the request has a grammar."""
+        """Return True if the request has a grammar."""
         return request_id in self._answers
 
     def masks(self, rows: Sequence[MaskRow]) -> list[Tensor | Exception]:
-        """For each row its bits, [1 + drafts, words] int32, or why there are none; rows are computed in parallel."""
+        """Return each row's bits, int32 [1 + drafts, words], or its error; rows are computed in parallel."""
         followed = [self._follow(row) for row in rows]
         starts = [0, *accumulate(1 + len(row.drafts) for row in rows)]
         bits = self._fill(

@@ -1,4 +1,4 @@
-"""Guided decoding's hook into the loop: what a request may sample next."""
+"""The interface between guided decoding and the engine loop: masks of the tokens that a request may sample next."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class MaskProvider(Protocol):
         """A request was accepted."""
 
     def is_ready(self, request_id: str) -> bool:
-        """Whether the first mask of an accepted request, if it needs any, can be computed without a wait."""
+        """Return True if the first mask of an accepted request can be computed without a wait, or if it needs none."""
 
     def remove(self, request_id: str) -> None:
         """A request has ended."""
 
     def guides(self, request_id: str) -> bool:
-        """Whether this request's tokens are masked, from its first to its last."""
+        """Return True if this request's tokens are masked, from its first to its last."""
 
     def masks(self, rows: Sequence[MaskRow]) -> Sequence[Tensor | Exception]:
-        """For each row its bits [1 + drafts, ceil(vocab / 32)], int32 on the host: which tokens may follow.
+        """Return each row's bits of allowed tokens, int32 [1 + drafts, ceil(vocab / 32)] on the host, or its error.
 
-        The first line says what may follow the answer, each other line what may follow one more of the drafts. It is
-        asked while the device computes the logits. An exception in a row's place ends its request alone:
+        The first line allows what may follow the answer, each other line what may follow one more of the drafts. This
+        is called while the device computes the logits. An exception in a row's place ends its request alone:
         NotAdmissibleError if the request asks for what cannot be done.
         """

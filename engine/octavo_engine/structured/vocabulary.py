@@ -13,7 +13,7 @@ _SPECIAL = b"\xff"
 
 
 class _Vocabulary:
-    """What `TokenizerWrapper` reads."""
+    """The attributes of a tokenizer that llguidance's `TokenizerWrapper` reads."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, ends: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -24,7 +24,7 @@ class _Vocabulary:
         self.tokens = [self._bytes(token) for token in ids]
 
     def _is_special(self, token: int) -> bool:
-        """Whether it is no text: a control token, or a logit that the tokenizer has no token for."""
+        """Return True if a token is not text: a control token, or a logit for which the tokenizer has no token."""
         return token >= self._tokenizer.vocab_size or self._tokenizer.is_special(token)
 
     def _bytes(self, token: int) -> bytes:
@@ -39,9 +39,9 @@ class _Vocabulary:
 
 
 def vocabulary(tokenizer: Tokenizer, vocab_size: int, ends: Sequence[int]) -> LLTokenizer:
-    """For masks of `vocab_size` bits, in which a complete answer may be followed by any of `ends`.
+    """Return llguidance's tokenizer, for masks of `vocab_size` bits; any of `ends` may follow a complete answer.
 
-    ValueError if there are none: an answer could not end.
+    Raises ValueError if there are no `ends`: an answer could not end.
     """
     if not ends:
         raise ValueError(

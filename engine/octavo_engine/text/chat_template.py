@@ -43,7 +43,7 @@ class ChatTemplate:
 
     @property
     def knows_tools(self) -> bool:
-        """Whether it can tell the model about tools."""
+        """True if the template passes tools to the model."""
         return "tools" in self.source
 
     def render(

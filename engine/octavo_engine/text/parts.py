@@ -1,4 +1,4 @@
-"""What a model's files say about its tokenizer, independent of their format."""
+"""The parts of a tokenizer as a model's files describe them, independent of the files' format."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class TokenizerParts:
 
 @contextlib.contextmanager
 def library_errors(what: str) -> Iterator[None]:
-    """Whatever the tokenizers library raises inside becomes a ValueError that begins with `what`.
+    """Turn whatever the tokenizers library raises in the block into a ValueError that begins with `what`.
 
-    It raises bare Exceptions, and its Rust panics are no Exceptions at all.
+    It raises bare Exceptions, and its Rust panics are not Exceptions at all.
     """
     try:
         yield

@@ -61,7 +61,7 @@ def _decoder_kinds(decoder: dict[str, object] | None) -> set[str]:
 
 
 def spelling_of(backend: Tokenizer) -> Spelling:
-    """How pieces of the vocabulary are spelled; ValueError names a decoder that is none of the known ones."""
+    """Return how the vocabulary's pieces are spelled; raises ValueError for an unknown type of decoder."""
     decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else None
     kinds = _decoder_kinds(decoder)
     if "ByteLevel" in kinds:

@@ -1,4 +1,4 @@
-"""How many characters of a text one token can stand for, where that has a limit at all.
+"""The longest text, in characters, that one token can stand for, if there is such a limit.
 
 WordPiece makes one `[UNK]` of any long word, and most pre-tokenizers drop whitespace, so that a text of any length can
 have a single token. Byte-level BPE keeps every byte: there a long text has many tokens, and that is known before it is

@@ -101,7 +101,7 @@ class Tokenizer:
         return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     def is_special(self, token_id: int) -> bool:
-        """Whether the token is a control token rather than text."""
+        """Return True if the token is a control token rather than text."""
         return token_id in self._control
 
     def token_bytes(self, token_id: int) -> bytes:

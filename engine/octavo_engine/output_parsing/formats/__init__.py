@@ -1,4 +1,4 @@
-"""How models write calls of tools, one module for each format."""
+"""The formats in which models write tool calls, one module each."""
 
 from octavo_engine.output_parsing.formats.deepseek import DEEPSEEK
 from octavo_engine.output_parsing.formats.forced import FORCED

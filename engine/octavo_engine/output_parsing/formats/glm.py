@@ -49,7 +49,7 @@ def _arguments(text: StreamedText, tool: Tool) -> Steps[Event]:
 
 
 def _name(text: StreamedText) -> Generator[None, None, str]:
-    """What stands before the first tag."""
+    """Read the tool's name: the text before the first tag."""
     while (at := text.find("<")) < 0 and not text.ended and len(text) < LONGEST_NAME:
         yield MORE
     return text.take(at if at >= 0 else None).strip()

@@ -39,7 +39,7 @@ def _member(name: str, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How a family of models writes calls of tools."""
+    """The way in which a family of models writes tool calls."""
 
     name: str
     """The name, as in vLLM's --tool-call-parser."""
