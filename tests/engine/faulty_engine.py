@@ -1,6 +1,7 @@
 """The real engine process with a fault in its device thread, named by OCTAVO_TEST_FAULT as `kind at step`.
 
-`error`: the step raises. `stuck`: it never ends. `slow`: it takes a second and ends well. `memory`: of its layers all
+`error`: the step raises. `stuck`: it never ends. `slow`: it takes a second and ends well. `thread`: the thread
+ends before it, by an error outside its work. `memory`: of its layers all
 but the last are computed before there is no memory; `no-memory`: so it is again when it is tried again.
 """
 
@@ -9,16 +10,19 @@ from __future__ import annotations
 import os
 import sys
 import time
+from concurrent.futures import Future
+from typing import Any
 
 import torch
 
 from octavo_engine.core.step import StepPlan
 from octavo_engine.engine import process
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.worker import ForwardedStep, Worker
 
 kind, step = os.environ["OCTAVO_TEST_FAULT"].split()
-forward = Worker.forward
+forward, submit = Worker.forward, DeviceThread.submit
 
 
 def without_memory(decoder: Decoder) -> None:
@@ -44,7 +48,16 @@ def faulty(worker: Worker, plan: StepPlan) -> ForwardedStep:
     return forward(worker, plan)
 
 
+def submit_behind_an_error(thread: DeviceThread, *work: Any) -> Future[Any]:
+    """Have the thread call what cannot be called before the step."""
+    if isinstance(work[-1], StepPlan) and work[-1].step == int(step):
+        thread._jobs.put("no job")  # type: ignore[arg-type]
+    return submit(thread, *work)
+
+
 if __name__ == "__main__":
+    if kind == "thread":
+        DeviceThread.submit = submit_behind_an_error  # type: ignore[method-assign]
     Worker.forward = faulty  # type: ignore[method-assign]
     code = process.main()
     sys.stdout.flush()

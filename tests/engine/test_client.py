@@ -236,6 +236,37 @@ async def test_every_open_stream_hears_of_a_killed_engine(faulty: Callable[[str]
         await collect(client, request("late"))
 
 
+@pytest.mark.parametrize("index", [0, 1, 2], ids=["read", "watch", "ping"])
+async def test_a_task_of_the_client_that_ends_is_the_engines_end(
+    faulty: Callable[[str], Awaitable[EngineClient]], index: int
+) -> None:
+    """Fault 3 in this process: without any of them, streams would wait for ever for answers, or for the end."""
+    client = await faulty("stuck 10")
+    streams = await begun(client, 5)
+    client._tasks[index].cancel()
+    for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE):
+        assert isinstance(result, EngineDeadError)
+        assert "has ended" in str(result)
+    failed = await asyncio.wait_for(client.closed(), PATIENCE)
+    assert failed is not None and failed.exit_code == 5
+    async with asyncio.timeout(PATIENCE):
+        assert await client._process.wait() == -signal.SIGKILL
+
+
+async def test_a_computing_thread_that_ends_is_the_engines_end(
+    faulty: Callable[[str], Awaitable[EngineClient]],
+) -> None:
+    """Fault 3 in the engine's process: the watchdog, whose limit is long here, need not find it."""
+    client = await faulty("thread 10")
+    for result in await asyncio.wait_for(
+        asyncio.gather(*(await begun(client, 5)), return_exceptions=True), PATIENCE / 2
+    ):
+        assert isinstance(result, EngineDeadError)
+        assert "the thread that computes has ended" in str(result)
+    failed = await asyncio.wait_for(client.closed(), PATIENCE)
+    assert failed is not None and failed.exit_code == 5
+
+
 async def test_a_stalled_engine_is_found_and_ended(doomed: EngineClient) -> None:
     client = doomed
     streams = await begun(client, 40)  # more than is answered before the signal, however late that is sent

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from octavo_engine.core.step import StepPlan
+from octavo_engine.core.step import StepPlan, StepResult
+from octavo_engine.errors import EngineDeadError
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import ThreadExecutor
 from octavo_engine.runner.masks import Masks
@@ -30,6 +31,9 @@ class Device:
 
     def sample(self, forwarded: ForwardedStep, masks: Masks) -> LaunchedStep:
         return LaunchedStep(NOTHING, cast("Any", self), [], {}, {})
+
+    def finish(self, launched: LaunchedStep) -> StepResult:
+        return NOTHING
 
     def close(self) -> None:
         """Nothing is left."""
@@ -67,6 +71,26 @@ def test_a_wait_is_no_longer_than_it_should_be(seconds: float) -> None:
     assert not executor.idle
     assert time.monotonic() - begin < 60
     executor.close()
+
+
+def test_a_step_does_not_wait_for_a_thread_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 3: it ends by an error outside its work. What it still had to do is told, and so is what comes later."""
+    died = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: died.set())
+    thread, go_on = DeviceThread(), threading.Event()
+    executor = ThreadExecutor(cast("Any", Device()), thread)
+    thread.submit(go_on.wait, 60)
+    thread._jobs.put(cast("Any", "no job"))  # to call it is an error that no future takes
+    executor.forward(NOTHING)
+    executor.sample()
+    go_on.set()
+    with pytest.raises(EngineDeadError, match="thread that computes has ended"):
+        executor.result()
+    assert died.wait(60)
+    executor.forward(NOTHING)
+    executor.sample()
+    with pytest.raises(EngineDeadError, match="thread that computes has ended"):
+        executor.result()
 
 
 def test_a_wait_ends_when_the_device_is_done() -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
@@ -54,6 +56,8 @@ from octavo_engine.errors import (
     ModelLoadError,
     OctavoError,
 )
+
+log = logging.getLogger("octavo.server")
 
 _PING_INTERVAL = 1.0
 _STOP_GRACE = 5.0
@@ -122,7 +126,8 @@ class EngineClient:
             raise RuntimeError("the engine process has no standard input")
         self._process.stdin.write(msgspec.json.encode(self.config) + b"\n")
         await self._process.stdin.drain()
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch_process())]
+        self._begin(self._read(), "the task that reads the engine's messages")
+        self._begin(self._watch_process(), "the task that waits for the engine's end")
 
     async def wait_ready(self) -> EngineInfo:
         """The engine's description once it is loaded; the error that stood in the way otherwise."""
@@ -197,7 +202,7 @@ class EngineClient:
                 await self._ended.wait()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, self._process.wait(), return_exceptions=True)
         self._socket.close(linger=0)
         self._context.term()
         self._folder.cleanup()
@@ -226,7 +231,7 @@ class EngineClient:
                 self.state.ready, self.state.phase = message.info, "ready"
                 self.state.adapters = {adapter.name: adapter for adapter in message.info.adapters}
                 self._settled.set()
-                self._tasks.append(asyncio.create_task(self._ping()))
+                self._begin(self._ping(), "the task that asks whether the engine stalls")
             case Outputs():
                 self._deliver(message)
             case AdapterLoaded() | AdapterFailed():
@@ -290,6 +295,22 @@ class EngineClient:
             if not loading.done():
                 loading.set_exception(EngineDeadError(self.state.failed.message))
         self._settled.set()
+
+    def _begin(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Run one of the tasks without which nobody would hear of the engine's answers, or of its end."""
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(lambda ended: self._note_end(ended, what))
+
+    def _note_end(self, ended: asyncio.Task[None], what: str) -> None:
+        """End the engine if one of the tasks ended before it did: its streams would wait for ever."""
+        error = None if ended.cancelled() else ended.exception()
+        if self._stopping or self._ended.is_set():
+            return
+        log.error("%s has ended; the engine is stopped", what, exc_info=error)
+        self._fail(Failed(EngineDeadError.exit_code, f"{what} has ended" + (f": {error!r}" if error else "")))
+        self._kill()
+        self._ended.set()
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -170,8 +170,10 @@ def _collect_garbage_when_idle() -> None:
 
 
 def _die_with_parent() -> None:
-    sys.stdin.buffer.read()  # ends when the parent does
-    os._exit(EngineDeadError.exit_code)
+    try:
+        sys.stdin.buffer.read()  # ends when the parent does
+    finally:
+        os._exit(EngineDeadError.exit_code)
 
 
 def main() -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from queue import SimpleQueue
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+from octavo_engine.errors import EngineDeadError
 
 CLOSE_SECONDS = 5.0
 
@@ -24,12 +27,16 @@ class DeviceThread:
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._unfinished: set[Future[Any]] = set()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="octavo-device", daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `work` behind what was submitted before; the future has its result or exception."""
         future: Future[T] = Future()
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
 
         def job() -> None:
             try:
@@ -38,11 +45,23 @@ class DeviceThread:
                 future.set_exception(error)
 
         self._jobs.put(job)
+        if self._ended:
+            self._fail_all()
         return future
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        try:
+            while (job := self._jobs.get()) is not None:
+                job()
+        finally:
+            self._ended = True
+            self._fail_all()
+
+    def _fail_all(self) -> None:
+        """Fail what is not computed any more, as the thread has ended: nobody is to wait for it."""
+        for future in list(self._unfinished):
+            with contextlib.suppress(InvalidStateError):  # failed meanwhile, by the other thread that may come here
+                future.set_exception(EngineDeadError("the thread that computes has ended"))
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Run what was submitted, then end; a device that hangs is waited for `seconds` at most."""

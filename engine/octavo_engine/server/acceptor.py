@@ -18,7 +18,8 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 from octavo_engine.server.connection import HEAD_SECONDS
 
@@ -81,6 +82,8 @@ class Acceptor:
         self._logged_at = 0.0
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.ended: Future[None] = Future()
+        """Done once the thread has ended; with what ended it, if that was not `stop`."""
         self._thread = threading.Thread(target=self._run, name="octavo-accept", daemon=True)
 
     def start(self) -> None:
@@ -90,7 +93,8 @@ class Acceptor:
 
     def stop(self) -> None:
         """Accept nothing any more; ends once the thread has."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def taken(self) -> None:
@@ -99,23 +103,40 @@ class Acceptor:
             self._loop.call_soon_threadsafe(self._hand_next)
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # noqa: BLE001  (the server is told by the future)
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None)
+
+    def _serve(self) -> None:
+        accepting = []
         for listener, then in self._listeners:
             listener.setblocking(False)
-            self._begin(self._accept(listener, then))
+            accepting.append(self._begin(self._accept(listener, then)))
+        for each in accepting:
+            each.add_done_callback(lambda _: self._loop.stop())
         try:
             self._loop.run_forever()
+            for each in accepting:
+                if each.done():
+                    each.result()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
-            for silent in list(self._silent):
-                self._forget(silent)
-                silent.close()
-            for waiting in self._waiting:
-                waiting.close()
-            for listener, _ in self._listeners:
-                listener.close()
-            self._loop.close()
+            self._close()
+
+    def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        for silent in list(self._silent):
+            self._forget(silent)
+            silent.close()
+        for waiting in self._waiting:
+            waiting.close()
+        for listener, _ in self._listeners:
+            listener.close()
+        self._loop.close()
 
     async def _accept(self, listener: socket.socket, then: Callable[[socket.socket], None]) -> None:
         for number in itertools.count(1):
@@ -123,17 +144,34 @@ class Acceptor:
                 await asyncio.sleep(0)  # sock_accept does not wait while there are connections to accept
             try:
                 connection, _ = await self._loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno in _FULL:
-                    self._close_oldest()
-                    self._log("no further connection can be opened (%s)", error.strerror)
+            except Exception as error:  # noqa: BLE001  (a loop that ended here would take no connection any more)
+                self._say_why_none_is_accepted(error)
                 await asyncio.sleep(0.05)
                 continue
-            with contextlib.suppress(OSError):
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-                # An answer's body is not to wait until the client has acknowledged its headers, up to 40 ms later.
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            then(connection)
+            with self._closed_by_an_error(connection):
+                with contextlib.suppress(OSError):
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+                    # An answer's body is not to wait until the client has acknowledged its headers, up to 40 ms later.
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                then(connection)
+
+    def _say_why_none_is_accepted(self, error: Exception) -> None:
+        if not isinstance(error, OSError):
+            self._log("a connection could not be accepted: %r", error)
+        elif error.errno in _FULL:
+            self._close_oldest()
+            self._log("no further connection can be opened (%s)", error.strerror)
+
+    @contextlib.contextmanager
+    def _closed_by_an_error(self, connection: socket.socket) -> Iterator[None]:
+        """Whatever goes wrong with one connection ends that one alone."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (others are still to be accepted, and the log is bounded)
+            if connection in self._silent:
+                self._forget(connection)
+            connection.close()
+            self._log("a connection was closed by an error of the server: %r", error)
 
     def _meet(self, connection: socket.socket) -> None:
         """Wait for the first bytes of a new connection."""
@@ -171,18 +209,17 @@ class Acceptor:
             connection = self._waiting.popleft()
             if _has_left(connection):
                 connection.close()
-            else:
-                self._handed += 1
+                continue
+            with self._closed_by_an_error(connection):
                 self._hand_over(connection)
+                self._handed += 1
 
     def _answer(self, connection: socket.socket) -> None:
         self._begin(self._connect(connection))
 
     async def _connect(self, connection: socket.socket) -> None:
-        try:
+        with self._closed_by_an_error(connection):
             await self._loop.connect_accepted_socket(self._protocol, connection)
-        except OSError:
-            connection.close()
 
     def _close_oldest(self) -> None:
         if self._silent:
@@ -199,10 +236,11 @@ class Acceptor:
         self._silent.pop(connection).cancel()
         self._loop.remove_reader(connection)
 
-    def _begin(self, work: asyncio._CoroutineLike[None]) -> None:
+    def _begin(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _log(self, message: str, *arguments: object) -> None:
         """Log at most every few seconds: a client that opens connections could fill the disk."""

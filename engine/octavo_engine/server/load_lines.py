@@ -70,10 +70,13 @@ async def log_load(read: Callable[[], LoadReading], interval: float = INTERVAL) 
     before = read().counts
     while True:
         await asyncio.sleep(interval)
-        now = read()
-        if (said := line(before, now)) is not None:
-            log.info("%s", said[0], extra={"fields": said[1]})
-        before = now.counts
+        try:
+            now = read()
+            if (said := line(before, now)) is not None:
+                log.info("%s", said[0], extra={"fields": said[1]})
+            before = now.counts
+        except Exception:  # lines of the log are no reason for the server to end
+            log.exception("the load cannot be logged; trying again in %g s", interval)
 
 
 def counts_now(stats: SchedulerStats, tokens: float, refused: float) -> Counts:

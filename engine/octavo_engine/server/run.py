@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -159,6 +159,9 @@ class Server:
         self._signalled = asyncio.Event()
         self._hurried = asyncio.Event()
         self._connecting: set[asyncio.Task[None]] = set()
+        self._broken = ""
+        """What of this process has ended although the server needs it."""
+        self._closing = False
         folder, size = serving.config.batch_storage, serving.config.batch_storage_size
         self._storage = Storage(folder, size, serving.several_keys) if folder is not None else None
         application = create_app(serving, self._storage)
@@ -195,12 +198,17 @@ class Server:
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
-        http = asyncio.create_task(self._http.serve(sockets=[]))
-        loops = self._reload_keys(), self._beat(), log_load(self._serving.read_load)
-        others = [asyncio.create_task(each) for each in loops]
+        http = self._needed(self._http.serve(sockets=[]), "the HTTP server")
+        others = [
+            self._needed(self._beat(), "the heartbeat of the HTTP server"),
+            self._needed(log_load(self._serving.read_load), "the log of the load"),
+        ]
+        if self._serving.keys is not None:
+            others.append(self._needed(self._reload_keys(self._serving.keys), "the reading of API keys"))
         if self._serving.listed_adapters is not None:
-            others.append(asyncio.create_task(self._serving.listed_adapters.run()))
+            others.append(self._needed(self._serving.listed_adapters.run(), "the reading of --lora-modules-file"))
         self._acceptor.start()
+        self._needed(asyncio.wrap_future(self._acceptor.ended), "the thread that accepts connections")
         if self._batches is not None:
             self._batches.start()
         try:
@@ -208,12 +216,28 @@ class Server:
         finally:
             await self._stop_batches()
             self._serving.draining = True
+            self._closing = True
             for other in others:
                 other.cancel()
             await asyncio.to_thread(self._acceptor.stop)
             self._http.should_exit = True
             await asyncio.gather(http, *others, return_exceptions=True)
             self._serving.text.close()
+
+    def _needed(self, work: Awaitable[None], what: str) -> asyncio.Future[None]:
+        """Have `work` done for as long as the server serves. Should it end before, the server drains and ends."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda ended: self._note_end(ended, what))
+        return task
+
+    def _note_end(self, ended: asyncio.Future[None], what: str) -> None:
+        error = None if ended.cancelled() else ended.exception()
+        if self._closing:
+            return
+        log.error("%s has ended; the server drains and ends", what, exc_info=error)
+        self._broken = f"{what} has ended" + (f": {error!r}" if error is not None else "")
+        self._serving.draining = True
+        self._signalled.set()
 
     def _hand_over(self, connection: socket.socket) -> None:
         """Have the server's loop serve a connection. Called in the acceptor's thread."""
@@ -238,8 +262,10 @@ class Server:
         state, config = self._http.server_state, self._http.config
         try:
             await self._loop.connect_accepted_socket(lambda: ClientConnection(config, state, {}), connection)
-        except OSError:
+        except Exception as error:  # noqa: BLE001  (it ends this connection alone, and the log is bounded)
             connection.close()
+            if not isinstance(error, OSError):
+                connection_log.warning("a connection was closed by an error of the server: %r", error)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -351,6 +377,8 @@ class Server:
                 await asyncio.wait_for(running.idle(), _CLOSING)
         if (failed := self._serving.engine.state.failed) is not None:
             raise EngineDeadError(failed.message)
+        if self._broken:
+            raise EngineDeadError(self._broken)
         log.info("the server is stopped")
 
     async def _stop_batches(self) -> None:
@@ -358,12 +386,12 @@ class Server:
             await self._batches.stop()
             self._storage.close()
 
-    async def _reload_keys(self) -> None:
-        while self._serving.keys is not None:
+    async def _reload_keys(self, keys: KeyRing) -> None:
+        while True:
             await asyncio.sleep(_RELOAD_INTERVAL)
             try:
-                await asyncio.to_thread(self._serving.keys.reload_if_changed)
-                self._serving.admission.forget_others(self._serving.keys.names)
+                await asyncio.to_thread(keys.reload_if_changed)
+                self._serving.admission.forget_others(keys.names)
             except Exception:  # a loop that ended here would leave revoked keys valid for good
                 log.exception("reloading the API keys failed; trying again in %g s", _RELOAD_INTERVAL)
 

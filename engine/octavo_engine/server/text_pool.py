@@ -175,8 +175,10 @@ class TextPool:
             result = decode_result(data)
         except (TimeoutError, WorkerDiedError, ValueError) as error:
             return await self._replace(worker, key, error)
-        except BaseException:
-            self._turns.drop(key)
+        except Exception:
+            self._workers.discard(worker)
+            worker.kill()
+            self._spawn(self._start_worker_again(key))
             raise
         self._turns.release(key, worker)
         return result
@@ -203,7 +205,7 @@ class TextPool:
         while True:
             try:
                 return self._turns.release(key, await self._start_worker())
-            except (WorkerDiedError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  (a pool that gave up would have one worker less for good)
                 pause = min(10.0, 2 * pause + 0.5)
                 log.error("a text worker cannot be started (%r); trying again in %g s", error, pause)
                 await asyncio.sleep(pause)

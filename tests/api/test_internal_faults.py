@@ -1,0 +1,191 @@
+"""A part of the HTTP process fails by itself: one connection is lost, or the server says so and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from octavo_engine.errors import EngineDeadError
+from octavo_engine.server import acceptor, load_lines, run
+from octavo_engine.server.acceptor import Acceptor
+from octavo_engine.server.connection import ClientConnection
+from octavo_engine.server.prepared import Setup
+from octavo_engine.server.text_pool import TextPool
+from tests.api import odd_worker
+from tests.api.served import PATIENCE, Served
+
+
+class Accepting:
+    """An acceptor whose connections come out of a queue, and the clients that connect to it."""
+
+    def __init__(self, opened: contextlib.ExitStack) -> None:
+        self._opened = opened
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.given: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        self.acceptor = Acceptor(self._listener, 100, self.give, lambda _: asyncio.Protocol)
+        self.fails = False
+
+    def give(self, connection: socket.socket) -> None:
+        if self.fails:
+            raise MemoryError
+        self.given.put(connection)
+
+    def connect(self, data: bytes = b"GET /version HTTP/1.1\r\n") -> socket.socket:
+        client = self._opened.enter_context(socket.create_connection(self._listener.getsockname(), PATIENCE))
+        client.sendall(data)
+        return client
+
+    def is_served(self, client: socket.socket) -> bool:
+        """Whether the connection is handed on; False if it is closed."""
+        while self.given.empty():
+            client.settimeout(0.02)
+            with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+                return False
+        self._opened.enter_context(self.given.get())
+        self.acceptor.taken()
+        return True
+
+
+@pytest.fixture
+def accepting() -> Iterator[Accepting]:
+    with contextlib.ExitStack() as opened:
+        accepting = Accepting(opened)
+        accepting.acceptor.start()
+        opened.callback(accepting.acceptor.stop)
+        yield accepting
+
+
+@pytest.mark.parametrize("method", ["add_reader", "sock_accept", "connect_accepted_socket"])
+def test_an_error_with_one_connection_does_not_end_accepting(
+    accepting: Accepting, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault, failed = OSError(28, "No space left on device") if method == "add_reader" else MemoryError(), list[str]()
+    original = getattr(accepting.acceptor._loop, method)
+
+    def failing(*arguments: Any) -> Any:
+        if len(failed) < 3 and getattr(arguments[0], "fileno", int)() != accepting.acceptor._loop._csock.fileno():
+            failed.append(method)
+            raise fault
+        return original(*arguments)
+
+    monkeypatch.setattr(accepting.acceptor._loop, method, failing)
+    data = b"GET /health HTTP/1.1\r\n" if method == "connect_accepted_socket" else b"GET /version HTTP/1.1\r\n"
+    served = [accepting.is_served(accepting.connect(data)) for _ in range(3)]
+    assert accepting.is_served(accepting.connect())
+    assert len(failed) == 3
+    assert any(served) == (method == "sock_accept")  # there, no connection has been taken yet
+    assert not accepting.acceptor._silent
+    assert len([record for record in caplog.records if "connection" in record.message]) == 1
+    assert "Traceback" not in caplog.text
+
+
+def test_connections_that_cannot_be_handed_over_keep_no_place(accepting: Accepting) -> None:
+    accepting.fails = True
+    for _ in range(2 * acceptor._HANDED_AT_ONCE):
+        assert not accepting.is_served(accepting.connect())
+    accepting.fails = False
+    assert accepting.is_served(accepting.connect())
+
+
+def test_a_protocol_that_cannot_be_made_costs_one_connection(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start()
+    init, failed = ClientConnection.__init__, list[int]()
+
+    def failing(*arguments: Any, **named: Any) -> None:
+        if not failed:
+            failed.append(1)
+            raise MemoryError
+        init(*arguments, **named)
+
+    monkeypatch.setattr(ClientConnection, "__init__", failing)
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as client:
+        client.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+    assert server.http.get("/version").status_code == 200
+    assert "closed by an error of the server: MemoryError()" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def acceptor_fails(server: Served) -> None:
+    """Its thread ends."""
+    accepting = server.server._acceptor
+    accepting._loop.call_soon_threadsafe(next(iter(accepting._tasks)).cancel)
+
+
+def heartbeat_fails(server: Served) -> None:
+    """The task that shows probes that the loop turns ends."""
+    server.do(lambda: [task.cancel() for task in asyncio.all_tasks() if "_beat" in repr(task.get_coro())])
+
+
+def http_fails(server: Served) -> None:
+    """uvicorn's own loop ends."""
+    server.do(lambda: setattr(server.server._http, "should_exit", True))
+
+
+@pytest.mark.parametrize(
+    ("fail", "what"),
+    [
+        (acceptor_fails, "the thread that accepts connections"),
+        (heartbeat_fails, "the heartbeat"),
+        (http_fails, "the HTTP server"),
+    ],
+)
+def test_a_server_without_one_of_its_parts_drains_and_ends(
+    start: Callable[..., Served], fail: Callable[[Served], None], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would otherwise stay as it is: alive for its probes, or without any that are answered, and of no use."""
+    server = start()
+    server.play("one two three", hold_after=1)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
+        server.wait_until(lambda: len(server.engine.requests) == 1)
+        fail(server)
+        server.wait_until(lambda: server.serving.draining)
+        if fail is not http_fails:  # which takes its connections with it
+            server.do(server.engine.release.set)
+            assert answer.result().json()["choices"][0]["text"] == "one two three"
+        outcome = server.join()
+    assert isinstance(outcome, EngineDeadError)
+    assert what in str(outcome)
+    assert f"{what}" in caplog.text
+
+
+def test_the_log_of_the_load_is_no_reason_to_end(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "log_load", lambda read: load_lines.log_load(read, 0.01))
+    monkeypatch.setattr(load_lines, "line", lambda *_: 1 / 0)
+    server = start()
+    server.wait_until(lambda: "the load cannot be logged" in caplog.text)
+    assert server.http.get("/health/ready").status_code == 200
+
+
+async def test_a_text_worker_that_fails_in_an_unknown_way_is_replaced() -> None:
+    pool = TextPool(workers=1, program=odd_worker.PROGRAM)
+    await pool.start(Setup("smollm2", None, "auto"))
+    try:
+        [worker] = pool._workers
+
+        async def broken(_: bytes) -> bytes:
+            raise MemoryError
+
+        worker.run = broken  # type: ignore[method-assign]
+        task = asyncio.create_task(pool._run(await pool._turns.acquire("a"), "a", b""))
+        with pytest.raises(MemoryError):
+            await task
+        async with asyncio.timeout(PATIENCE):
+            assert await pool._turns.acquire("a") is not worker
+    finally:
+        pool.close()
