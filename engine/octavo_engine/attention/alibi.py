@@ -1,4 +1,4 @@
-"""Attention with linear biases (arXiv 2108.12409): what is added to scores instead of rotating query and key."""
+"""Attention with linear biases (arXiv 2108.12409): terms added to scores, instead of a rotation of query and key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ALiBi:
     """Whether slopes, positions and their products are rounded to bfloat16 first."""
 
     def bias(self, length: int) -> Tensor:
-        """What is added for keys at the positions 0 ... length - 1, float32 [H, length].
+        """Return the biases of keys at the positions 0 ... length - 1, float32 [H, length].
 
         Positions may be counted from any key on: the softmax does not change if all scores grow alike.
         """

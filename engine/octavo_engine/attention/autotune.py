@@ -38,7 +38,7 @@ class Trial:
 
     @property
     def decodes(self) -> bool:
-        """Whether all are decodes, which may run as graphs."""
+        """True if all are decodes, which may run as graphs."""
         return all(query_len == 1 for step in self.steps for query_len, _ in step)
 
 

@@ -27,7 +27,7 @@ class StateSpec:
     """None: the model's."""
 
     def bytes(self, dtype: torch.dtype) -> int:
-        """Of one such tensor where the model computes in `dtype`."""
+        """Return the size of one such tensor in a model that computes in `dtype`."""
         return self.size * (self.dtype or dtype).itemsize
 
 
@@ -75,7 +75,7 @@ class AttentionTask:
 
 @dataclass(frozen=True, slots=True)
 class AttentionVariant:
-    """What a layer wants of attention; scores are query times key times `scale`."""
+    """The kind of attention that a layer needs; scores are query times key times `scale`."""
 
     scale: float
     softcap: float | None = None
@@ -88,7 +88,7 @@ class AttentionVariant:
 
     @property
     def plain(self) -> bool:
-        """Whether it is scaled dot product attention and nothing else."""
+        """True if it is scaled dot product attention and nothing else."""
         return self.softcap is None and self.sinks is None and self.alibi is None
 
 
@@ -108,7 +108,7 @@ class LayerCache:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What one forward pass computes; tensors on the model's device, integers int32 unless said otherwise."""
+    """The inputs of one forward pass: tensors on the model's device, integers int32 unless said otherwise."""
 
     token_ids: Tensor
     """[T]"""
@@ -135,7 +135,7 @@ class StepInputs:
 
 
 class AttentionBackend(Protocol):
-    """How attention is computed. Stateless between steps, except for scratch memory."""
+    """A way to compute attention. Stateless between steps, except for scratch memory."""
 
     name: str
     graph_safe: bool
@@ -148,7 +148,7 @@ class AttentionBackend(Protocol):
         """The cache of each layer of `group`, zeroed."""
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
-        """What is the same for all layers of a group in one step, computed once."""
+        """Return the data that all layers of a group share in one step, computed once."""
 
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:
         """Put keys and values [T, K, D], normalised and rotated, into their slots."""

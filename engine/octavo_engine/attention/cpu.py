@@ -104,7 +104,7 @@ class CPUAttention:
 
 
 def computes(task: AttentionTask) -> bool:
-    """Whether the kernels can do it."""
+    """Return True if the kernels can compute the task."""
     known_heads = all(group.head_dim in HEAD_DIMS and group.latent is None for group in task.groups)
     known_types = task.kv_dtype == task.dtype in DTYPES
     return task.plain and known_heads and known_types and task.block_size % LANES == 0

@@ -117,9 +117,9 @@ class FlashInferAttention(TritonAttention):
         self._prefills: dict[int, Prefill] = {}
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
-        """Where the step's decodes end and its chunks begin. For decodes the host knows nothing but their number.
+        """Return where the step's decodes end and its chunks begin. The host knows of decodes only their number.
 
-        XQA divides by zero where there is no context, so padding of a graph sees one token; its result is not used.
+        XQA divides by zero if there is no context, so padding of a graph sees one token; its result is not used.
         """
         query_lens = inputs.query_lens_host
         decodes = sum(1 for _ in takewhile(lambda count: count == 1, query_lens))
@@ -180,7 +180,7 @@ class FlashInferAttention(TritonAttention):
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
-    """Why this backend cannot be used on `device`, for `task` if it is given; None if it can."""
+    """Return why this backend cannot be used on `device`, for `task` if it is given; None if it can."""
     if device.type != "cuda":
         return f"needs a GPU, and the device is {device.type}"
     return None if task is None else _why_not(task)

@@ -25,7 +25,7 @@ class WholeProjection:
 
 @dataclass(frozen=True, slots=True)
 class QKNorm:
-    """How query and key are normalised: each head by itself (Qwen3, arXiv 2505.09388), or all heads of a token."""
+    """The norms of query and key: each head by itself (Qwen3, arXiv 2505.09388), or all heads of a token."""
 
     query: NormWeights
     """Weights [D], or [H, D] where heads have weights of their own; the key's [D] or [K, D]."""
@@ -39,7 +39,7 @@ class QKNorm:
 
     @property
     def is_plain_rms(self) -> bool:
-        """Whether every head is divided by its root mean square and multiplied with weights that all heads share."""
+        """True if every head is divided by its root mean square and multiplied with weights that all heads share."""
         plain = self.query.is_plain_rms and self.key.is_plain_rms and self.query.eps == self.key.eps
         return plain and self.projection is None and self.clip is None
 

@@ -1,8 +1,4 @@
-"""The attention backends: the name that --attention-backend takes, and where the backend is found.
-
-No backend is imported here, so that the command line and the HTTP process know the names without importing torch. A
-backend's module has `why_not(device, task)`, which says what stands in its way, beside its class.
-"""
+"""The registry of attention backends: the module of each name that --attention-backend takes."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BackendEntry:
-    """Where a backend is found, and whether `auto` may take it."""
+    """The place of a backend's code, and whether `auto` may select it."""
 
     module: str
     """The file beside this one."""

@@ -1,4 +1,4 @@
-"""Which backend computes attention: what is asked for, or the quickest there is."""
+"""Selects the attention backend: the one that is asked for, or the quickest there is."""
 
 from __future__ import annotations
 

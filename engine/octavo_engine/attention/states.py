@@ -1,4 +1,4 @@
-"""Which states a step's sequences have, for layers that keep one state of a sequence instead of its tokens."""
+"""The states of a step's sequences, for layers that keep one state of a sequence instead of its tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def prepare_states(inputs: StepInputs, group: int, spare: int) -> StateStep:
 def allocate_states(
     group: KVGroupSpec, num_slots: int, dtype: torch.dtype, device: torch.device
 ) -> dict[int, tuple[Tensor, ...]]:
-    """By layer the tensors of its states, each [num_slots + 1, size], zeroed; the last slot is for padding.
+    """Allocate the tensors of each layer's states, [num_slots + 1, size], zeroed; the last slot is for padding.
 
     `dtype` is the model's.
     """

@@ -66,7 +66,7 @@ class TorchMetadata:
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> None:
-    """Nothing stands in the way of this backend."""
+    """Return None: this backend can always be used."""
 
 
 class TorchAttention:
@@ -245,7 +245,7 @@ class _Plan:
         return tiles
 
     def _mask(self, start: int, position: int, size: int) -> Tensor:
-        """What `size` queries from `position` on see of the tokens from `start` on."""
+        """Return which of the tokens from `start` on the `size` queries from `position` on see."""
         queries = torch.arange(position, position + size, device=self.table.device)[:, None]
         tokens = torch.arange(start, position + size, device=self.table.device)[None]
         seen = tokens <= queries

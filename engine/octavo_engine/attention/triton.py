@@ -53,7 +53,7 @@ class TritonAttention:
         return allocate_blocks(group, num_blocks, block_size, dtype, device)
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> TritonMetadata:
-        """Nothing is computed: the kernels read the step's tensors as they are.
+        """Return the step's tensors in the order of launches; nothing is computed.
 
         The host's lengths of queries decide what is launched; of contexts only the block table's width does, so that a
         CUDA graph can be replayed with any contexts that fit into its table.
@@ -147,12 +147,12 @@ def _alibi_arguments(alibi: ALiBi) -> dict[str, Any]:
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
-    """Why this backend cannot be used on `device`; None if it can. It computes every task."""
+    """Return why this backend cannot be used on `device`; None if it can. It computes every task."""
     if device.type == "cuda" or interpreted():
         return None
     return f"needs a GPU, and the device is {device.type} (TRITON_INTERPRET=1 runs the kernels slowly, for tests)"
 
 
 def interpreted() -> bool:
-    """Whether the kernels run in Triton's interpreter (TRITON_INTERPRET=1 when they were imported)."""
+    """Return True if the kernels run in Triton's interpreter (TRITON_INTERPRET=1 when they were imported)."""
     return not isinstance(paged_attention_kernel, triton.JITFunction)

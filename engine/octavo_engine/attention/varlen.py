@@ -1,8 +1,4 @@
-"""Attention by PyTorch's own `varlen_attn` over the paged cache: a second opinion on GPUs, and a way to newer kernels.
-
-Block tables came with torch 2.12. PyTorch chooses the kernel: cuDNN 9.24 or later, or FlashAttention-3 where its
-wheel (`flash_attn_interface`) is installed; FlashAttention-2, which is built in, refuses blocks as small as ours.
-"""
+"""Attention by PyTorch's own `varlen_attn` over the paged cache: an alternative on GPUs that gets newer kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ class VarlenMetadata:
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
-    """Why this backend cannot be used on `device`, for `task` if it is given; None if it can."""
+    """Return why this backend cannot be used on `device`, for `task` if it is given; None if it can."""
     if device.type != "cuda":
         return f"needs a GPU, and the device is {device.type}"
     if task is not None and not task.plain:
@@ -56,7 +52,7 @@ class VarlenAttention(TritonAttention):
             torch.nn.attention.activate_flash_attention_impl("FA3")
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
-        """Nothing to compute; of contexts only the block table's width is known on the host."""
+        """Return the step's tensors; the host knows of contexts only the block table's width."""
         return VarlenMetadata(
             slots=inputs.slot_mapping[group],
             block_table=inputs.block_tables[group],

@@ -114,5 +114,8 @@ def act_mul_fp8(x: Tensor, activation: str, scaling: Scaling) -> Quantized:
 
 
 def fp8_warps(block: int) -> int:
-    """Of a program of `block` neurons: each thread reads 8 of gate and up at once, up to 8192 of each."""
+    """Return the warps of a program that computes `block` columns.
+
+    Each thread reads 8 columns of gate and of up at once, up to 8192 of each.
+    """
     return min(32, max(1, block // 256))

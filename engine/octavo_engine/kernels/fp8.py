@@ -1,4 +1,4 @@
-"""FP8 (e4m3: 4 bits of exponent, 3 of mantissa, largest 448): how kernels write it, and activations quantized to it."""
+"""FP8 (e4m3: 4 bits of exponent, 3 of mantissa, largest 448) in kernels, and activations quantized to it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def parts(size: int, scaling: Scaling) -> tuple[int, int]:
 
 
 def empty_quantized(tokens: int, size: int, scaling: Scaling, device: torch.device) -> Quantized:
-    """For [tokens, size] numbers that a kernel quantizes."""
+    """Allocate the result of a kernel that quantizes [tokens, size] numbers."""
     groups = 1 if scaling.group is None else size // scaling.group
     return Quantized(
         torch.empty(tokens, size, dtype=torch.float8_e4m3fn, device=device),

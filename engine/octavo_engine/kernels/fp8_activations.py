@@ -1,4 +1,4 @@
-"""Activations in FP8: what kernels hand to a linear that multiplies in 8 bits. Needs no Triton."""
+"""Activations in FP8, as kernels pass them to a linear that multiplies in 8 bits. Needs no Triton."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How a linear wants its input [T, N] in e4m3 to be scaled."""
+    """The scaling that a linear needs of its input [T, N] in e4m3."""
 
     group: int | None = None
     """So many columns of a token share a scale, a power of two that divides N; None: all of them do."""

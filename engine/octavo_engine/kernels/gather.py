@@ -18,7 +18,7 @@ _TILE = 1024
 
 @dataclass(frozen=True, slots=True)
 class GatherOutputs:
-    """Where a step of S sequences and T tokens is written to; tensors may be longer than the step needs.
+    """The tensors that a step of S sequences and T tokens is written to; they may be longer than the step needs.
 
     Integers are int32 unless said otherwise.
     """

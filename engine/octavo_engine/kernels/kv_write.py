@@ -1,10 +1,10 @@
-"""What is done with a step's heads before attention, in one pass over the fused projection.
+"""Prepares a step's heads for attention, in one pass over the fused projection.
 
 Heads of query and key are normalised (Qwen3), then rotated (rope.py); queries stay where they are, keys and values go
 into their slots of the paged cache, as FP8 if that is what it holds.
 
-Moves 2 (H + 2 K) D s bytes a token, and 4 D for its angles: 24.5 KiB for Llama-8B in bfloat16. A token's heads are cut
-among programs of one warp, 12 for Llama-8B, so that a decode step of one token takes little more than a launch.
+Moves 2 (H + 2 K) D s bytes a token, and 4 D for its angles: 24.5 KiB for Llama-8B in bfloat16. A token's heads are
+divided among programs of one warp, 12 for Llama-8B, so that a decode step of one token takes little more than a launch.
 """
 
 from __future__ import annotations

@@ -53,7 +53,10 @@ class LoraWeights:
 
 
 def group_by_adapter(adapter_of_token: torch.Tensor, num_adapters: int) -> RowGroups:
-    """What `add_lora` needs to know of a step, once for all layers; `adapter_of_token` [T] integers, -1: none."""
+    """Group a step's tokens by adapter for `add_lora`, once for all layers.
+
+    `adapter_of_token` are integers [T]; -1: none.
+    """
     return group_rows(adapter_of_token, num_adapters, _TILE_TOKENS)
 
 
@@ -183,7 +186,7 @@ def add_lora(output: torch.Tensor, x: torch.Tensor, weights: LoraWeights, groups
 
 
 def split_of(features: int) -> tuple[int, int]:
-    """How many parts a sum over `features` is cut into, for more programs in decode, and how long a part is."""
+    """Return the number and size of the parts of a sum over `features`; parts give decode steps more programs."""
     splits = min(_MAX_SPLITS, triton.cdiv(features, 1024))
     part = triton.cdiv(triton.cdiv(features, splits), _BLOCK_IN) * _BLOCK_IN
     return triton.cdiv(features, part), part

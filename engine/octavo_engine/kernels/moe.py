@@ -148,7 +148,7 @@ def moe_sum_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How the grouped products are cut."""
+    """The tile sizes of the grouped products."""
 
     rows: int
     gate_up_columns: int

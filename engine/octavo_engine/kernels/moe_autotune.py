@@ -20,7 +20,7 @@ MixtureOfExperts = Callable[[Tensor, Experts, Tensor, Tensor], Tensor]
 
 
 def torch_mixture_of_experts(x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
-    """What `mixture_of_experts` computes, by torch.nn.functional.grouped_mm over rows sorted by expert.
+    """Compute `mixture_of_experts` by torch.nn.functional.grouped_mm over rows sorted by expert.
 
     On CUDA grouped_mm takes bfloat16, hidden and intermediate multiples of 8, on GPUs from sm_80 on.
     """
@@ -74,7 +74,7 @@ def autotune_mixture_of_experts(
 
 
 def _seconds(call: Callable[[], Tensor], device: torch.device, repeats: int) -> float:
-    """Of one call, after a first one that warms up."""
+    """Measure the mean seconds of a call, after a first one that warms up."""
     call()
     torch.cuda.synchronize(device)
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a norm multiplies with and adds, and the plain way to compute it. Needs no Triton."""
+"""The weights of a norm, and the plain way to compute it. Needs no Triton."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NormWeights:
 
     @property
     def is_plain_rms(self) -> bool:
-        """Whether it is x / rms(x) * weight [N] and nothing else, which is what our kernels compute."""
+        """True if it is x / rms(x) * weight [N] and nothing else, which is what our kernels compute."""
         return self.kind == "rms" and self.bias is None and self.weight_offset == 0 and self.weight.dim() == 1
 
     def apply(self, x: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class PagedSequences:
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """How a launch is cut."""
+    """The tile sizes of a launch."""
 
     rows: int
     """Query tokens times the heads that share a KV head."""
@@ -99,7 +99,10 @@ def find_tile(cu_query_lens, num_seqs, TILE_QUERIES: tl.constexpr, ONE_TILE: tl.
 
 @triton.jit
 def rows_of_tile(first_token, count, kv_head, ROWS: tl.constexpr, GROUP: tl.constexpr):
-    """Of each row of a tile with `count` query tokens: which of these it is, its place in T, its head, if it is any."""
+    """Return for each row of a tile its query token in the tile, its token in T, its head, and whether it exists.
+
+    The tile has `count` query tokens.
+    """
     rows = tl.arange(0, ROWS)
     queries = rows // GROUP
     heads = kv_head * GROUP + rows % GROUP
@@ -109,7 +112,7 @@ def rows_of_tile(first_token, count, kv_head, ROWS: tl.constexpr, GROUP: tl.cons
 
 @triton.jit
 def row_offsets(tokens, heads, token_stride, head_stride, HEAD_DIM_PADDED: tl.constexpr):
-    """Where the rows lie in a tensor [T, H, D]; [ROWS, HEAD_DIM_PADDED]."""
+    """Return the offsets of rows in a tensor [T, H, D]; [ROWS, HEAD_DIM_PADDED]."""
     columns = tl.arange(0, HEAD_DIM_PADDED)
     return tokens[:, None] * token_stride + heads[:, None] * head_stride + columns[None, :]
 
@@ -155,9 +158,9 @@ def cut_where_all_see(
     TILE_TOKENS: tl.constexpr,
     ONE_TILE: tl.constexpr,
 ):
-    """Where begin..end is cut in three, so that in the middle each row sees each token and none needs a mask.
+    """Cut begin..end in three, so that in the middle each row sees each token and no mask is needed.
 
-    No middle for few queries: their one loop begins to read only once, and masks cost them little.
+    There is no middle for few queries: each further loop would start its reads anew, and masks cost them little.
     """
     first, after = begin, begin
     if not ONE_TILE:
@@ -194,7 +197,7 @@ def round_to_bfloat16(x):
 
 @triton.jit
 def alibi_bias(slopes, positions, cached, ALIBI: tl.constexpr):
-    """What the scores of rows with these slopes and positions get more for cached tokens; [ROWS, TILE_TOKENS].
+    """Return the ALiBi terms of scores for rows with these slopes and positions; [ROWS, TILE_TOKENS].
 
     Counted from the row's own position, which changes no weight and loses no digits in a long context; but as Falcon
     rounds it, it depends on where one counts from.
@@ -448,13 +451,13 @@ def _constants(
 
 
 def padded(head_dim: int) -> int:
-    """As many columns as a tile has: a power of two, and no fewer than the smallest matrix product has."""
+    """Return the columns of a tile: a power of two, and no fewer than the smallest matrix product has."""
     columns: int = triton.next_power_of_2(head_dim)
     return max(16, columns)
 
 
 def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype) -> TileShape:
-    """How a launch is cut, chosen by arithmetic and by what the compiler makes of it for Hopper.
+    """Return the tile sizes of a launch, chosen by arithmetic and by what the compiler makes of them for Hopper.
 
     Decode is bound by memory: the 16 rows that a matrix product has at least, and turns of 32 KiB. An H200 reads 21
     bytes a cycle for each multiprocessor, so 3 blocks of 72 KiB with one turn on its way in each hide 4,700 cycles.
@@ -465,8 +468,8 @@ def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype
     for the sums, 32 for scores and 16 for weights, 176 in all: one block, two warp groups that compute beside each
     other. Two blocks of 64 rows would be as many warps, and read everything twice.
 
-    `stages` counts the block table's entries too: with 5 they are two turns ahead of keys and values and those
-    one turn ahead of the products; with 3, Triton gives keys only the place that is being read.
+    `stages` counts the block table's entries too: with 5 they are two turns ahead of keys and values and those one turn
+    ahead of the products; with 3, Triton gives keys only the buffer that is being read.
     """
     least = max(16, triton.next_power_of_2(group))  # the smallest matrix product there is has 16 rows
     one_tile = max_query_len <= least // group

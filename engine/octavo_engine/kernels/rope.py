@@ -16,7 +16,7 @@ _TILE_HALVES = 256
 
 @triton.jit
 def tile_of_heads(tile, count, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TILE: tl.constexpr):
-    """Where the first halves of TILE heads are, [TILE, HALF_PADDED] from a token's first one, and which there are."""
+    """Return the offsets of the first halves of TILE heads, [TILE, HALF_PADDED], and which of them exist."""
     head = tile * TILE + tl.arange(0, TILE)
     columns = tl.arange(0, HALF_PADDED)
     inside = (head < count)[:, None] & (columns < HALF)[None, :]

@@ -8,7 +8,7 @@ import torch
 
 
 def triton_runs_on(device: torch.device) -> bool:
-    """Whether kernels can be launched on tensors of `device`: a GPU, or a CPU where Triton interprets, as in tests.
+    """Return True if kernels can be launched on `device`: a GPU, or a CPU where Triton interprets, as in tests.
 
     Triton itself is not asked: to import it takes 0.3 s that an engine on a CPU need not spend.
     """

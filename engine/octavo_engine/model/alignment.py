@@ -1,4 +1,4 @@
-"""Whether a model's projections, and what ranks have of them, can be cut as its quantization scheme wants."""
+"""Checks that a quantization scheme's alignment fits a model's projections and the ranks' parts of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer says of a tensor in a checkpoint: its name and shape, and which of its numbers fill which parameters."""
+"""A layer's description of a tensor in a checkpoint: its name and shape, and the parameters that its values fill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Span:
 
     @property
     def slice(self) -> slice:
-        """Of the unsharded dimension."""
+        """The part as a slice of the unsharded dimension."""
         return slice(self.start, self.start + self.size)
 
     def times(self, count: int) -> Span:

@@ -1,4 +1,4 @@
-"""What the loader asks of a kind of checkpoint file."""
+"""The interface between the loader and the kinds of checkpoint files."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class SmallSums(Protocol):
     """A quicker way to sums of few numbers."""
 
     def takes(self, x: Tensor) -> bool:
-        """Whether x can be summed so; the same answer on all ranks."""
+        """Return True if x can be summed this way; the answer is the same on all ranks."""
 
     def all_reduce(self, x: Tensor) -> None:
         """Put the sum of all ranks' x into x."""
@@ -52,7 +52,7 @@ class Collectives:
 
     @property
     def alone(self) -> bool:
-        """Whether there are no others."""
+        """True if there are no other ranks."""
         return self.shard.size == 1
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ def trial_numbers(shard: Shard, count: int, device: torch.device, dtype: torch.d
 
 
 def _wait_for(device: torch.device) -> None:
-    """Until the device has done what was launched; EngineDeadError if that takes too long."""
+    """Wait until the device has done what was launched; EngineDeadError if that takes too long."""
     if device.type != "cuda":
         return
     event, end = torch.cuda.Event(), time.monotonic() + _TRIAL_SECONDS  # type: ignore[no-untyped-call]

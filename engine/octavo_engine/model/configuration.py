@@ -1,4 +1,4 @@
-"""From a model's small files to its spec: config.json or a GGUF header, read by the family that they name."""
+"""Reads a model's spec from its small files: config.json or a GGUF header, by the family that they name."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def find_family(architectures: Any, path: Path) -> Family:
 
 
 def _likeness(name: str, other: str) -> tuple[float, float]:
-    """Of two classes' names: first of what they call the model, before what it is for, then of all."""
+    """Compare two class names: first the parts before "For", which name the model, then the full names."""
     models = difflib.SequenceMatcher(None, name.partition("For")[0], other.partition("For")[0])
     return models.ratio(), difflib.SequenceMatcher(None, name, other).ratio()
 

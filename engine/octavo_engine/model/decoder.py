@@ -123,7 +123,7 @@ class Decoder(nn.Module):
         return logits
 
     def pooled(self, vectors: Tensor) -> Tensor:
-        """What the model makes of vectors [R, hidden] that stand for texts: logits of classes [R, classes], or them."""
+        """Return the pooled outputs of vectors [R, hidden]: logits of classes [R, classes], or the vectors."""
         if self.classifier is None:
             return vectors if self.dense is None else self.dense(vectors)
         classes: Tensor = self.classifier(vectors.to(self.dtype))
@@ -131,7 +131,7 @@ class Decoder(nn.Module):
 
     @property
     def logits_dtype(self) -> torch.dtype:
-        """What sampling takes: float32, or the model's type where Triton's kernels sample."""
+        """The type of logits: float32, or the model's own where Triton's kernels sample."""
         return self.compute.logits_dtype or self.dtype
 
     @property
@@ -144,7 +144,7 @@ class Decoder(nn.Module):
         return cast("list[RotaryEmbedding]", list(self.ropes))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint of the model has, and where in this decoder it belongs."""
+        """Yield the tensors that a checkpoint of the model has, with their places in this decoder."""
         names = self.spec.names
         yield from self.input.tensors()
         if self.per_layer_embedding is not None:
@@ -176,7 +176,7 @@ class Decoder(nn.Module):
             self.compute.prepare_mixture(mixtures[0].experts, mixtures[0].spec.top_k)
 
     def kv_scales(self) -> dict[int, tuple[float, float]]:
-        """By layer, what one e4m3 number of its cached keys and of its cached values is worth."""
+        """Return each layer's scales of cached keys and values: the value of one unit of e4m3."""
         return {mixer.layer: (mixer.key_scale, mixer.value_scale) for mixer in self.attentions()}
 
     def attentions(self) -> list[Attending]:
@@ -185,5 +185,5 @@ class Decoder(nn.Module):
 
 
 def _rotation(mixer: AttentionMixer | None) -> tuple[RopeSpec | None, int, QueryScaling | None]:
-    """By what the angles of two layers differ; those that do not attend have none."""
+    """Return a key that is equal for layers with equal angles of rotation; layers that do not attend have none."""
     return (None, 2, None) if mixer is None else (mixer.rope, mixer.rope_size, mixer.query_scaling)

@@ -24,7 +24,7 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class DenseModule:
-    """What config.json in its folder says."""
+    """The fields of the config.json in its folder."""
 
     folder: Path
     inputs: int

@@ -29,7 +29,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How far a download is, in bytes. `total` 0: not known yet, or there is nothing to fetch."""
+    """The progress of a download in bytes. `total` 0: not known yet, or there is nothing to fetch."""
 
     done: int = 0
     total: int = 0
@@ -43,7 +43,7 @@ class DownloadProgress:
 
     @property
     def detail(self) -> str:
-        """For people."""
+        """The progress as text for people."""
         if not self.total:
             return self.note or ("nothing to fetch" if self.complete else "asking what there is to fetch")
         return self.note or f"{format_size(self.done)} of {format_size(self.total)}"
@@ -62,14 +62,14 @@ class Counter:
         self._lock = Lock()
 
     def at(self, file: str, done: int) -> None:
-        """Of `file` there are `done` bytes now; fewer than before, if it has to come again."""
+        """Note that `done` bytes of `file` are there, fewer than before if it is fetched again."""
         with self._lock:
             self._done[file] = done
             self._report(DownloadProgress(min(sum(self._done.values()), self._total), self._total))
 
 
 def cache_home() -> Path:
-    """Where Octavo keeps what can be fetched again: XDG_CACHE_HOME, by default ~/.cache."""
+    """Return the folder for files that can be fetched again: in XDG_CACHE_HOME, by default ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "octavo"
 
 

@@ -45,7 +45,7 @@ class Fields:
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:
-        """True or false; ModelLoadError otherwise."""
+        """Return the field, true or false; ModelLoadError for any other value."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self.wrong(name, value, "is neither true nor false")
@@ -76,7 +76,7 @@ class Fields:
         return tuple(items)
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return True if the field is there and not null."""
         self.read.add(name)
         return self.values.get(name) is not None
 

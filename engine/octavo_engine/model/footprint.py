@@ -1,4 +1,4 @@
-"""How much memory a model needs: a walk over a decoder on the device `meta`, on which nothing is allocated.
+"""Computes how much memory a model needs, by a walk over a decoder on the device `meta`, which allocates nothing.
 
 These are the numbers behind the sizing at start, behind `plan`, and behind the message that something does not fit.
 """

@@ -1,6 +1,6 @@
-"""How a model wants its tokens chosen where a request says nothing: its generation_config.json.
+"""Reads a model's own sampling defaults from its generation_config.json.
 
-The fields are transformers' (GenerationConfig). `do_sample` is not asked: as in vLLM, what is given acts.
+The fields are transformers' (GenerationConfig). `do_sample` is not read: as in vLLM, the values that are given apply.
 """
 
 from __future__ import annotations

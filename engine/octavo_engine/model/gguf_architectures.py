@@ -1,9 +1,4 @@
-"""The architectures of GGUF files: which class each is, what its header says beside what all say, how tensors differ.
-
-llama.cpp's converter writes for each architecture some keys of its own, and changes some tensors: it permutes the rows
-of query and key, adds 1 to norms that checkpoints hold less one, takes query, key and value apart, stacks experts. What
-a header does not say is a constant of llama.cpp's, as for how many layers of six have a window in Gemma 3.
-"""
+"""The architectures of GGUF files: the model class of each, the keys of its header, and its tensors' differences."""
 
 from __future__ import annotations
 
@@ -46,7 +41,7 @@ class Header:
         return f"{self.file.architecture}.{name}"
 
     def has(self, name: str) -> bool:
-        """Whether the key is there."""
+        """Return True if the key is there."""
         return self.fields.has(self.key(name))
 
     def integer(self, name: str, low: int = 1, high: int = _MOST, **default: int) -> int:
@@ -58,7 +53,7 @@ class Header:
         return self.fields.number(self.key(name), -1e12, 1e12, **default)
 
     def given(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Of config.json's fields the numbers that the header has under other names."""
+        """Return the config.json fields whose numbers the header has under other names."""
         return {ours: self.number(theirs) for ours, theirs in names.items() if self.has(theirs)}
 
     def refuse_unread(self) -> None:
@@ -71,7 +66,7 @@ class Header:
                 )
 
     def stored(self, name: str) -> bool:
-        """Whether the first layer has a tensor of this name."""
+        """Return True if the first layer has a tensor of this name."""
         return f"blk.0.{name}" in self.file.tensors
 
 
@@ -357,5 +352,5 @@ def gguf_architecture(header: Header) -> GGUFArchitecture:
 
 
 def of_family(architecture: str) -> GGUFArchitecture | None:
-    """How GGUF files hold a class's models; None: they are not read."""
+    """Return the GGUF architecture of a model class; None if GGUF files of it are not read."""
     return next((each for each in ARCHITECTURES if architecture in (each.family, *each.others)), None)

@@ -1,4 +1,4 @@
-"""Whether a GGUF file's blocks stay quantized in memory, and which linear layers are stored in which type."""
+"""Decides whether a GGUF file's blocks stay quantized in memory, and finds the block type of each linear layer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def quantized(files: ModelFiles, spec: ModelSpec, name: str | None) -> ModelSpec
 
 
 def stored_blocks(files: ModelFiles, spec: ModelSpec) -> Quantization | None:
-    """Which linear layers the file has in blocks that can stay so; None: it has none."""
+    """Return the linear layers that the file has in blocks which can stay quantized; None: it has none."""
     if files.gguf is None:
         return None
     file = read_gguf(files.gguf)

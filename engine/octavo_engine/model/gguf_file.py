@@ -33,7 +33,7 @@ _PIECE_ELEMENTS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """Where one tensor lies in the file."""
+    """The location and type of one tensor in the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -82,7 +82,7 @@ def read_gguf(path: Path) -> GGUFFile:
 
 
 def has_header(beginning: bytes, size: int, name: str) -> bool:
-    """Whether the `beginning` of a file of `size` bytes holds its whole header; ModelLoadError if that is broken."""
+    """Return True if the `beginning` of a file of `size` bytes has its whole header; raises if it is broken."""
     try:
         _Parser(memoryview(beginning), Path(name), size).file()
     except struct.error:  # cut
@@ -214,7 +214,7 @@ class _Parser:
         return end
 
     def check_end(self, end: int, alignment: int) -> None:
-        """Nothing but padding after the last tensor: more is a file that two programs have written into."""
+        """Raise unless only padding follows the last tensor: else two programs have written into the file."""
         rest = self.data[-(-end // alignment) * alignment :] if end else self.data[:0]
         if np.frombuffer(rest, np.uint8).any():  # zeros are padding to more than the format asks for
             raise ModelLoadError(

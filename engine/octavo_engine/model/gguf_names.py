@@ -1,4 +1,4 @@
-"""What tensors of a GGUF file are called in Hugging Face's checkpoints, and stacked experts one by one."""
+"""Maps the tensors of a GGUF file to their names in Hugging Face's checkpoints, and stacked experts one by one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _READ_WITH_THE_SPEC = ("rope_freqs.weight", "rope_factors_long.weight", "rope_fa
 
 
 def stored_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[str, str]:
-    """Of Hugging Face's `names`, with or without `.weight`, those for which such files have one: theirs to ours.
+    """Map the names of a GGUF file to those of Hugging Face's `names` (with or without `.weight`) that it has.
 
-    An expert's has its number behind the name of the tensor that it is stacked in.
+    An expert's name has its number after the name of the tensor in which it is stacked.
     """
     import gguf
 

@@ -31,7 +31,7 @@ class GGUFSource:
         self._file = read_gguf(path)
 
     def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:
-        """By Hugging Face's names."""
+        """Return the tensors' shapes by Hugging Face's names."""
         return {name: tensor.shape for name, tensor in self._named(expected).items()}
 
     def _named(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, GGUFTensor]:

@@ -72,7 +72,7 @@ def _keep_signatures_out_of_the_log() -> None:
 
 
 def _bytes_to_fetch(repository: str, wanted: dict[str, Any]) -> int:
-    """What a download would transfer; 0 if the hub cannot be asked, and then the download itself says why."""
+    """Return how much a download would transfer; 0 if the hub does not answer: the download then gives the reason."""
     from huggingface_hub import errors, snapshot_download
 
     try:

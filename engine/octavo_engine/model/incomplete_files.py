@@ -15,13 +15,13 @@ from pathlib import Path
 
 
 def own(file: Path) -> Path:
-    """Where this process makes `file`."""
+    """Return the path at which this process downloads `file`."""
     host = re.sub(r"[^\w-]", "-", socket.gethostname())  # without dots: see `begun`
     return file.with_name(f"{file.name}.{host}-{os.getpid()}.incomplete")
 
 
 def take(file: Path, size: int) -> Path:
-    """Where this process makes `file` of `size` bytes; the most that was begun of it before lies there already."""
+    """Return the path at which this process downloads `file` of `size` bytes, with what was begun before."""
     mine = own(file)
     for found in begun(file):
         with suppress(OSError):  # another was faster, or here nobody may rename what is open elsewhere
@@ -34,7 +34,7 @@ def take(file: Path, size: int) -> Path:
 
 
 def begun(file: Path) -> list[Path]:
-    """What was begun of `file` by anyone, largest first. Those of `file`.index.json are none of `file`'s."""
+    """Return all incomplete downloads of `file`, largest first; those of `file`.index.json do not count."""
     name = re.compile(re.escape(file.name) + r"\.[\w-]+\.incomplete")
     found = [path for path in file.parent.iterdir() if name.fullmatch(path.name)] if file.parent.is_dir() else []
     return sorted(found, key=size_of, reverse=True)

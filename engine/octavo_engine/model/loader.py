@@ -1,4 +1,4 @@
-"""From checkpoint files to a decoder: every tensor checked by name and shape first, then read straight into place."""
+"""Loads checkpoint files into a decoder: checks every tensor's name and shape, then reads it straight into place."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A model's small files, opened so that whatever stands in their place, nothing waits for it and memory is bounded.
-
-A folder of a model is a stranger's: a named pipe would be waited for, a device has no end, and a link can lead to what
-should stay secret.
-"""
+"""Opens a model's small files safely: pipes and the like block nothing, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from octavo_engine.errors import ModelLoadError
 
 
 def has_file(path: Path) -> bool:
-    """Whether there is a file; ModelLoadError if something else stands in its place, such as a pipe or a dead link."""
+    """Return True if there is a file; ModelLoadError if it is something else, such as a pipe or a dead link."""
     if path.is_file():
         return True
     try:
@@ -57,9 +53,9 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def read_own_file(path: Path, most: int) -> bytes:
-    """As `read_file`; ModelLoadError also if the file is a link that leads out of the model.
+    """Read a file like `read_file`, with a ModelLoadError also if it is a link that leads out of the model.
 
-    For what clients get to see of the file. A link within the folder is the model's own, and so is one into the cache
+    For files whose content clients can see. A link within the folder is the model's own, and so is one into the cache
     of Hugging Face that the folder is a snapshot of.
     """
     home = path.parent.resolve()

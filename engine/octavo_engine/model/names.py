@@ -1,4 +1,4 @@
-"""What a family's checkpoints call their tensors: one name, or pattern of names, for each role in a decoder."""
+"""The tensor names of a family's checkpoints: one name, or pattern of names, for each role in a decoder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ after another (Llama 4), or as a linear's weight with the rows of gate before th
 
 @dataclass(frozen=True, slots=True)
 class QKVLayout:
-    """How the rows of query, key and value lie in one tensor: `groups` times some heads of each, in this order.
+    """The order of the rows of query, key and value in one tensor: `groups` times some heads of each, in this order.
 
-    Of other projections alike: those of a linear layer whose roles share a name.
+    It serves for other projections too: those of a linear layer whose roles share a name.
     """
 
     groups: int = 1
@@ -194,7 +194,7 @@ class TensorNames:
 
 @dataclass(frozen=True, slots=True)
 class StoredNames:
-    """How the tensors of a language model are called in the files of a larger model that holds it."""
+    """The names of a language model's tensors in the files of a larger model that contains it."""
 
     renamed: tuple[tuple[str, str], ...] = ()
     """Prefixes there, and what stands in their place here; the first that fits."""
@@ -215,15 +215,15 @@ class StoredNames:
         return None if name.startswith(self.ignored) else name
 
     def stored(self, name: str) -> tuple[str, ...]:
-        """What files may call the module `name`, its own name included."""
+        """Return the names that files may have for the module `name`, its own name included."""
         others = (there + name.removeprefix(here) for there, here in self.renamed if name.startswith(here))
         return name, *others
 
 
 def base_model_names(prefix: str, *modules: str) -> StoredNames:
-    """Of files that may have been saved from the model without its head, where `prefix` stands before no name.
+    """Return the names of files that may have been saved from the model without its head, and so without `prefix`.
 
-    `modules`: how the names of what it consists of begin.
+    `modules` are the beginnings of the names of its parts.
     """
     return StoredNames(renamed=tuple((module, prefix + module) for module in modules))
 

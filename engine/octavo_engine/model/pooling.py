@@ -1,4 +1,4 @@
-"""How a model makes one vector of a text's hidden states, as its sentence-transformers files say."""
+"""Pooling: how a model makes one vector of a text's hidden states, read from its sentence-transformers files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MODES = {
 
 @dataclass(frozen=True, slots=True)
 class PoolingConfig:
-    """From hidden states to a vector."""
+    """The steps from hidden states to a vector."""
 
     kind: str = "last"
     """`last`: the last token's, which is the default of models that generate; or what else the files name."""
@@ -40,12 +40,12 @@ class PoolingConfig:
     """The linear layers that such a vector goes through before."""
 
     def size(self, hidden_size: int) -> int:
-        """Of the vectors."""
+        """Return the size of the vectors."""
         return self.dense[-1].outputs if self.dense else hidden_size
 
 
 def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
-    """How the model in `files` pools: a classifier as its head wants it, all others as their files say."""
+    """Return the pooling of the model in `files`: a classifier's by its head, all others' by their files."""
     if spec.classifier is not None:
         return PoolingConfig(spec.classifier.pooling, normalize=False)
     found = read_pooling(files)
@@ -60,7 +60,10 @@ def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
 
 
 def read_pooling(files: ModelFiles) -> PoolingConfig:
-    """What modules.json and the files that it names say; the default without them. ModelLoadError if broken."""
+    """Read the pooling from modules.json and the files that it names; the default without them.
+
+    Raises ModelLoadError if they are broken.
+    """
     if files.directory is None or not has_file(files.directory / "modules.json"):
         return PoolingConfig()
     modules = _read(files.directory / "modules.json")

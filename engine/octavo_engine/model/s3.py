@@ -136,7 +136,7 @@ def _have_certificates() -> None:
 
 
 def _listing(store: S3Store, url: str, prefix: str) -> list[Entry]:
-    """What could belong to a model under `prefix`, or the one object that `prefix` itself names, in order of names."""
+    """List what could belong to a model under `prefix`, or the one object that it names, in order of names."""
     from obstore import exceptions
 
     try:
@@ -199,7 +199,10 @@ def _remember(home: Path, entries: Sequence[Entry]) -> Path:
 
 
 def _noted(entry: Entry) -> dict[str, Any]:
-    """What a listing keeps; as it was before there were folders where there is none, or all would be fetched again."""
+    """Return an entry for a kept listing.
+
+    One without a folder is as earlier versions kept it, so that files are not fetched again.
+    """
     return {name: value for name, value in asdict(entry).items() if name != "folder" or value}
 
 
@@ -212,7 +215,7 @@ def _last_known(home: Path, unreachable: _UnreachableError) -> tuple[list[Entry]
 
 
 def _here(folder: Path, entry: Entry) -> bool:
-    """Whether the file is complete: it has its name only then."""
+    """Return True if the file is complete: only then it has its name."""
     with suppress(OSError):
         return (folder / entry.name).stat().st_size == entry.size
     return False
@@ -325,7 +328,10 @@ class _Files:
         return True
 
     def _judge(self, entry: Entry, first: str, second: str, expected: str) -> None:
-        """If the first object arrives twice alike, unlike its ETag, ETags are not digests in this bucket."""
+        """Learn from an object that was fetched twice whether this bucket's ETags are MD5 digests.
+
+        They are not if it arrives twice alike, but unlike its ETag. Raises ModelLoadError if it arrived damaged twice.
+        """
         if second == expected:
             self.etags_are_digests = True
         elif first == second and self.etags_are_digests is None:

@@ -103,7 +103,7 @@ def _indexed_names(index: Path) -> list[str]:
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether all weight files of a model directory are here: a repository's small files are fetched before them."""
+    """Return True if all weight files of a model directory are here: a repository's small files are fetched first."""
     try:
         return bool(weight_files(directory))
     except ModelLoadError:

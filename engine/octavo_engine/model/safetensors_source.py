@@ -27,7 +27,7 @@ class SafetensorsSource:
         self._own = names.own
 
     def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
-        """Of all tensors that are not ignored."""
+        """Return the shapes of all tensors that are not ignored."""
         found = ((self._own(name), tensor) for header in self._headers for name, tensor in header.tensors.items())
         return {name: tensor.shape for name, tensor in found if name is not None}
 

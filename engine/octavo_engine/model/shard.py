@@ -77,7 +77,7 @@ class Shard:
         return range(first + part.start, first + part.stop)
 
     def first_with_kv_heads(self, attention: HeadMixer) -> bool:
-        """Whether no rank before this one has the same KV heads."""
+        """Return True if no rank before this one has the same KV heads."""
         return self.size <= attention.num_kv_heads or self.rank == self._sharers(attention).start
 
     def _sharers(self, attention: HeadMixer) -> range:
@@ -107,7 +107,7 @@ class Shard:
         return tuple(self._part_of_group(spec, group) for group in spec.kv_groups)
 
     def _part_of_group(self, spec: ModelSpec, group: KVGroupSpec) -> KVGroupSpec:
-        """Of states this rank has those of its channels or heads."""
+        """Return this rank's part of a KV group: its KV heads, or the states of its channels or heads."""
         if not group.layers:
             return group
         layer = spec.layers[group.layers[0]]
@@ -140,12 +140,12 @@ def _part(count: int, rank: int, size: int) -> range:
 
 
 def _query_heads_each(mixer: AttentionMixer) -> int:
-    """How many query heads each is that ranks share."""
+    """Return how many query heads each unit has that ranks divide among themselves."""
     return mixer.top_k if isinstance(mixer, AttentionExpertsSpec) else _kv_heads_each(mixer)
 
 
 def _kv_heads_each(mixer: AttentionMixer) -> int:
-    """How many KV heads each is."""
+    """Return how many KV heads each unit has that ranks divide among themselves."""
     return 2 if isinstance(mixer, DifferentialAttentionSpec) else 1
 
 

@@ -1,4 +1,4 @@
-"""Where a model's files are: a Hugging Face id, an S3 prefix, a directory, a .gguf file, or the packaged demo model."""
+"""Finds a model's files: by a Hugging Face id, an S3 prefix, a directory, a .gguf file, or the packaged demo model."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def with_stored_head(spec: ModelSpec, directory: Path) -> ModelSpec:
 
 
 def _alike(path: Path, tensor: TensorHeader, other_path: Path, other: TensorHeader) -> bool:
-    """Whether both tensors have the same shape, type and bytes."""
+    """Return True if both tensors have the same shape, type and bytes."""
     if (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
         return False
     with path.open("rb") as file, other_path.open("rb") as other_file:

@@ -113,7 +113,7 @@ class AdapterFile:
 
     @property
     def is_awaited(self) -> bool:
-        """Return True while the server should wait for the adapters of its start, which are still loading.
+        """True while the server should wait for the adapters of its start, which are still loading.
 
         A client cannot choose its replica, so a replica should have the adapters of the others before it answers. The
         wait has a limit, and adapters that have failed are not waited for.

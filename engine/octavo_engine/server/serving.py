@@ -191,7 +191,7 @@ class Serving:
         return 0.0 if self.beat_at is None else time.monotonic() - self.beat_at
 
     def several_keys(self) -> bool:
-        """True if several keys share the server."""
+        """Return True if several keys share the server."""
         return self.keys is not None and len(self.keys) > 1
 
     @property

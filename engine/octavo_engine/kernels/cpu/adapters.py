@@ -1,4 +1,4 @@
-"""What LoRA adapters add to one linear layer, for tokens of many adapters in one call of the C kernels (adapters.c)."""
+"""LoRA adapters of one linear layer, for tokens of many adapters in one call of the C kernels (adapters.c)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class CodedPart:
 
     @property
     def known_to_kernels(self) -> bool:
-        """Whether the kernels multiply codes and groups of such sizes and types."""
+        """True if the kernels multiply codes and groups of these sizes and types."""
         whole = self.group is None or self.group >= self.columns or self.group % _GRAINS[self.bits] == 0
         # Kernels take unsigned codes of 8 bits for signed ones by a larger offset, which a minimum takes the place of.
         shifted = self.bits == 8 and self.codes.dtype == torch.uint8 and self.minimum is not None
@@ -73,7 +73,7 @@ class CodedWeight:
 
     @property
     def rows(self) -> int:
-        """Of all parts."""
+        """The rows of all parts."""
         return sum(len(part.codes) for part in self.parts)
 
     @property
@@ -83,12 +83,12 @@ class CodedWeight:
 
     @property
     def known_to_kernels(self) -> bool:
-        """Whether the kernels multiply all parts."""
+        """True if the kernels multiply all parts."""
         return all(part.known_to_kernels for part in self.parts)
 
     @property
     def structure(self) -> CodedStructure:
-        """Of the memory as it lies now; the same object for as long as it lies there."""
+        """The C structure of the weight's present memory; the same object until the memory moves."""
         pointer = self.parts[0].codes.data_ptr()
         if pointer != self._pointer:
             parts = (_Codes * len(self.parts))(*map(_codes, self.parts))

@@ -1,4 +1,4 @@
-"""What this machine's CPU can do, as far as it decides which way to compute is chosen."""
+"""The features of this machine's CPU that decide how a model is computed."""
 
 from __future__ import annotations
 

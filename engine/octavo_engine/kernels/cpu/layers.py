@@ -1,4 +1,4 @@
-"""All layers of a decoder by one call of the C kernels (layers.c): bfloat16, with weights of that type or of codes."""
+"""Computes all layers of a decoder in one call of the C kernels (layers.c), in bfloat16; weights may be codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORD_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class LinearWeights:
-    """What a linear multiplies with, [out, in], and adds: bfloat16 and contiguous, or codes that the kernels know."""
+    """The weight [out, in] and bias of a linear: bfloat16 and contiguous, or codes that the kernels know."""
 
     weight: Tensor | CodedWeight
     bias: Tensor | None
@@ -51,7 +51,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class LayerAdapters:
-    """What adapters add to the linears of one layer; None: nothing."""
+    """The adapters of one layer's linears; None: none."""
 
     qkv: CPUAdapters | None
     output: CPUAdapters | None
@@ -105,11 +105,11 @@ class CPULayers:
         eps: float,
         scale: float,
     ) -> None:
-        """Of the Llama kind, with SiLU; all layers of one shape.
+        """Describe layers of the Llama kind, with SiLU and all of one shape, to the kernels.
 
-        `caches`: each layer's keys and values [num_blocks, B, K, D]; `group_of_layer`: each one's KV group;
-        `adapters`: each one's slots, or nothing where none are served; `eps` of all norms; attention scores are query
-        times key times `scale`.
+        `caches`: each layer's keys and values [num_blocks, B, K, D]; `group_of_layer`: each one's KV group; `adapters`:
+        each one's slots, or nothing where none are served; `eps` of all norms; attention scores are query times key
+        times `scale`.
         """
         self._kernels = kernels
         self._kept = tuple(layers), tuple(caches), tuple(adapters)

@@ -1,8 +1,4 @@
-"""The C kernels as functions of tensors. Callers keep what is said of shapes; only what is cheap is checked.
-
-Tensors are on the CPU, float32 or bfloat16, the last dimension contiguous. Each function uses as many threads as torch
-does; those are the same threads, as both use the one OpenMP library that torch brings.
-"""
+"""The C kernels as functions of tensors. Callers must keep to the documented shapes: only cheap checks are made."""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class AttentionStep:
-    """How a step attends, the same for all layers of a KV group: each query either to parts or in a chunk."""
+    """The attention of a step, equal for all layers of a KV group: each query attends to parts or is in a chunk."""
 
     slots: Tensor
     """[T] int64, where keys and values are written; -1: nowhere."""

@@ -1,4 +1,4 @@
-"""What config.json says of classes: their names, and what makes probabilities of their logits."""
+"""Reads a classifier's classes from config.json: their names, and the activation that makes their probabilities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def classifier(fields: Fields, **values: Any) -> ClassifierSpec:
 
 
 def _labels(fields: Fields) -> tuple[str, ...]:
-    """Of `id2label`, else as many as `num_labels` says, which are two where nothing is said."""
+    """Read the names in `id2label`, or number as many as `num_labels`, by default two."""
     named = fields.mapping("id2label")
     if named is None:
         return tuple(f"LABEL_{index}" for index in range(fields.integer("num_labels", 1, _MOST_CLASSES, default=2)))
@@ -38,7 +38,7 @@ def _labels(fields: Fields) -> tuple[str, ...]:
 
 
 def _activation(fields: Fields, count: int) -> Literal["softmax", "sigmoid", "identity"]:
-    """Of `problem_type`, or of what sentence-transformers note for cross-encoders; else by the number of classes."""
+    """Read `problem_type` or the cross-encoder fields of sentence-transformers; the default depends on the classes."""
     if fields.has("problem_type"):
         problem = fields.text("problem_type")
         if problem not in _PROBLEMS:

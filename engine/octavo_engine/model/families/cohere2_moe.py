@@ -29,7 +29,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _windowed(fields: Fields, layer: int, first: int) -> bool:
-    """Whether a layer has a window; the first, dense ones have a period of their own."""
+    """Return True if a layer has a window; the first, dense layers have a period of their own."""
     name = "prefix_dense_sliding_window_pattern" if layer < first else "sliding_window_pattern"
     return ((layer if layer < first else layer - first) + 1) % fields.integer(name, 1, 4096) != 0
 

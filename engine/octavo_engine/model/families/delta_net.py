@@ -1,4 +1,4 @@
-"""What families with Gated DeltaNet in most layers read alike from a config.json; errors are ModelLoadError."""
+"""Reads the config.json of families with Gated DeltaNet in most layers; errors are ModelLoadError."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mixer(fields: Fields, **values: Any) -> GatedDeltaNetSpec:
 
 
 def attends(fields: Fields, default: Callable[[int], bool]) -> list[bool]:
-    """Of each layer, whether it attends to all tokens; where `layer_types` does not say it, as `default` does."""
+    """Return for each layer whether it attends to all tokens: by `layer_types`, or by `default` without it."""
     count, kinds = reading.num_layers(fields), fields.values.get("layer_types")
     if kinds is None:
         return [default(layer) for layer in range(count)]
@@ -45,6 +45,6 @@ def attends(fields: Fields, default: Callable[[int], bool]) -> list[bool]:
 
 
 def every(fields: Fields) -> Callable[[int], bool]:
-    """Whether a layer is the last of so many as `full_attention_interval` says."""
+    """Return a function that is true for the last of every `full_attention_interval` layers."""
     interval = fields.integer("full_attention_interval", 1, 4096)
     return lambda layer: (layer + 1) % interval == 0

@@ -1,5 +1,8 @@
-"""What encoders in BERT's manner read alike: norms after each part, no cache, and three forms of a checkpoint, the
-encoder alone, with the head that guesses masked tokens, which is not read, and with one that classifies."""
+"""Reads the config.json of encoders of BERT's kind: norms after each part, and no cache.
+
+A checkpoint has one of three forms: the encoder alone, with the head that guesses masked tokens, which is not read, or
+with one that classifies.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ OLD_NORM_ENDINGS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderKind:
-    """By what such encoders differ."""
+    """The differences between such encoders."""
 
     prefixes: tuple[str, ...]
     """Before the names of the encoder's tensors where it is a part of a model with a head."""

@@ -40,7 +40,7 @@ def _read(architecture: str, fields: Fields) -> ModelSpec:
 
 
 def _classifier(fields: Fields) -> ClassifierSpec:
-    """Of one vector; `late`, the mean of all tokens' logits, is not computed."""
+    """Read the classifier of one pooled vector; `late`, the mean of all tokens' logits, is not supported."""
     name = "classifier_pooling"
     if (pooling := fields.text(name)) not in _POOLING:
         raise fields.wrong(name, pooling, f"is not supported; supported: {', '.join(_POOLING)}")

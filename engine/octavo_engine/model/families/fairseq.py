@@ -15,7 +15,7 @@ EPS = 1e-5
 
 
 def fairseq_names(decoder: str, norm: str, head: str = "lm_head") -> TensorNames:
-    """Of a decoder called so."""
+    """Return the tensor names of a decoder whose prefix is `decoder`."""
     layer = f"{decoder}.layers.{{layer}}"
     return TensorNames(
         embedding=f"{decoder}.embed_tokens",

@@ -1,4 +1,4 @@
-"""What a family of models says of itself; everything else is the same code."""
+"""The description of a model family: all that differs between families is in these fields."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from octavo_engine.model.spec import MLPSpec
 
 
 def feed_forwards(fields: Fields) -> tuple[MLPSpec, ...]:
-    """Of each layer."""
+    """Return each layer's feed-forward."""
     activation = reading.activation(fields, "hidden_activation")
     return tuple(
         reading.mlp(fields, activation=activation, intermediate_size=size, sparsity=sparsity)
@@ -17,7 +17,7 @@ def feed_forwards(fields: Fields) -> tuple[MLPSpec, ...]:
 
 
 def _sizes(fields: Fields) -> list[int]:
-    """Of each layer's feed-forward: one for all, or a list."""
+    """Return the size of each layer's feed-forward; the file has one for all, or a list."""
     layers, sizes = reading.num_layers(fields), fields.integers("intermediate_size")
     sizes = sizes * layers if len(sizes) == 1 else sizes
     each = (Fields(fields.origin, {"intermediate_size": size}) for size in sizes)
@@ -27,7 +27,7 @@ def _sizes(fields: Fields) -> list[int]:
 
 
 def _sparsities(fields: Fields) -> list[float]:
-    """Of each layer's gates; if nothing is stated, the first ten of a deep model are sparse."""
+    """Return the sparsity of each layer's gates; by default the first ten of a deep model are sparse."""
     layers, given = reading.num_layers(fields), fields.values.get("activation_sparsity_pattern")
     if given is None:
         return [0.95 if layer < 10 < layers else 0.0 for layer in range(layers)]

@@ -11,7 +11,7 @@ from octavo_engine.model.spec import AttentionSpec, NormSpec, QKNormSpec
 
 
 def mixer(fields: Fields, norm: NormSpec, window: int | None, layer: int, source: int | None) -> AttentionSpec:
-    """Of one layer with this window, which reads the cache of the layer `source`, if that is given."""
+    """Return the attention of a layer with this window, which reads the cache of the layer `source` if given."""
     bias, alike = fields.boolean("attention_bias", False), fields.boolean("attention_k_eq_v", False)
     return reading.attention(
         Fields(fields.origin, {**fields.values, **_overrides(fields, layer, window)}, read=fields.read),

@@ -43,9 +43,9 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _windows(fields: Fields) -> list[int | None]:
-    """Of each layer, from `attention_types`: lists of kinds, and how often each list is repeated.
+    """Return each layer's window from `attention_types`: lists of kinds, and how often each list is repeated.
 
-    `attention_layers`, which says the same layer by layer in files that transformers writes, counts more.
+    `attention_layers`, which says the same layer by layer in files that transformers writes, takes precedence.
     """
     stated: Any = fields.values["attention_types"]
     if isinstance(layers := fields.values.get("attention_layers"), list):

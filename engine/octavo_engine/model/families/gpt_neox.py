@@ -10,7 +10,7 @@ from octavo_engine.model.spec import LayerSpec, ModelSpec
 
 
 def gpt_neox_names(model: str, heads: int) -> TensorNames:
-    """Of a decoder called so, whose heads have their query, key and value side by side."""
+    """Return the tensor names of a decoder with this prefix, whose heads have query, key and value side by side."""
     layer = f"{model}.layers.{{layer}}"
     qkv = f"{layer}.attention.query_key_value"
     return TensorNames(

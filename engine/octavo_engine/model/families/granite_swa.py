@@ -15,7 +15,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def mixers_with_windows(fields: Fields) -> tuple[AttentionSpec, ...]:
-    """Of each layer, with sinks, most with a window, and with a base of RoPE of its own if the file says so."""
+    """Return each layer's attention, with sinks, most with a window, and with its own RoPE base if the file has one."""
     windows = reading.windows(fields, default=lambda layer: layer % 4 != 0)
     mixers = tuple(granite.mixer(fields, sinks=True, window=window) for window in windows)
     if (thetas := fields.values.get("layer_rope_theta")) is not None:

@@ -36,7 +36,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _every(fields: Fields, name: str, layer: int) -> bool:
-    """Whether a layer is one of those that a period and an offset say."""
+    """Return True if a layer is one of those that a period and an offset select."""
     period, offset = fields.integer(f"{name}_period", 1, 4096), fields.integer(f"{name}_offset", 0, 4096)
     return layer % period == offset
 

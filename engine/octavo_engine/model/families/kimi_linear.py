@@ -54,13 +54,13 @@ def _linear(fields: Fields) -> KimiDeltaAttentionSpec:
 
 
 def _latents(fields: Fields) -> LatentAttentionSpec:
-    """Nothing of it rotates, whatever is stated of RoPE."""
+    """Return latent attention without RoPE, even if the file has fields of RoPE."""
     plain = fields.without("rope_parameters", "rope_scaling").with_defaults(rope_theta=10000.0)
     return replace(latent.attention(plain, interleaved=False), rope=None)
 
 
 def _attends(fields: Fields) -> list[bool]:
-    """Of each layer, whether it attends to all tokens; published files number such layers from 1."""
+    """Return for each layer whether it attends to all tokens; published files number such layers from 1."""
     own, count = fields.mapping("linear_attn_config"), reading.num_layers(fields)
     if fields.has("layer_types") or own is None or not own.has("full_attn_layers"):
         return attends(fields, default=lambda layer: layer > 0 and layer % 4 == 0)

@@ -8,7 +8,7 @@ from octavo_engine.model.fields import Fields
 
 
 def sources(fields: Fields, windows: Sequence[int | None]) -> tuple[int | None, ...]:
-    """For each layer, of the given windows, whose cache it reads; None: its own.
+    """Return for each layer, given their windows, the layer whose cache it reads; None: its own.
 
     The last `num_kv_shared_layers` read that of the last earlier layer of their type.
     """

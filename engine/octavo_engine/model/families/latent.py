@@ -1,4 +1,4 @@
-"""What families with latent attention read alike from a config.json; errors are ModelLoadError."""
+"""Reads the config.json of families with latent attention; errors are ModelLoadError."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def attention(fields: Fields, *, interleaved: bool) -> LatentAttentionSpec:
 
 
 def _mscale(fields: Fields) -> float:
-    """What scaled RoPE multiplies query and key with, and so scores twice: 0.1 mscale_all_dim ln(factor) + 1."""
+    """Return the factor that scaled RoPE puts on query and on key, 0.1 mscale_all_dim ln(factor) + 1."""
     values = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
     if values is None or values.text("rope_type", default=values.values.get("type", "default")) == "default":
         return 1.0

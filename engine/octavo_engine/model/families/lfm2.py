@@ -25,7 +25,7 @@ NAMES = TensorNames(
 
 
 def _attends(fields: Fields) -> list[bool]:
-    """Of each layer, whether it attends."""
+    """Return for each layer whether it attends."""
     count, kinds = reading.num_layers(fields), fields.values.get("layer_types")
     if kinds is None:
         attending = fields.integers("full_attn_idxs") if fields.has("full_attn_idxs") else range(count)

@@ -43,7 +43,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _kind(layer: int) -> str:
-    """Of a layer in a model that does not state it."""
+    """Return the default kind of a layer, for files that do not state it."""
     if layer % 4 == 2:
         return "full_attention"
     return "sliding_attention" if layer and layer % 4 == 0 else "conv"

@@ -26,7 +26,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _mixer(fields: Fields, window: int | None) -> AttentionSpec:
-    """Of a layer with this window."""
+    """Return the attention of a layer with this window."""
     kind, kv_heads = reading.layer_type(window), fields.integer("num_key_value_heads", 1, 1 << 15)
     values: dict[str, float] = {"num_key_value_heads": kv_heads if window is None else 2 * kv_heads}
     rope = (fields.mapping("rope_parameters") or fields).mapping(kind)

@@ -58,7 +58,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _factors(fields: Fields, part: str) -> tuple[float, float]:
-    """What the residual stream and a part's result are multiplied with before they are added."""
+    """Return the factors of the residual stream and of a part's result, applied before they are added."""
     stream, result = (fields.number(f"{part}_{name}_factor", 1e-6, 1e6, default=1.0) for name in ("alpha", "beta"))
     return stream, result
 

@@ -32,7 +32,7 @@ def _read_3(fields: Fields) -> ModelSpec:
 
 
 def query_scaling(fields: Fields) -> QueryScaling:
-    """How queries grow with their position, as the fields of RoPE say it."""
+    """Read from the fields of RoPE how queries grow with their position."""
     rope = fields.mapping("rope_parameters") or fields.mapping("rope_scaling") or Fields(fields.origin, {})
     period = rope.integer("original_max_position_embeddings", 1, 1 << 30)
     return QueryScaling(rope.number("llama_4_scaling_beta", 0, 1e3), period)

@@ -1,4 +1,4 @@
-"""What families with mixtures of experts read alike from a config.json; errors are ModelLoadError."""
+"""Reads the config.json of families with mixtures of experts; errors are ModelLoadError."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def experts(
 
 
 def shared(fields: Fields, count: str, size: str = "moe_intermediate_size", **values: Any) -> SharedExpertSpec | None:
-    """So many shared experts of a size as one feed-forward, which is the same; `values` are the feed-forward's."""
+    """Return `count` shared experts as one feed-forward of their summed width, which is equivalent.
+
+    `values` are fields of the feed-forward.
+    """
     number = fields.integer(count, 0, 1 << 10)
     width = number * reading.intermediate_size(fields, size)
     return SharedExpertSpec(mlp=reading.mlp(fields, intermediate_size=width, **values)) if number else None
@@ -62,14 +65,14 @@ def deepseek_experts(fields: Fields) -> MoESpec:
 
 
 def after_dense_ones(fields: Fields, moe: MoESpec, name: str = "first_k_dense_replace") -> Callable[[int], FeedForward]:
-    """What the feed-forward of each layer is: dense in the first ones, as many as the field says."""
+    """Return each layer's feed-forward: dense in the first layers, as many as the field `name` says, then `moe`."""
     first = fields.integer(name, 0, 1 << 16)
     dense = reading.mlp(fields) if first else None
     return lambda layer: dense if dense is not None and layer < first else moe
 
 
 def by_type(fields: Fields, moe: MoESpec, first_dense: int) -> Callable[[int], FeedForward]:
-    """What the feed-forward of each layer is by `mlp_layer_types`; without it the first ones are dense."""
+    """Return each layer's feed-forward by `mlp_layer_types`; without that field the first layers are dense."""
     types = layer_types(fields, first_dense)
     dense = reading.mlp(fields) if "dense" in types else None
     return lambda layer: dense if dense is not None and types[layer] == "dense" else moe

@@ -1,4 +1,4 @@
-"""What ModernBERT and its decoder read alike: norms before each part, gated feed-forwards, windows in most layers."""
+"""Reads the layers of ModernBERT and its decoder: norms before each part, gated feed-forwards, mostly windows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def norm_of(fields: Fields) -> NormSpec:
 
 
 def layers(fields: Fields, window: int, *, causal: bool) -> tuple[LayerSpec, ...]:
-    """Of which most see `window` tokens, their own included, an encoder to each side; the first has no first norm."""
+    """Return the layers. Most see `window` tokens, their own included, an encoder to each side.
+
+    The first has no norm before its attention.
+    """
     norm, bias, mlp_bias = norm_of(fields), fields.boolean("attention_bias", False), fields.boolean("mlp_bias", False)
     fields = Fields(fields.origin, {**fields.values, "sliding_window": window}, read=fields.read)
     period = fields.integer("global_attn_every_n_layers", 1, 4096)

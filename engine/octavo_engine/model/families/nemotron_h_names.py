@@ -1,4 +1,4 @@
-"""What Nemotron-H's checkpoints call their tensors: each layer has one norm and one part."""
+"""The tensor names of Nemotron-H's checkpoints: each layer has one norm and one part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What many families read alike from a config.json. Each function raises ModelLoadError about fields it cannot use."""
+"""Reads the parts of config.json that many families have in common.
+
+Each function raises ModelLoadError about fields it cannot use.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def repeated(fields: Fields, layer: LayerSpec) -> tuple[LayerSpec, ...]:
 
 
 def num_layers(fields: Fields) -> int:
-    """How many layers there are."""
+    """Read the number of layers."""
     return fields.integer("num_hidden_layers", 1, 4096)
 
 
@@ -147,7 +150,10 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
 
 
 def num_experts(fields: Fields, name: str) -> int:
-    """How many experts each mixture has. A small file must not ask for more tensors than any checkpoint could hold."""
+    """Read the number of experts of each mixture.
+
+    A small file must not ask for more tensors than any checkpoint could hold.
+    """
     return fields.integer(name, 1, min(1 << 16, _MOST_EXPERTS // num_layers(fields)))
 
 
@@ -201,7 +207,7 @@ def window(fields: Fields) -> int | None:
 
 
 def rotates(fields: Fields) -> tuple[bool, ...]:
-    """For each layer whether it rotates; `no_rope_layers` has a 1 where it does, else every so many-th does not."""
+    """Return for each layer whether RoPE rotates it: 1 in `no_rope_layers`, else by `no_rope_layer_interval`."""
     count, given = num_layers(fields), fields.integers("no_rope_layers")
     if not given:
         interval = fields.integer("no_rope_layer_interval", 1, 4096)
@@ -223,9 +229,9 @@ def layer_types(fields: Fields, known: set[str], default: Callable[[int], str]) 
 
 
 def windows(fields: Fields, default: Callable[[int], bool]) -> tuple[int | None, ...]:
-    """Of each layer the tokens that its attention sees; None: all.
+    """Return for each layer the number of tokens that its attention sees; None: all.
 
-    Where `layer_types` does not say which layers have a window, it is those of which `default` is true.
+    Where `layer_types` is absent, the layers with a window are those of which `default` is true.
     """
     known = {"full_attention", "sliding_attention"}
     kinds = layer_types(fields, known, lambda layer: f"{'sliding' if default(layer) else 'full'}_attention")
@@ -244,7 +250,7 @@ def late_windows(fields: Fields) -> tuple[int | None, ...]:
 
 
 def layer_type(window: int | None) -> str:
-    """What config.json calls a layer with this window."""
+    """Return config.json's name of the type of a layer with this window."""
     return "full_attention" if window is None else "sliding_attention"
 
 

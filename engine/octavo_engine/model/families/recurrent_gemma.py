@@ -51,7 +51,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _kinds(fields: Fields) -> list[str]:
-    """Of the first layers; the others repeat them."""
+    """Return the kinds of the first layers; the others repeat them."""
     kinds = fields.values.get("block_types")
     if not isinstance(kinds, list) or not kinds or set(map(str, kinds)) - {"recurrent", "attention"}:
         raise fields.wrong("block_types", kinds, "is no list of recurrent and attention")

@@ -89,7 +89,7 @@ def _dynamic_theta(values: Fields, theta: float, size: int) -> float:
 
 
 def _rotary_dim(fields: Fields, values: Fields, head_dim: int, *, partial: bool) -> int | None:
-    """How many dimensions of a head are rotated; None: all."""
+    """Return how many dimensions of a head are rotated; None: all."""
     holder = values if values.has("partial_rotary_factor") else fields
     share = holder.number("partial_rotary_factor", 0, 1, default=1.0)
     if share == 1:

@@ -1,4 +1,4 @@
-"""What families with Mamba's mixers read alike from a config.json, in Bamba's and Jamba's names of fields."""
+"""Reads the config.json of families with Mamba's mixers, by the field names of Bamba and Jamba."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def mamba(fields: Fields, norm: NormSpec | None, channels: int | None = None) ->
 
 
 def attending(fields: Fields, default: Callable[[int], bool], name: str = "layer_types") -> list[bool]:
-    """Of each layer, whether it attends; by `default` where the field `name` does not say which."""
+    """Return for each layer whether it attends: by the field `name`, or by `default` where that is absent."""
     count, kinds = reading.num_layers(fields), fields.values.get(name)
     if kinds is None:
         return [default(layer) for layer in range(count)]

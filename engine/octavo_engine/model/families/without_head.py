@@ -52,7 +52,7 @@ def _read(family: Family, architecture: str, fields: Fields, *, classifies: bool
 
 
 def _stored_names(spec: ModelSpec) -> StoredNames:
-    """With or without the prefix of all names but the heads'; a head that is in the files is not read."""
+    """Return names with or without the prefix that all but the heads' have; a head in the files is not read."""
     names, stored = spec.names, spec.stored_names
     prefix = names.embedding.partition(".")[0] + "."
     kept = (f"{names.classifier}.", f"{names.head}.", prefix)

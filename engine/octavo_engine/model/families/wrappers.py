@@ -1,4 +1,4 @@
-"""Which models see images or hear besides, and the language model within each."""
+"""The models that also process images or audio, each with the language model inside it."""
 
 from __future__ import annotations
 

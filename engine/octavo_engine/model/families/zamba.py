@@ -56,7 +56,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _block(fields: Fields, weights_of_layer: int | None) -> SharedBlockSpec:
-    """As transformers has it, all layers' blocks are one where embeddings are tied."""
+    """Return the shared block. As in transformers, tied embeddings mean that all layers' blocks are one."""
     heads, width = fields.integer("num_attention_heads", 1, 1 << 16), 2 * reading.hidden_size(fields)
     if fields.integer("attention_hidden_size", 1, 1 << 21, default=width) != width:
         name = "attention_hidden_size"

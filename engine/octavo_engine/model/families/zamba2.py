@@ -65,7 +65,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _attention(fields: Fields) -> AttentionSpec:
-    """Of the residual stream and the tokens' embeddings side by side."""
+    """Return the attention over the residual stream and the tokens' embeddings, concatenated."""
     heads, hidden = fields.integer("num_attention_heads", 1, 1 << 16), reading.hidden_size(fields)
     head_dim, rotates = 2 * hidden // heads, fields.boolean("use_mem_rope", False)
     adapted = fields.boolean("use_shared_attention_adapter", False)

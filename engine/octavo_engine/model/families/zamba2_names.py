@@ -1,4 +1,4 @@
-"""What Zamba2's checkpoints call their tensors."""
+"""The tensor names of Zamba2's checkpoints."""
 
 from __future__ import annotations
 

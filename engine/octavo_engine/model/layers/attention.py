@@ -100,7 +100,7 @@ class Attention(nn.Module):
 
     @property
     def qk_norm(self) -> QKNorm | None:
-        """How query and key are normalised, if they are."""
+        """The norms of query and key; None: they are not normalised."""
         spec, query, key = self.spec.qk_norm, self.query_norm, self.key_norm
         if spec is None or query is None or key is None:
             return None
@@ -108,7 +108,7 @@ class Attention(nn.Module):
         return QKNorm(query.weights, key.weights, projection, spec.after_rope, self.spec.clip)
 
     def _projection(self) -> WholeProjection:
-        """For norms over all ranks' heads; KV heads that several ranks have count once."""
+        """Return the widths and the sum over ranks for norms over all ranks' heads; shared KV heads count once."""
         size, ranks = self.spec.head_dim, self.options.ranks
         counts = ranks.shard.first_with_kv_heads(self.spec)
 
@@ -121,7 +121,7 @@ class Attention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return None if self.adapters is not None else self.qkv.input_scaling
 
     def forward(
@@ -167,7 +167,7 @@ class Attention(nn.Module):
         return torch.cat((heads[:, :-size], padded.flatten(1)), dim=1)
 
     def _gates(self, gates: Tensor, attended: Tensor) -> Tensor:
-        """What `attended` [T, H, D] is multiplied with: [T, H, D] or [T, H, 1]."""
+        """Return the factors of `attended` [T, H, D]: [T, H, D] or [T, H, 1]."""
         softplus = self.spec.output_gate is not None and self.spec.output_gate.activation == "softplus"
         activated = torch.nn.functional.softplus(gates.float()).to(gates.dtype) if softplus else gates.sigmoid()
         return activated.view(*attended.shape[:2], -1)
@@ -231,7 +231,7 @@ class Attention(nn.Module):
         return CheckpointTensor(name=name, shape=(heads.total, self.spec.head_dim), pieces=(piece,))
 
     def _kv_scales(self, prefix: str) -> Iterator[CheckpointTensor]:
-        """What one number of the cached keys or values is worth in e4m3: compressed-tensors' names, and modelopt's."""
+        """Yield the scales of cached keys and values in e4m3, by the names of compressed-tensors and of modelopt."""
         for role, attribute in (("k", "key_scale"), ("v", "value_scale")):
 
             def note(target: Tensor, rows: Rows, values: Tensor, attribute: str = attribute) -> None:  # noqa: ARG001

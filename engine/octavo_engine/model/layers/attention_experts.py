@@ -94,7 +94,7 @@ class AttentionExperts(nn.Module):
         yield ignored(f"{module}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
-        """What one sequence takes in it besides its tokens: nothing."""
+        """Return 0: a sequence keeps nothing in it besides its tokens."""
         return 0
 
     def step_bytes(self) -> int:

@@ -52,7 +52,7 @@ class BiasedAttention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return self.qkv.input_scaling
 
     def forward(
@@ -73,7 +73,7 @@ class BiasedAttention(nn.Module):
         return self.output.add_to(residual, attended[..., :size].flatten(1))
 
     def _biases(self, values: Tensor) -> Tensor:
-        """What is added to the scores of this rank's KV heads, [T, K], of its values [T, K * size]."""
+        """Return the biases of the scores of this rank's KV heads, [T, K], from its values [T, K * size]."""
         counted = values.contiguous() if self._counts else torch.zeros_like(values)
         numbers = summed(self.numbers.add_to(None, counted))[:, self.kv_heads.slice]
         return torch.exp(self.factors * F.softplus(numbers))
@@ -91,7 +91,7 @@ class BiasedAttention(nn.Module):
         yield ignored(f"{module}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
-        """What one sequence takes in it besides its tokens: nothing."""
+        """Return 0: a sequence keeps nothing in it besides its tokens."""
         return 0
 
     def step_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Which way to compute a decoder is the quickest on a device."""
+"""Chooses the quickest way to compute a decoder on a device."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sh
 
 
 def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
-    """Whether all rows that the C kernels read consist of full vectors."""
+    """Return True if all rows that the C kernels read consist of full vectors."""
     parts = [part for layer in spec.layers for part in layer.feed_forwards]
     widths = {spec.hidden_size, *(len(shard.intermediate(part.intermediate_size)) for part in parts)}
     for mixer in spec.attention_mixers:
@@ -84,14 +84,17 @@ def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
 
 
 def torch_compute(path: Path = "torch") -> Compute:
-    """By PyTorch alone, for the paths that need no kernels."""
+    """Return the operations by PyTorch alone, for the paths that need no kernels."""
     if path == "torch":
         return Compute()
     return Compute(product=wide_product, experts=ExpertsInTurn(wide_product), widens=True)
 
 
 def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec | None = None) -> Compute:
-    """By the C kernels, for the paths that begin with them; `fused`: a spec whose layers are computed in one call."""
+    """Return the operations by the C kernels, for the paths that begin with "kernels".
+
+    `fused` is a spec whose layers are computed in one call; None: layer by layer.
+    """
     product, most_tokens, packed = kernel_product(kernels), None, None
     if path == "kernels and oneDNN":
         packed, most_tokens = PackedWeights(2 * _FEW_BESIDE_PACKED), _FEW_BESIDE_PACKED

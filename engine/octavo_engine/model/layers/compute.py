@@ -113,7 +113,7 @@ class Compute:
             self.packed.pack(weights)
 
     def prepare_mixture(self, experts: Experts, top_k: int) -> None:
-        """So are the experts, all layers' of the shapes of these, of which each token goes through `top_k`."""
+        """Prepare all layers' experts, which have the shapes of these; each token goes through `top_k` of them."""
         self.experts.prepare(experts, top_k)
 
     def run(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:

@@ -247,7 +247,7 @@ class DecoderLayer(nn.Module):
         return normed, normed if scale == 1 else normed * scale
 
     def _residual(self, after: Norm | None, x: Tensor) -> Tensor | None:
-        """What a part may add its result to itself: nothing where that is to be normalised or scaled first."""
+        """Return x if a part may add its result to it; None if the result is to be normalised or scaled first."""
         return x if after is None and self.spec.residual_scale == 1 else None
 
     def _added(self, result: ResidualStream, after: Norm | None, x: Tensor) -> ResidualStream:
@@ -273,7 +273,7 @@ class DecoderLayer(nn.Module):
         return LayerWeights(*norms, *cast("list[LinearWeights]", linears))
 
     def adapters(self) -> LayerAdapters | None:
-        """What adapters add to the linears of such a layer; None: no adapters are served."""
+        """Return the adapters of the layer's linears, for kernels that compute whole layers; None: none are served."""
         mixer, mlp = cast("Attention", self.mixer), cast("MLP", self.feed_forward)
         slots = [each.lora for each in (mixer.qkv, mixer.output, mlp.gate_up, mlp.down)]
         if all(each is None for each in slots):

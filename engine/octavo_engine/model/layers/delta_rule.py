@@ -23,7 +23,7 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class DeltaInputs:
-    """Of all tokens, in float32."""
+    """The inputs of all tokens, in float32."""
 
     query: Tensor
     """[T, H, Dk], normalised and scaled, as the keys are normalised."""
@@ -36,7 +36,7 @@ class DeltaInputs:
     """[T, H]"""
 
     def rows(self, rows: slice | Tensor) -> DeltaInputs:
-        """Of some tokens."""
+        """Return the inputs of some tokens."""
         tensors = (self.query, self.key, self.value, self.log_decay, self.strength)
         return DeltaInputs(*(tensor[rows] for tensor in tensors))
 
@@ -98,7 +98,7 @@ def _chunk(inputs: DeltaInputs, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _products(decay: Tensor, key: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
-    """Of each of `rows` [H, C, Dk], its products with the keys [H, C, Dk] of tokens up to its own, faded since those.
+    """Multiply each of `rows` [H, C, Dk] with the keys [H, C, Dk] of tokens up to its own, decayed since then.
 
     `decay` [H, C, 1] or [H, C, Dk] is summed up over tokens; the results are [H, C, C].
     """

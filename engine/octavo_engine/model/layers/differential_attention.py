@@ -53,7 +53,7 @@ class DifferentialAttention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return self.qkv.input_scaling
 
     def forward(
@@ -75,7 +75,7 @@ class DifferentialAttention(nn.Module):
         return self.output.add_to(residual, normed.flatten(1))
 
     def _share(self) -> Tensor:
-        """What the second half is multiplied with, one number."""
+        """Return the factor of the second softmax (lambda), one number."""
         products = (self.shares[::2] * self.shares[1::2]).sum(-1, dtype=torch.float32).exp().to(self.shares.dtype)
         return products[0] - products[1] + self.spec.share
 
@@ -91,7 +91,7 @@ class DifferentialAttention(nn.Module):
         yield ignored(f"{module}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
-        """What one sequence takes in it besides its tokens: nothing."""
+        """Return 0: a sequence keeps nothing in it besides its tokens."""
         return 0
 
     def step_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""What stands before the layers and after them: embeddings of tokens and positions, and the head that gives logits."""
+"""The layers before and after the decoder layers: embeddings of tokens and positions, and the head."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class VocabularyWeight(nn.Module):
     def __init__(
         self, vocab_size: int, hidden_size: int, options: LayerOptions, weight: nn.Parameter | None = None
     ) -> None:
-        """With a `weight` of its own, unless one is given."""
+        """Create the weight, unless one is given to be shared."""
         super().__init__()
         self.options = options
         shard = options.ranks.shard
@@ -44,8 +44,10 @@ class VocabularyWeight(nn.Module):
 
 
 class Input(nn.Module):
-    """What the first layer reads: tokens' vectors, projected to the hidden size and normalised where the spec says so,
-    and those of their positions."""
+    """The input of the first layer: the tokens' vectors plus those of their positions.
+
+    Vectors are projected to the hidden size and normalised where the spec says so.
+    """
 
     def __init__(self, spec: ModelSpec, options: LayerOptions) -> None:
         super().__init__()
@@ -113,7 +115,7 @@ class Embedding(VocabularyWeight):
 
 
 class HeadTransform(nn.Module):
-    """What stands between the last hidden states and the head. Every rank computes all of it."""
+    """The transformation of the last hidden states before the head. Every rank computes all of it."""
 
     def __init__(self, spec: HeadTransformSpec, hidden_size: int, options: LayerOptions) -> None:
         super().__init__()

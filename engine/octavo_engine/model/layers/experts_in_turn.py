@@ -12,7 +12,7 @@ from octavo_engine.model.layers.products import Product
 
 
 class ExpertMixture(Protocol):
-    """How a mixture of experts is computed."""
+    """A way to compute a mixture of experts."""
 
     def prepare(self, experts: Experts, top_k: int) -> None:
         """The weights of all layers' experts are in place now; all are of the shapes of these."""
@@ -42,7 +42,7 @@ class ExpertsInTurn:
         self._product = product
 
     def prepare(self, experts: Experts, top_k: int) -> None:
-        """Nothing depends on the weights."""
+        """Do nothing: no preparation depends on the weights."""
 
     def __call__(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""

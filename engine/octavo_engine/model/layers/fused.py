@@ -1,4 +1,4 @@
-"""All layers of a decoder by one call of the C kernels, where those compute everything that is in them."""
+"""Computes all layers of a decoder in one call of the C kernels, if these know everything in the layers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _KNOWN_METHODS = (Unquantized, Dequantized, Grouped, INT8, GGUFBlocks)
 
 
 def kernels_know(spec: ModelSpec) -> bool:
-    """Whether the kernels compute all that the layers of `spec` ask for: layers of one shape, which rotate alike.
+    """Return True if the kernels compute all that the layers of `spec` ask for: layers of one shape, with one RoPE.
 
-    Layers are compared with what they know, so that a field that is added to a spec later, or a value that they do not
-    know, leaves them.
+    Layers are compared with those that the kernels know, so a field that is added to a spec later, or a new value,
+    makes this False.
     """
     mixer, mlp = spec.layers[0].mixer, spec.layers[0].feed_forward
     if not isinstance(mixer, AttentionSpec) or not isinstance(mlp, MLPSpec):
@@ -75,9 +75,10 @@ class FusedLayers:
         coded_path: Callable[[int], CodedPath],
         most_tokens: int | None = None,
     ) -> None:
-        """For layers of norms with `eps` and attention with `scale`, all on one rank; None: any number of tokens.
+        """Describe layers of norms with `eps` and attention with `scale`, on one rank.
 
-        `coded_path`: how so many tokens are multiplied with codes.
+        They compute at most `most_tokens` tokens; None: any number. `coded_path` chooses how so many tokens are
+        multiplied with codes.
         """
         self._kernels, self._eps, self._scale, self._most_tokens = kernels, eps, scale, most_tokens
         self._coded_path = coded_path
@@ -117,5 +118,5 @@ class FusedLayers:
         return CPULayers(self._kernels, weights, pairs, groups, adapters, eps=self._eps, scale=self._scale)
 
     def _lacks_adapters(self, attention: AttentionContext) -> bool:
-        """Whether the layers were described before they had slots for adapters."""
+        """Return True if the layers were described before they had slots for adapters."""
         return attention.adapter_slots is not None and not self._has_adapters

@@ -57,7 +57,7 @@ class GatedDeltaNet(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return self.input.input_scaling
 
     def forward(
@@ -111,7 +111,7 @@ class GatedDeltaNet(nn.Module):
         yield from self.output.tensors(names.of_layer("delta_output", layer))
 
     def _conv_tensors(self, stored: list[str]) -> Iterator[CheckpointTensor]:
-        """Of the convolution of query, key and value, one tensor or three."""
+        """Yield the tensors of the convolution of query, key and value: one, or three."""
         pieces = torch.split(self.conv, [part.size for part in self.convolved])
         if len(set(stored)) == 1:
             parts = zip(stored, pieces, self.convolved, strict=True)

@@ -58,7 +58,7 @@ class GatedRecurrence(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return self.input.input_scaling
 
     def forward(
@@ -76,7 +76,7 @@ class GatedRecurrence(nn.Module):
         return self.output.add_to(residual, ACTIVATIONS[self.spec.activation](gate) * recurrent)
 
     def _recurrence(self, x: Tensor, states: Tensor, step: StateStep) -> Tensor:
-        """What the channels' states are after each token, [T, C] in float32."""
+        """Return the channels' states after each token, [T, C] in float32."""
         blocks = x.view(len(x), self.heads.size, self.spec.head_dim).transpose(0, 1)
         incoming, fading = (
             torch.baddbmm(bias[:, None], blocks, weight).transpose(0, 1).flatten(1).sigmoid()

@@ -67,7 +67,7 @@ class KimiDeltaAttention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return self.input.input_scaling
 
     def forward(
@@ -97,7 +97,7 @@ class KimiDeltaAttention(nn.Module):
         return self.output.add_to(residual, self._gated(attended, gate))
 
     def _log_decay(self, steps: Tensor) -> Tensor:
-        """Of each number of a key, [T, H, D] in float32."""
+        """Return the decay of each number of a key as a logarithm, [T, H, D] in float32."""
         rate, bound = self.a_log.float().exp()[:, None], self.spec.lower_bound
         return -rate * F.softplus(steps) if bound is None else bound * torch.sigmoid(rate * steps)
 
@@ -123,7 +123,7 @@ class KimiDeltaAttention(nn.Module):
         yield from self.output.tensors(names.of_layer("output", layer))
 
     def _fill_a_log(self, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG002
-        """From a number for each head, stored as [1, 1, heads, 1]."""
+        """Fill this rank's heads from a number for each head, stored as [1, 1, heads, 1]."""
         if values.numel() != self.heads.total:
             raise ValueError(f"is {list(values.shape)}, expected [1, 1, {self.heads.total}, 1]")
         target.copy_(values.flatten()[self.heads.slice])

@@ -81,7 +81,7 @@ class LatentAttention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized: left to the linears, as two may read it."""
+        """None: its linears quantize the input themselves, as two may read it."""
         return None
 
     def forward(
@@ -148,7 +148,7 @@ def _scaled(x: Tensor, scale: float) -> Tensor:
 
 
 def _order(spec: LatentAttentionSpec, before: int, heads: int) -> Tensor | None:
-    """Which row each stored row is, of heads that have `before` rows before those that are rotated."""
+    """Return the row that each stored row becomes, None for itself; `before` rows of a head are not rotated."""
     order = head_order(spec.rope, spec.rotary_dim)
     if order is None:
         return None

@@ -18,7 +18,7 @@ _FLOAT32_BYTES = 4
 
 
 class Laurel(nn.Module):
-    """What the mixer reads and a projection of that of low rank are added to the stream, which is then scaled down."""
+    """A low-rank projection of what the mixer read, added to the stream with that; the sum is then scaled down."""
 
     def __init__(self, spec: LaurelSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ class LightningAttention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return self.input.input_scaling
 
     def forward(

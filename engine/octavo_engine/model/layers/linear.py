@@ -71,11 +71,11 @@ class Linear(nn.Module):
 
     @property
     def plain(self) -> bool:
-        """Whether its weight is numbers of the type that is computed in."""
+        """True if its weight is stored in the type that it is computed in."""
         return self.weight.dtype == self.weights.dtype
 
     def for_kernels(self) -> LinearWeights | None:
-        """As kernels that compute complete layers read it; None: they do not know such a weight."""
+        """Return the weights for kernels that compute whole layers; None: they do not know such a weight."""
         coded = self.weights.coded
         if coded is not None and coded.known_to_kernels:
             return LinearWeights(coded, self.bias)
@@ -83,7 +83,7 @@ class Linear(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is quantized, by what makes it or by this layer; None: not at all."""
+        """The quantization of its input, done by the layer before or by this one; None: none."""
         return None if self.lora is not None else self.method.input_scaling(self.weights)  # adapters read it as it is
 
     @property
@@ -129,7 +129,10 @@ class Linear(nn.Module):
         return ranks.all_reduce(self._multiply(x, addend))
 
     def tensors(self, *names: str) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it; for each part the name of its projection. Parts of one name are one tensor."""
+        """Yield its tensors in a checkpoint, given the name of each part's projection.
+
+        Parts of one name are one tensor.
+        """
         self.names = names
         for tensor in joined(self._tensors(names)):
             as_columns = self.options.names.transposed and tensor.name.endswith(".weight")

@@ -1,7 +1,7 @@
-"""What adapters add to one linear layer, many of them in one batch: y[t] += B A x[t] of each token's own adapter.
+"""The adapters of one linear layer, many of them in one batch: y[t] += B A x[t], each token by its own adapter.
 
-Adapters stand beside the method by which a layer's weights are multiplied (quantization/linear_method.py): they read
-the same input, and add to its result. A slot holds one adapter; a scale is multiplied into B when it is put there.
+Adapters are beside the method by which a layer's weights are multiplied (quantization/linear_method.py): they read the
+same input, and add to its result. A slot holds one adapter; its scale is multiplied into B when it is put there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SlotTokens:
 
 @dataclass(slots=True)
 class LoraBatch:
-    """Which adapters the tokens of the current step have, in one of three forms; the same for all layers."""
+    """The adapters of the current step's tokens, in one of three forms; the same for all layers."""
 
     kernels: CPUKernels | None = None
     """What computes tokens of several adapters on a CPU, and few tokens of one."""
@@ -82,7 +82,10 @@ class LoraLayer:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """For a rank's rows of each projection and its columns; `rank` is `slot_rank` of the largest one."""
+        """Create empty slots for a rank's rows of each projection and its columns.
+
+        `rank` is `slot_rank` of the largest adapter.
+        """
         self.batch, self.parts, self.rank = batch, tuple(parts), rank
         self.a = torch.zeros(slots, len(parts) * rank, columns, dtype=dtype, device=device)
         """[slots, parts * rank, columns]: part after part; smaller ranks are padded by zeros."""

@@ -61,7 +61,7 @@ class Mamba(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return self.input.input_scaling
 
     def forward(

@@ -63,7 +63,7 @@ class Mamba2(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return self.input.input_scaling
 
     def forward(

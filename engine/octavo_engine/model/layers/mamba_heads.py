@@ -28,7 +28,7 @@ _FLOAT32_BYTES = 4
 
 
 class MambaHeads(nn.Module):
-    """As `Mamba`, but that each head selects by itself: no rank needs another's channels."""
+    """Mamba whose heads each select by themselves, unlike `Mamba`: no rank needs another's channels."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class MambaHeads(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return self.input.input_scaling
 
     def forward(
@@ -88,7 +88,7 @@ class MambaHeads(nn.Module):
         return range(self.heads.size)
 
     def _scanned(self, head: int, x: Tensor, states: Tensor, step: StateStep) -> Tensor:
-        """What one head's tokens [T, head_dim] read of its state, the same in float32."""
+        """Return what one head's tokens read of its state, float32 [T, head_dim]."""
         sizes = [self.spec.step_rank, self.spec.state, self.spec.state]
         latent, keys, queries = torch.split(x @ self.selection[head].t(), sizes, dim=-1)
         steps = F.softplus((latent @ self.steps[head].t()).float() + self.step_bias[head].float())

@@ -64,7 +64,7 @@ class MLP(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is to be quantized."""
+        """The quantization that its input needs; None: none."""
         return None if self.adapters is not None else self.gate_up.input_scaling
 
     def forward(self, x: Tensor | Quantized, residual: Tensor | None) -> ResidualStream:

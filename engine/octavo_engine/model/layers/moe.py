@@ -99,7 +99,7 @@ class MoE(nn.Module):
         return self.options.alignment(*(name.replace("{expert}", str(each)) for each in experts for name in names))
 
     def _expert_names(self) -> tuple[str, ...]:
-        """Of gate, where experts have one, up and down, with `{expert}` still to be filled in."""
+        """Return the names of gate (where experts have one), up and down, with `{expert}` still to be filled in."""
         roles = ("expert_gate", "expert_up", "expert_down")
         return tuple(self.options.names.of_layer(role, self.layer) for role in roles[not self.spec.gated :])
 

@@ -1,4 +1,4 @@
-"""What all layers of a decoder are built with."""
+"""The options that all layers of a decoder are built with."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LayerOptions:
         return found[0] if len(set(found)) == 1 else Dequantized(found)
 
     def stored_by(self, name: str) -> LinearMethod:
-        """How a checkpoint stores the module `name`."""
+        """Return the method by which a checkpoint stores the module `name`."""
         return UNQUANTIZED if self.quantization is None else self.quantization.method(*self.stored_names.stored(name))
 
     def head_stored_by(self, name: str) -> LinearMethod:

@@ -49,7 +49,7 @@ class PerLayerEmbedding(nn.Module):
 
 
 class PerLayerInput(nn.Module):
-    """What a layer adds to the residual stream after both its parts: norm(W (act(gate(x)) * input))."""
+    """An addend of the residual stream after both parts of a layer: norm(W (act(gate(x)) * input))."""
 
     def __init__(self, spec: PerLayerInputSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class PerLayerInput(nn.Module):
         return x + self.addend(x, inputs)
 
     def addend(self, x: Tensor, inputs: Tensor) -> Tensor:
-        """What this layer adds, [T, hidden]."""
+        """Return this layer's addend, [T, hidden]."""
         gated = self.options.compute.activate(self.gate(x), self.spec.activation) * inputs[:, self.layer]
         return cast("Tensor", self.norm(self.output(gated))[0])
 

@@ -1,4 +1,4 @@
-"""What stands between products: norms and activations, by PyTorch and by our C kernels."""
+"""The operations between matrix products: norms and activations, by PyTorch and by our C kernels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TorchPointwise:
 
 
 class CPUPointwise:
-    """By our C kernels what they know, all other by PyTorch; bfloat16 or float32."""
+    """Norms and activations by our C kernels if they know them, else by PyTorch; bfloat16 or float32."""
 
     def __init__(self, kernels: CPUKernels) -> None:
         self._kernels = kernels

@@ -36,13 +36,13 @@ _FEW_TO_WIDEN_FOR = 8
 
 
 def torch_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-    """By PyTorch, rounded before `addend` is added, as Hugging Face transformers does."""
+    """Multiply by PyTorch, rounded before `addend` is added, as Hugging Face transformers does."""
     product = F.linear(x, weight, bias)
     return product if addend is None else addend + product
 
 
 def wide_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-    """By PyTorch, more than a few tokens in float32, rounded once before `addend` is added.
+    """Multiply by PyTorch, more than a few tokens in float32, rounded once before `addend` is added.
 
     The weight is widened for this call alone, which is as quick as a buffer that is kept. With AVX2 SmolLM2's linears
     take 3.4 s in bfloat16 for 512 tokens and 0.75 s so; for 8 tokens both take 53 ms.
@@ -54,13 +54,16 @@ def wide_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor 
 
 
 def torch_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
-    """By PyTorch, rounded to x's dtype and then float32."""
+    """Compute logits by PyTorch, rounded to x's dtype and then float32."""
     product = F.linear(x, weight)
     return product.float() if out is None else out.copy_(product)
 
 
 def kernel_product(kernels: CPUKernels) -> Product:
-    """By our C kernels, which read weights once and round once; by PyTorch in float32 and where a row has no pairs."""
+    """Return the product of our C kernels, which read weights once and round once.
+
+    Float32, and rows of an odd length, are multiplied by PyTorch.
+    """
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
         by_kernels = x.dtype == torch.bfloat16 and x.shape[-1] % 2 == 0
@@ -86,7 +89,10 @@ def choose_coded_path(features: CPUFeatures, dtype: torch.dtype, tokens: int) ->
 
 
 def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Product) -> CodedProduct:
-    """By our C kernels; `product` multiplies what they have decoded. In half precision, or with other groups: None."""
+    """Return the product of our C kernels with coded weights; `product` multiplies those that they decode first.
+
+    The product gives None for half precision, or for groups that the kernels do not know.
+    """
 
     def coded(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
         if x.dtype not in DTYPES or not weight.known_to_kernels:
@@ -100,7 +106,10 @@ def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Pr
 
 
 def kernel_gated_product(kernels: CPUKernels, most_tokens: int | None) -> GatedProduct:
-    """By our C kernels for at most so many tokens, which gate sums before they are rounded; SiLU in bfloat16 alone."""
+    """Return the product of our C kernels with SiLU, for at most so many tokens of bfloat16.
+
+    Sums are gated before they are rounded.
+    """
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
         few = most_tokens is None or len(x) <= most_tokens
@@ -111,7 +120,10 @@ def kernel_gated_product(kernels: CPUKernels, most_tokens: int | None) -> GatedP
 
 
 def kernel_logits(kernels: CPUKernels) -> LogitsProduct:
-    """By our C kernels, not rounded to bfloat16, which cannot tell apart two logits near 25 that are 0.1 apart."""
+    """Return the logits of our C kernels, which are not rounded to bfloat16.
+
+    Two logits near 25 that differ by 0.1 would be equal in bfloat16.
+    """
 
     def product(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
         if x.dtype != torch.bfloat16:
@@ -138,7 +150,7 @@ class PackedWeights:
     """
 
     def __init__(self, tokens: int) -> None:
-        """For products of about so many tokens."""
+        """Start without weights; they are packed for products of about `tokens` tokens."""
         self._tokens = tokens
         self._packed: dict[int, Tensor] = {}
 
@@ -147,7 +159,10 @@ class PackedWeights:
         self._packed = {w.data_ptr(): torch.ops.mkldnn._reorder_linear_weight(w, self._tokens) for w in weights}
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-        """By oneDNN; weights that were not packed are multiplied as they are, which is slower and as right."""
+        """Multiply by oneDNN.
+
+        Weights that were not packed are multiplied as they are, with the same result but slower.
+        """
         packed = self._packed.get(weight.data_ptr())
         if packed is None:
             return torch_product(x, weight, bias, addend)
@@ -161,7 +176,7 @@ class PackedWeights:
 
 @cache
 def weights_can_be_packed() -> bool:
-    """Whether this PyTorch and this CPU pack weights in bfloat16: the functions are private ones, so it is tried."""
+    """Return True if this PyTorch and this CPU pack weights in bfloat16: tried, as the functions are private."""
     x, weight = (torch.randn(32, 32, generator=torch.Generator().manual_seed(0)).bfloat16() for _ in range(2))
     packed = PackedWeights(32)
     try:

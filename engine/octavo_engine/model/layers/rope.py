@@ -34,7 +34,7 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def head_order(rope: RopeSpec | None, head_dim: int) -> Tensor | None:
-    """Which dimension of a head each dimension in the checkpoint becomes, int64 [head_dim]; None: the same one.
+    """Return the dimension that each dimension of a head in the checkpoint becomes, int64 [head_dim]; None: itself.
 
     Afterwards all pairs are (i, i + head_dim / 2): those that rotate first, then those that do not. Scores stay the
     same, as query and key have one order.
@@ -93,7 +93,7 @@ def _yarn(frequencies: Tensor, rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def query_scale(positions: Tensor, scaling: QueryScaling) -> Tensor:
-    """What the queries at `positions` [T] are multiplied with, float32 [T, 1, 1]."""
+    """Return the factors of the queries at `positions` [T], float32 [T, 1, 1]."""
     periods = ((positions.to(torch.float32) + scaling.shift) / scaling.period).floor()
     return (1 + scaling.beta * torch.log(1 + periods))[:, None, None]
 

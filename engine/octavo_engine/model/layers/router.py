@@ -1,4 +1,4 @@
-"""Which experts a token goes through, and with which weights, from the router's logits."""
+"""Chooses each token's experts, and their weights, from the router's logits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from octavo_engine.model.spec import ExpertGroups, RouterSpec
 
 
 def choose(logits: Tensor, router: RouterSpec, top_k: int, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Of each token the chosen experts, int64, and their weights, float32; both [T, top_k].
+    """Return each token's chosen experts, int64, and their weights, float32; both [T, top_k].
 
-    From logits [T, E]; `correction` [E], float32, is added for the choice alone: to scores, or to logits where only the
-    chosen ones are scored.
+    `logits` are [T, E]; `correction` [E], float32, is added for the choice alone: to scores, or to logits where only
+    the chosen ones are scored.
     """
     if router.softcap is not None:
         logits = torch.tanh(logits.float() / router.softcap) * router.softcap

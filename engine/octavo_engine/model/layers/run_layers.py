@@ -1,4 +1,4 @@
-"""How a step passes through all layers of a decoder: by default one layer after another."""
+"""Runs all layers of a decoder in a step: by default one layer after another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo_engine.model.layers.residual import Carrying, LayerStream, summed
 
 
 class Layer(Protocol):
-    """What a runner of layers needs to know of a decoder layer."""
+    """The part of a decoder layer that runners of layers use."""
 
     def __call__(self, stream: LayerStream, rope: Rope | None, attention: AttentionContext) -> LayerStream:
         """The residual stream [T, hidden] after this layer."""
@@ -24,7 +24,7 @@ class Layer(Protocol):
         of layers that such kernels know."""
 
     def adapters(self) -> LayerAdapters | None:
-        """What adapters add to its linears, for the same kernels; None: no adapters are served."""
+        """Return the adapters of its linears, for the same kernels; None: no adapters are served."""
 
 
 Ropes = Sequence[Rope | None]

@@ -17,7 +17,7 @@ from octavo_engine.attention.states import StateStep
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What T tokens bring, for C channels and states of size N; float32."""
+    """The inputs of T tokens, for C channels and states of size N; float32."""
 
     values: Tensor
     """[T, C]"""
@@ -28,12 +28,15 @@ class Inputs:
     queries: Tensor
 
     def rows(self, rows: Tensor) -> Inputs:
-        """Of some tokens."""
+        """Return the inputs of some tokens."""
         return Inputs(self.values[rows], self.steps[rows], self.keys[rows], self.queries[rows])
 
 
 def selective_scan(inputs: Inputs, a: Tensor, states: Tensor, step: StateStep) -> Tensor:
-    """What tokens read [T, C]; `a` [C, N] are negative. `states` [slots, C * N] are read and written in place."""
+    """Return the outputs of tokens [T, C]; `a` [C, N] are negative.
+
+    `states` [slots, C * N] are read and written in place.
+    """
     past = states[step.slots].masked_fill_(step.fresh[:, None], 0).view(-1, *a.shape)
     if max(step.lens) == 1 and len(step.lens) == len(inputs.values):  # a CUDA graph's lengths are on the device alone
         results = _next(inputs, a, past)
@@ -55,7 +58,7 @@ def selective_scan(inputs: Inputs, a: Tensor, states: Tensor, step: StateStep) -
 
 
 def _next(inputs: Inputs, a: Tensor, past: Tensor) -> Tensor:
-    """What one token of each of S sequences reads [S, C]; their states `past` [S, C, N] become those after it."""
+    """Return the outputs of one token of each of S sequences [S, C], and update their states `past` [S, C, N]."""
     past.mul_((inputs.steps[..., None] * a).exp_())
     past.addcmul_((inputs.values * inputs.steps)[..., None], inputs.keys[:, None])
     return (past @ inputs.queries[..., None]).squeeze(-1)

@@ -24,7 +24,7 @@ _FLOAT32_BYTES = 4
 
 
 class SharedBlock(nn.Module):
-    """What it gives is projected by a weight that is the layer's own, as are the adapters beside shared weights."""
+    """A block of shared weights; its output projection and the adapters beside its weights are the layer's own."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from octavo_engine.model.layers.options import LayerOptions
 
 
 def above_quantile(gate: Tensor, inner: Span, sparsity: float, options: LayerOptions) -> Tensor:
-    """How far this rank's part of each token's gates [T, N] is above a quantile of all of them, at least 0.
+    """Return how far this rank's part of each token's gates [T, N] exceeds a quantile of all gates, at least 0.
 
     The quantile is that of a normal distribution with the mean and the standard deviation of all ranks' gates, `inner`
     of them; `sparsity` is the share below it.

@@ -21,7 +21,7 @@ CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What T tokens bring, for H heads of size P in G groups, and states of size N; float32."""
+    """The inputs of T tokens, for H heads of size P in G groups, and states of size N; float32."""
 
     values: Tensor
     """[T, H, P]"""
@@ -33,12 +33,15 @@ class Inputs:
     """[T, G, N]"""
 
     def rows(self, rows: slice | Tensor) -> Inputs:
-        """Of some tokens."""
+        """Return the inputs of some tokens."""
         return Inputs(self.values[rows], self.steps[rows], self.keys[rows], self.queries[rows])
 
 
 def state_space_scan(inputs: Inputs, a: Tensor, states: Tensor, step: StateStep) -> Tensor:
-    """What tokens read [T, H, P]; `a` [H] are negative. `states` [slots, H * P * N] are read and written."""
+    """Return the outputs of tokens [T, H, P]; `a` [H] are negative.
+
+    `states` [slots, H * P * N] are read and written in place.
+    """
     heads, size = inputs.values.shape[1:]
     shape = (heads, size, inputs.keys.shape[-1])
     if max(step.lens) == 1 and len(step.lens) == len(inputs.values):  # a CUDA graph's lengths are on the device alone
@@ -69,7 +72,7 @@ def _past(states: Tensor, slots: Tensor, fresh: Tensor) -> Tensor:
 def _one_token_each(
     inputs: Inputs, a: Tensor, states: Tensor, shape: tuple[int, ...], slots: Tensor, fresh: Tensor
 ) -> Tensor:
-    """What one token of each of S sequences reads [S, H, P]; their `states` become those after it."""
+    """Return the outputs of one token of each of S sequences [S, H, P], and update their `states`."""
     per_group = shape[0] // inputs.keys.shape[1]
     keys, queries = (each.repeat_interleave(per_group, dim=1) for each in (inputs.keys, inputs.queries))
     state = _past(states, slots, fresh).view(-1, *shape)
@@ -80,7 +83,7 @@ def _one_token_each(
 
 
 def _chunk(inputs: Inputs, a: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-    """What L tokens of one sequence read [L, H, P], and its state [H, P, N] after them."""
+    """Return the outputs of L tokens of one sequence [L, H, P], and its state [H, P, N] after them."""
     per_group = len(a) // inputs.keys.shape[1]
     fading = (inputs.steps * a).cumsum(0).t()  # [H, L]
     stepped = (inputs.values * inputs.steps[..., None]).transpose(0, 1)  # [H, L, P]

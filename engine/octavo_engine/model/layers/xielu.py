@@ -27,7 +27,7 @@ class XIELU(nn.Module):
             self.register_buffer(name, torch.zeros(1, dtype=options.dtype, device=options.device), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x [T, inner], elementwise."""
+        """Apply the activation to x [T, inner], elementwise."""
         alpha_p, alpha_n = F.softplus(self.alpha_p), self.beta + F.softplus(self.alpha_n)
         negative = (torch.expm1(torch.minimum(x, self.eps)) - x) * alpha_n + self.beta * x
         return torch.where(x > 0, alpha_p * x * x + self.beta * x, negative)

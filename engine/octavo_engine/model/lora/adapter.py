@@ -36,7 +36,7 @@ _SIDES = {"lora_A": 0, "lora_B": 1}
 
 @dataclass(frozen=True, slots=True)
 class AdapterModule:
-    """What an adapter adds to one linear layer: `scale` times b [rows, rank] a [rank, columns] x."""
+    """An adapter's addend of one linear layer: `scale` times b [rows, rank] a [rank, columns] x."""
 
     name: str
     """The linear layer's, in the base's checkpoint."""
@@ -61,7 +61,7 @@ class AdapterWrite:
 
 
 def encode_write(write: AdapterWrite) -> bytes:
-    """For ranks in other processes: JSON, which begins with a brace."""
+    """Encode a write for ranks in other processes, as JSON, which begins with a brace."""
     return json.dumps(asdict(write)).encode()
 
 
@@ -80,7 +80,7 @@ class MemoryFile:
 
     @property
     def path(self) -> str:
-        """By which every process of the same user can open it."""
+        """The path by which every process of the same user can open it."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def __del__(self) -> None:
@@ -144,7 +144,7 @@ def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
 
 
 def _versions(directory: Path) -> list[tuple[int, int, int]]:
-    """What changes when a file is written to, or another one takes its place."""
+    """Return values that change when a file is written to or replaced."""
     files = (directory / name for name in (CONFIG_FILE, WEIGHTS_FILE))
     found = [file.stat() for file in files if file.exists()]
     return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found]
@@ -156,7 +156,7 @@ def _too_large(where: Path, rank: int, most: int) -> ModelLoadError:
 
 
 def _most_bytes(limits: AdapterLimits) -> int:
-    """Of a file whose tensors are all of the largest rank, in float64."""
+    """Return the size of a file whose tensors all have the largest rank, in float64."""
     numbers = sum(limits.max_rank * (shape.rows + shape.columns) for shape in limits.names.shapes.values())
     return _HEADER_BYTES + 8 * numbers
 
@@ -188,7 +188,7 @@ def _copy(directory: Path, most: int) -> tuple[MemoryFile, Any, int]:
 
 
 def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: AdapterLimits) -> list[AdapterModule]:
-    """What the file's tensors are, by the names of the model; each has its shape and its other half."""
+    """Return the adapter's modules by the names of the model, each with its checked shape and both its halves."""
     pairs: dict[str, list[str]] = {}
     for name in headers:
         module, side = _split(name)

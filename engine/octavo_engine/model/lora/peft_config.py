@@ -51,7 +51,7 @@ _Patterns = tuple[tuple[re.Pattern[str], float], ...]
 
 @dataclass(frozen=True, slots=True)
 class PeftConfig:
-    """How an adapter's products are scaled."""
+    """The ranks and scales of an adapter's products."""
 
     rank: int
     alpha: float
@@ -102,7 +102,7 @@ def read_peft_config(directory: Path) -> PeftConfig:
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Whether a configuration of another method of training is empty, as PEFT writes it beside every adapter."""
+    """Return True for an empty configuration of another training method: PEFT writes some with every adapter."""
     return name.endswith("_config") and not any(value.values() if isinstance(value, dict) else [value])
 
 
@@ -141,7 +141,7 @@ def _patterns(path: Path, name: str, values: Mapping[str, Any]) -> _Patterns:
 
 
 def pattern_of_ends(pattern: str) -> re.Pattern[str]:
-    """As PEFT uses a pattern: it fits a whole name, or what follows one of its dots."""
+    """Compile a pattern as PEFT uses it: it matches a whole name, or what follows one of its dots."""
     return re.compile(rf"(.*\.)?({pattern})$")
 
 

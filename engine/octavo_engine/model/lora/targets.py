@@ -1,4 +1,4 @@
-"""Which linear layers of a decoder an adapter's modules are, and where their rows and columns lie in those."""
+"""Finds the linear layers of a decoder that an adapter's modules belong to, and their rows and columns in those."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Target:
 
     @property
     def shape(self) -> ModuleShape:
-        """Of the unsharded weight."""
+        """The shape of the unsharded weight."""
         rows = sum(projection.stored_rows.total for projection in self.projections)
         return ModuleShape(rows, self.linear.columns.total)
 

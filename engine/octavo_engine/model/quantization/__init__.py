@@ -1,1 +1,1 @@
-"""How linear layers' weights are stored and multiplied with: one file a scheme."""
+"""Quantization schemes, one file each: how linear layers' weights are stored and multiplied with."""

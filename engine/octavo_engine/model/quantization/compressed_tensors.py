@@ -25,7 +25,7 @@ ReadGroup = Callable[[Fields, Fields], LinearMethod]
 
 
 def read_compressed_tensors(config: Fields, formats: Mapping[str, ReadGroup]) -> Quantization:
-    """What `config` says; `formats` read a group, by the name of its format."""
+    """Read the quantization that `config` describes; `formats` read a group, by the name of its format."""
     _check_sparsity(config)
     _check_transforms(config)
     by_target = {target: _read_group(config, group, formats) for group in _groups(config) for target in _targets(group)}

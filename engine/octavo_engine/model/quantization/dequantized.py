@@ -74,7 +74,7 @@ class DequantizedProjection:
 def stored_tensors(
     method: LinearMethod, name: str, target: Tensor, rows: Span, columns: Span
 ) -> Iterator[CheckpointTensor]:
-    """What a checkpoint has of the projection `name`, stored by `method`: in floating point it fills `target`."""
+    """Yield the tensors of the projection `name`, stored by `method`; they fill `target` in floating point."""
     if method is UNQUANTIZED:
         yield plain(f"{name}.weight", target, rows, columns)
     else:
@@ -92,7 +92,7 @@ class Dequantized:
 
     @property
     def name(self) -> str:
-        """For the plan's table and log lines."""
+        """The name for the plan's table and log lines."""
         return ", ".join(f"{method.name}, dequantized" for method in dict.fromkeys(self.stored_by))
 
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
@@ -124,7 +124,7 @@ class Dequantized:
         return UNQUANTIZED.dequantized(weights, dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """Nothing."""
+        """Return the scratch memory of unquantized weights, none."""
         return UNQUANTIZED.scratch_bytes(weights)
 
 

@@ -65,12 +65,15 @@ def fp8_linear(
 
 @cache
 def multiplies_fp8(device: torch.device) -> bool:
-    """Whether `device` has tensor cores for e4m3: NVIDIA's from Ada and Hopper on."""
+    """Return True if `device` has tensor cores for e4m3: NVIDIA's from Ada and Hopper on."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def suits_fp8(dtype: torch.dtype, rows: int, columns: int) -> bool:
-    """Whether activations of `dtype` may be multiplied in 8 bits with a weight [rows, columns]; float32 means exact."""
+    """Return True if activations of `dtype` may be multiplied in 8 bits with a weight [rows, columns].
+
+    float32 is not, as it asks for exact products.
+    """
     return dtype != torch.float32 and rows % _ALIGNMENT == columns % _ALIGNMENT == 0
 
 

@@ -53,7 +53,7 @@ def expressions(config: Fields, texts: Iterable[str], *, most_ways: int = _MOST_
 
 
 def _ways(items: Sequence[tuple[Any, Any]]) -> int:
-    """Of what stands one after another in an expression; not much more than _MOST_WAYS if it is more."""
+    """Return in how many ways a sequence of an expression's items can match; not much more than _MOST_WAYS if more."""
     ways = 1
     for kind, value in reversed(items):
         if kind in (ops.ASSERT, ops.ASSERT_NOT):

@@ -38,7 +38,7 @@ _NOT_A_NUMBER = 255
 
 @dataclass(frozen=True, slots=True)
 class StoredNames:
-    """What a checkpoint calls the tensors of a projection, after its name."""
+    """A checkpoint's names of the tensors of a projection, after its own name."""
 
     codes: str
     scales: str
@@ -66,7 +66,7 @@ class FP4(WeightOnly):
 
     @property
     def _in_powers(self) -> bool:
-        """Whether scales are powers of two."""
+        """True if scales are powers of two."""
         return self.stored.whole is None
 
     def create(

@@ -1,4 +1,4 @@
-"""Weights in 8-bit floating point (e4m3): what checkpoints of three formats say, and `--quantization fp8`."""
+"""Weights in 8-bit floating point (e4m3): checkpoints of three formats, and `--quantization fp8`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FP8Scheme:
         return (-(-rows // BLOCK), -(-columns // BLOCK)) if self.granularity == "block" else (rows, 1)
 
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
-        """Where `dtype` and sizes allow it, products are in 8 bits."""
+        """Create the parameters; products are in 8 bits if `dtype` and sizes allow it."""
         rows, columns = shape.rows, shape.columns.size
         static, in_8_bits = self.activation == "static", fp8_products and self.activation != "none"
         return Weights(
@@ -107,7 +107,7 @@ class FP8Scheme:
         return replace(scales, squeezed=True, types=_SCALES, pieces=pieces)
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
-        """By token, by blocks of columns, or by the checkpoint's scale."""
+        """Return the scaling of inputs: by token, by blocks of columns, or by the checkpoint's scale."""
         if not weights.in_8_bits:
             return None
         return Scaling(BLOCK if self.granularity == "block" else None, weights.input_scale)

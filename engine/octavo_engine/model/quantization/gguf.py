@@ -31,7 +31,7 @@ _PIECE_BYTES = 10
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What some blocks consist of: `codes` [..., columns of a block] uint8 or int8, all others [..., groups or 1]."""
+    """The parts of some blocks: `codes` [..., columns of a block] uint8 or int8, all others [..., groups or 1]."""
 
     codes: Tensor
     scale: Tensor
@@ -56,7 +56,7 @@ class BlockFormat:
 
     @property
     def has_supers(self) -> bool:
-        """Whether scales are whole numbers that blocks have a scale for."""
+        """True if scales are whole numbers, for which each block has a scale."""
         return self.columns == _K
 
 
@@ -158,12 +158,12 @@ class GGUFBlocks(WeightOnly):
 
     @property
     def name(self) -> str:
-        """For the plan's table and log lines."""
+        """The name for the plan's table and log lines."""
         return f"gguf {self.type_name}"
 
     @property
     def format(self) -> BlockFormat:
-        """How its blocks are laid out."""
+        """The layout of its blocks."""
         return FORMATS[self.type_name]
 
     @property

@@ -57,7 +57,7 @@ def _gptq(config: Fields) -> Quantization:
 
 
 def _method(config: Fields) -> Grouped:
-    """By the values of one module."""
+    """Return the method of one module by its values in the configuration."""
     bits, group = config.integer("bits", 0, 64), config.integer("group_size", -1, 1 << 20)
     if bits not in (4, 8):
         raise unsupported(config, f"gptq with {bits} bits; 4 and 8 are supported")

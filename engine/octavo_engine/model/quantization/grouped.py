@@ -1,9 +1,4 @@
-"""Weights of 4 or 8 bits as they lie in memory, whichever format they were published in, and their exact product.
-
-A number is code - zero, or what a table has for its code, times a scale that some columns of a row share; or code times
-scale plus a minimum. Codes of 4 bits lie two to a byte, the first one in the lower half. Products dequantize it,
-which is the reference for quicker ways (`Weights.coded`).
-"""
+"""Weights of 4 or 8 bits in one memory layout, whatever format they were published in; their exact product."""
 
 from __future__ import annotations
 
@@ -36,7 +31,7 @@ StoredTensors = Callable[["Grouped", Weights, Projection], Iterator[CheckpointTe
 
 @dataclass(frozen=True, slots=True)
 class Grouped(WeightOnly):
-    """How codes, scales and zeros lie in memory, and how a checkpoint's tensors fill them."""
+    """The memory layout of codes, scales and zeros, and how a checkpoint's tensors fill it."""
 
     name: str
     bits: int
@@ -156,7 +151,7 @@ class Grouped(WeightOnly):
         return numbers
 
     def _zeros(self, weights: Weights, rows: slice) -> Tensor:
-        """For each scale of these rows, or one for all."""
+        """Return the zero of each scale of these rows, or one for all."""
         if weights.zero is not None:
             return weights.zero[rows].float() + self.zero_offset
         return torch.tensor(0.0 if self.table else 2.0 ** (self.bits - 1), device="cpu")

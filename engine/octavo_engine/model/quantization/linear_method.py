@@ -1,6 +1,6 @@
-"""What a quantization scheme does for a linear layer: create its parameters, load them, multiply, count its memory.
+"""The interface of quantization schemes for linear layers: create parameters, load them, multiply, count memory.
 
-Adapters (LoRA) will stand beside the method in `layers/linear.py`, not in it: they add to what it gives.
+Adapters (LoRA) are beside the method in `layers/linear.py`, not in it: they add to its result.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LinearShape:
 
     @property
     def rows(self) -> int:
-        """Of all projections."""
+        """The rows of all projections."""
         return sum(self.parts)
 
 
@@ -85,7 +85,7 @@ class Projection:
     has_bias: bool = True
 
     def share(self, index: int, count: int) -> Projection:
-        """Of `count` equal parts of the stored rows one, and the rank's rows of it, perhaps none."""
+        """Return one of `count` equal parts of the stored rows, with the rank's rows of it, perhaps none."""
         stored = self.stored_rows
         size = stored.total // count
         start = max(stored.start, index * size)
@@ -98,21 +98,21 @@ class Projection:
 
 
 class Products(Protocol):
-    """How matrices are multiplied on a device (layers/compute.py)."""
+    """The matrix products of a device (layers/compute.py)."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
         """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
 
 
 class LinearMethod(Protocol):
-    """How linear layers' weights are stored and multiplied with.
+    """A way to store linear layers' weights and to multiply with them.
 
     `Weights` that it is given are its own creations.
     """
 
     @property
     def name(self) -> str:
-        """For the plan's table and log lines."""
+        """The name for the plan's table and log lines."""
 
     @property
     def row_alignment(self) -> int:
@@ -132,7 +132,7 @@ class LinearMethod(Protocol):
         """One projection's tensors in a checkpoint, and how they fill the weights."""
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
-        """How inputs are to be quantized before `apply`, which else does it; None: not at all."""
+        """Return how inputs are to be quantized before `apply`, which otherwise does it; None: not at all."""
 
     def apply(
         self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products

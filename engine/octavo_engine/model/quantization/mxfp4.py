@@ -25,13 +25,13 @@ E8M0 = (*(2.0 ** (code - 127) for code in range(255)), math.nan)
 
 @dataclass(frozen=True, slots=True)
 class MXFP4:
-    """How a checkpoint holds the weights of all experts."""
+    """The storage of all experts' weights in a checkpoint."""
 
     alignment: int = _BLOCK
     """Ranks share the columns of a weight in multiples of this."""
 
     def tensors(self, name: str, target: Tensor, rows: Span, columns: Span) -> Iterator[CheckpointTensor]:
-        """What fills `target` [E, ..., columns], whose dimensions between are `rows` of the checkpoint."""
+        """Yield the tensors that fill `target` [E, ..., columns]; its middle dimensions are `rows`."""
         experts, blocks = target.shape[0], columns.by(_BLOCK)
         part = slice(0, experts), rows.slice, blocks.slice
         shape = experts, rows.total, blocks.total
@@ -47,9 +47,9 @@ class MXFP4:
 
 
 def read_mxfp4(fields: Fields) -> MXFP4 | None:
-    """How the experts of a config.json are stored, where all else is unquantized; None: in floating point too.
+    """Read from config.json how experts are stored, if all else is unquantized; None: in floating point too.
 
-    ModelLoadError if anything is quantized otherwise.
+    Raises ModelLoadError if anything is quantized otherwise.
     """
     config = fields.mapping("quantization_config")
     if config is None:

@@ -1,7 +1,4 @@
-"""Codes of 4 or 8 bits in words of 32 bits, as GPTQ, AWQ and compressed-tensors store them, into what lies in memory.
-
-Each function is the `fill` of a `Piece`; ValueError says what is wrong with a tensor's numbers.
-"""
+"""Unpacks codes of 4 or 8 bits from 32-bit words, as GPTQ, AWQ and compressed-tensors store them."""
 
 from __future__ import annotations
 
@@ -83,7 +80,7 @@ def zero_bias(projection: Projection) -> CheckpointTensor | None:
 
 
 def group_span(method: Grouped, projection: Projection) -> Span:
-    """Which groups of columns a rank has."""
+    """Return the groups of columns that a rank has."""
     columns = projection.columns
     if method.group_size is None:
         return Span(0, 1, 1)

@@ -1,4 +1,4 @@
-"""What a quantization scheme's file gives to the registry."""
+"""The record by which a quantization scheme's file registers itself."""
 
 from __future__ import annotations
 

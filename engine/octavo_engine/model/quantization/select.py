@@ -1,4 +1,4 @@
-"""Which quantization scheme is taken: the one that a checkpoint is in, or the one that --quantization asks for."""
+"""Selects the quantization scheme: the one that a checkpoint is in, or the one that --quantization asks for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEMES: tuple[Scheme, ...] = tuple(
 
 
 def read_quantization(fields: Fields) -> Quantization | None:
-    """What `quantization_config` of a config.json says; ModelLoadError if that is not computed here."""
+    """Read `quantization_config` of a config.json; ModelLoadError if it is not supported."""
     config = fields.mapping("quantization_config")
     if config is None:
         return None

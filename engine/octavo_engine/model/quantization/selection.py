@@ -1,4 +1,4 @@
-"""Which linear layers of a checkpoint are quantized, and how: rules by the names of modules, as tools write them."""
+"""Selects the quantized linear layers of a checkpoint, and their methods, by rules on the names of modules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How the weights of a model's linear layers are stored: the first rule that matches a name decides."""
+    """The storage of the weights of a model's linear layers: the first rule that matches a name decides."""
 
     default: LinearMethod
     """Where no rule matches."""
@@ -66,7 +66,7 @@ class Quantization:
 
     @property
     def name(self) -> str:
-        """For the plan's table, log lines and `--quantization`."""
+        """The name for the plan's table, log lines and `--quantization`."""
         return " and ".join(dict.fromkeys(method.name for method in self.methods if method is not UNQUANTIZED))
 
     def method(self, *names: str) -> LinearMethod:

@@ -76,7 +76,7 @@ def _write_pairs(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def _write_minima(scale: Tensor, target: Tensor, rows: Rows, values: Tensor) -> None:
-    """What the code 0 stands for: eight scales less than the number 0, which is stored. Scales are there already."""
+    """Write the value of code 0: eight scales less than the stored number. Scales must have been written before."""
     if not bool(values.isfinite().all()):
         raise ValueError("has numbers that are not finite")
     write(target, rows, values.to(scale.device, torch.float32) - 8 * scale[rows])
@@ -118,7 +118,7 @@ def _method(kind: Fields) -> Grouped:
 
 
 def _group_size(data: Fields, name: str) -> int | None:
-    """What shares a scale: rows, or groups of columns."""
+    """Return the columns that share a scale; None: all of a row."""
     granularity = data.mapping("granularity")
     if granularity is None:
         return None

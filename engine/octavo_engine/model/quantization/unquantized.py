@@ -60,7 +60,7 @@ class Unquantized:
         return weights.weight.to(dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:  # noqa: ARG002
-        """Nothing."""
+        """Return 0."""
         return 0
 
 

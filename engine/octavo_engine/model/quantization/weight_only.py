@@ -1,4 +1,4 @@
-"""What all schemes share that quantize weights alone: activations stay in the type that is computed in."""
+"""The base of schemes that quantize weights alone: activations stay in the type that is computed in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a model is, as data: a list of layers and what stands before and after them.
+"""A model as data: a list of layers, and the parts before and after them.
 
-Planning, sharding, KV groups and fast paths read these alone. What a new family cannot express gets a new value here,
-never a question after the family's name.
+Planning, sharding, KV groups and fast paths read these alone. A new family that needs something else gets a new value
+here, never a test for the family's name.
 """
 
 from octavo_engine.model.spec.attention import (

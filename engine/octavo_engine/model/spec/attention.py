@@ -194,7 +194,7 @@ class DifferentialAttentionSpec:
 
     @property
     def rope_size(self) -> int:
-        """What is rotated of a head."""
+        """The dimensions of a head that are rotated together."""
         return self.size
 
     @property
@@ -203,7 +203,7 @@ class DifferentialAttentionSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps in the KV cache, without layers."""
+        """Its entry in the KV cache, without layers."""
         return KVGroupSpec("full", (), 2 * self.num_kv_heads, self.head_dim)
 
     @property
@@ -239,7 +239,7 @@ class BiasedAttentionSpec:
 
     @property
     def rope_size(self) -> int:
-        """What is rotated of a head."""
+        """The dimensions of a head that are rotated together."""
         return self.size
 
     @property
@@ -248,7 +248,7 @@ class BiasedAttentionSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps in the KV cache, without layers."""
+        """Its entry in the KV cache, without layers."""
         kind = "full" if self.window is None else "sliding"
         return KVGroupSpec(kind, (), self.num_kv_heads, self.head_dim, self.window)
 
@@ -275,12 +275,12 @@ class AttentionExpertsSpec:
 
     @property
     def num_kv_heads(self) -> int:
-        """As many as ranks share."""
+        """The number of KV heads that ranks divide among themselves."""
         return self.num_heads
 
     @property
     def rope_size(self) -> int:
-        """What is rotated of a head."""
+        """The dimensions of a head that are rotated together."""
         return self.head_dim
 
     @property
@@ -289,7 +289,7 @@ class AttentionExpertsSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps in the KV cache, without layers."""
+        """Its entry in the KV cache, without layers."""
         return KVGroupSpec("full", (), self.num_heads, self.head_dim)
 
     @property

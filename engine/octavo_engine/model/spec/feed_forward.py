@@ -47,7 +47,7 @@ class ExpertGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
-    """How experts are chosen for a token, and what their results are multiplied with."""
+    """The choice of a token's experts, and the factors of their results."""
 
     scores: Literal["softmax", "sigmoid", "softmax of chosen", "sigmoid of chosen", "sparsemixer"] = "softmax of chosen"
     """Of logits: a softmax or a sigmoid in float32 of all of them, or of the chosen ones; or SparseMixer's

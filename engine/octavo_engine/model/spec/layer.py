@@ -12,7 +12,7 @@ from octavo_engine.model.spec.norms import NormSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNorms:
-    """Where norms stand: before a part of the layer, after it (its result is normalised, then added), or both."""
+    """The places of norms: before a part of the layer, after it (its result is normalised, then added), or both."""
 
     before_mixer: NormSpec | None = None
     after_mixer: NormSpec | None = None

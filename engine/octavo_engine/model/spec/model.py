@@ -75,12 +75,12 @@ class ModelSpec:
 
     @property
     def num_layers(self) -> int:
-        """How many there are."""
+        """The number of layers."""
         return len(self.layers)
 
     @property
     def has_experts(self) -> bool:
-        """Whether any feed-forward is a mixture of experts."""
+        """True if any feed-forward is a mixture of experts."""
         return any(isinstance(part, MoESpec) for layer in self.layers for part in layer.feed_forwards)
 
     @property
@@ -91,7 +91,7 @@ class ModelSpec:
 
     @property
     def causal(self) -> bool:
-        """Whether what is computed of a token does not change with those that follow."""
+        """True if what is computed of a token does not depend on those that follow."""
         return all(not isinstance(mixer, AttentionSpec) or mixer.causal for mixer in self.attention_mixers)
 
     @property

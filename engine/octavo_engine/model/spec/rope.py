@@ -1,4 +1,4 @@
-"""How query and key are rotated by their position."""
+"""Specs of rotary position embedding: the rotation of query and key by their position."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class MambaHeadsSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        """Its states of a sequence, without layers: the convolution's last inputs, and the state in float32."""
         channels = self.num_heads * self.head_dim
         states = (StateSpec((self.width - 1) * channels), StateSpec(self.state * channels, torch.float32))
         return KVGroupSpec("recurrent", (), 0, 0, states=states)
@@ -248,7 +248,7 @@ class GatedRecurrenceSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        """Its states of a sequence, without layers: the convolution's last inputs, and the state in float32."""
         channels = self.num_heads * self.head_dim
         states = (StateSpec((self.width - 1) * channels), StateSpec(channels, torch.float32))
         return KVGroupSpec("recurrent", (), 0, 0, states=states)
