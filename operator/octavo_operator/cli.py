@@ -314,7 +314,7 @@ def _convert(files: Sequence[Path]) -> int:
 
 
 def _notes(service: LLMService) -> list[str]:
-    """What is valid and yet not what its author may think."""
+    """Return remarks about a valid LLMService that may not do what its author expects."""
     in_force = bounds_in_force(service.spec, datetime.now(UTC))
     return [*map(str, unsupported_fields(service.spec)), *(in_force.ignored if in_force else ())]
 

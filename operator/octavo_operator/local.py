@@ -207,7 +207,10 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
 def _list_adapters(
     service: LLMService, volumes: Sequence[Mapping[str, Any]], engine: Mapping[str, Any], folders: Mapping[str, Path]
 ) -> None:
-    """What a pod's annotation lists. Credentials come from the environment, which the sidecar's processes inherit."""
+    """Write the list of adapters that a pod has as an annotation.
+
+    Credentials come from the environment, which the sidecar's processes inherit.
+    """
     here, wanted = _places(engine, folders), json.loads(adapter_list(service.spec, volumes))
     for adapter in wanted["adapters"]:
         adapter.pop("files", None)
@@ -277,7 +280,7 @@ def translate(
 
 
 def _places(container: Mapping[str, Any], folders: Mapping[str, Path]) -> Callable[[str], str]:
-    """What says where a path of the container is on this machine; other texts stay as they are."""
+    """Return a function that maps a path of the container to this machine; other texts stay as they are."""
     places = [(mount["mountPath"], str(folders[mount["name"]])) for mount in container["volumeMounts"]]
     places.sort(key=lambda place: len(place[0]), reverse=True)
 

@@ -1,4 +1,4 @@
-"""The part of the spec that says how the number of replicas follows the load."""
+"""The autoscaling part of the spec: how the number of replicas follows the load."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Schedule(SpecModel):
 
 
 class Autoscaling(SpecModel):
-    """How the number of replicas follows the load. Exclusive with replicas."""
+    """Bounds and targets by which the number of replicas follows the load. Exclusive with replicas."""
 
     rules = (_MIN_WITHIN_MAX,)
     min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Fewest replicas.")

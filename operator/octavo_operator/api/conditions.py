@@ -39,7 +39,7 @@ The other conditions change together with one of these, or say nothing that a pe
 
 
 class Reason(StrEnum):
-    """Why a condition is as it is."""
+    """The reason of a condition's state."""
 
     # Ready and Available
     SERVING = "Serving"
@@ -108,7 +108,7 @@ class Reason(StrEnum):
 
 
 class AdapterState(StrEnum):
-    """How far a replica has come with an adapter."""
+    """The state of an adapter in a replica."""
 
     PENDING = "Pending"
     FETCHING = "Fetching"
@@ -118,7 +118,7 @@ class AdapterState(StrEnum):
 
 
 class LoadingPhase(StrEnum):
-    """How far the replica that is furthest along has come."""
+    """The phase of the replica that has progressed furthest."""
 
     PENDING = "Pending"
     PULLING = "Pulling"

@@ -42,7 +42,7 @@ class FieldSelector(SpecModel):
 
 
 class EnvVarSource(SpecModel):
-    """Where the value of a variable comes from. Exactly one member is set."""
+    """The source of a variable's value. Exactly one member is set."""
 
     rules = (exactly_one_of("secretKeyRef", "configMapKeyRef", "fieldRef"),)
     secret_key_ref: KeySelector | None = Field(None, description="A key of a Secret.")
@@ -122,7 +122,7 @@ class LabelSelector(SpecModel):
 
 
 class TopologySpreadConstraint(SpecModel):
-    """How pods are spread over nodes, zones and the like."""
+    """A rule that spreads pods over nodes, zones and the like."""
 
     max_skew: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="Largest difference between two domains.")
     topology_key: QualifiedName = Field(description="Label of the nodes.")
@@ -134,7 +134,7 @@ class TopologySpreadConstraint(SpecModel):
 
 
 class ScalingPolicy(SpecModel):
-    """How much may change in a period."""
+    """The largest change in a period."""
 
     type: Literal["Pods", "Percent"] = Field(description="What value counts.")
     value: Annotated[int, Field(ge=1, le=10_000)] = Field(description="Pods, or percent of the replicas.")
@@ -142,7 +142,7 @@ class ScalingPolicy(SpecModel):
 
 
 class ScalingRules(SpecModel):
-    """How fast to scale in one direction."""
+    """The speed of scaling in one direction."""
 
     stabilization_window_seconds: Annotated[int, Field(ge=0, le=3600)] | None = Field(
         None, description="How long to look back before acting."

@@ -81,7 +81,7 @@ def _version() -> Schema:
 
 
 def _status() -> Schema:
-    """Nothing is required of a status: one that says only that the object is invalid must be possible."""
+    """Return the schema of the status. No field is required: a status may say only that the object is invalid."""
     schema = structural(LLMServiceStatus.model_json_schema(by_alias=True))
     return {key: value for key, value in schema.items() if key != "required"}
 
@@ -138,7 +138,10 @@ def _structural(schema: Schema, definitions: Schema) -> Schema:
 
 
 def default_sentence(default: Any) -> str:
-    """How a field's description ends, since `kubectl explain` shows no defaults; a section's follow from its fields."""
+    """Return the sentence about a field's default that ends its description: `kubectl explain` shows no defaults.
+
+    A section gets none: its fields have their own.
+    """
     if isinstance(default, dict):
         return ""
     return f" Default: {default if isinstance(default, str) else json.dumps(default)}."

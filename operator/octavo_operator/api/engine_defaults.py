@@ -1,4 +1,4 @@
-"""What the administrator sets for the pods of all LLMServices, where these set nothing themselves."""
+"""The administrator's defaults for the pods of all LLMServices, where these set nothing themselves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NO_DEFAULTS = EngineDefaults.model_validate({})
 
 
 def parse_engine_defaults(text: str) -> EngineDefaults:
-    """From JSON; ValueError says what is wrong with it."""
+    """Parse the defaults from JSON; raises ValueError with a sentence about each problem."""
     try:
         return EngineDefaults.model_validate(json.loads(text))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Which flags of `octavo-engine serve` may stand in `engine.extraArgs`, and which the operator renders itself.
+"""The flags of `octavo-engine serve` that `engine.extraArgs` may not contain: rendered or reserved ones.
 
 A test compares both sets with the engine's own parser, so that each flag of the engine is in exactly one of them.
 """

@@ -1,4 +1,4 @@
-"""LLMServices in files: what `check`, `render` and `local` read, with everything that is wrong said at once."""
+"""Reads LLMServices from files for `check`, `render` and `local`, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, par
 
 @dataclass
 class Inspection:
-    """What a file holds: its valid LLMServices, sentences about the others, and the kinds passed over."""
+    """The content of a file: its valid LLMServices, the problems of the others, and the kinds that were skipped."""
 
     services: list[LLMService] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)

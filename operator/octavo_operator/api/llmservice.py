@@ -1,4 +1,4 @@
-"""The LLMService: everything a platform engineer writes, with its bounds and rules. The CRD is made from it."""
+"""The LLMService with the bounds and rules of all its fields. The CRD is made from it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ _BOTH_CLAIMS = "self.type != 'PersistentVolumeClaim' || oldSelf.type != 'Persist
 
 
 class Cache(SpecModel):
-    """Where downloaded weights and compiled kernels are kept."""
+    """The storage of downloaded weights and compiled kernels."""
 
     rules = (
         Rule(
@@ -184,7 +184,7 @@ class Cache(SpecModel):
 
 
 class Rollout(SpecModel):
-    """How a change reaches the pods."""
+    """The way in which a change reaches the pods."""
 
     rules = (
         Rule(
@@ -218,7 +218,7 @@ class Rollout(SpecModel):
 
 
 class Scheduling(SpecModel):
-    """Where the pods may run."""
+    """The nodes on which the pods may run."""
 
     node_selector: LabelMap = Field(default_factory=dict, description="Labels that a node must have.")
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = Field(
@@ -238,7 +238,7 @@ class Scheduling(SpecModel):
 
 
 class Disruption(SpecModel):
-    """What voluntary disruptions, such as a node's drain, may take away."""
+    """Limits of voluntary disruptions, such as a node's drain."""
 
     max_unavailable: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Pods that may be missing.")
 
@@ -255,7 +255,7 @@ class ServiceSettings(SpecModel):
 
 
 class Auth(SpecModel):
-    """Who may use the API."""
+    """Authentication of the API's clients."""
 
     api_keys_secret_ref: SecretReference = Field(
         description="Secret whose every key is one API key: its name is the tenant, its value the key."
@@ -288,7 +288,7 @@ class Monitoring(SpecModel):
 
 
 class NetworkPolicy(SpecModel):
-    """Who may reach the pods. Nodes (probes) and Octavo's own pods always may."""
+    """The peers that may reach the pods. Nodes (probes) and Octavo's own pods always may."""
 
     peers: Annotated[list[FreeForm], Field(max_length=32)] = Field(
         default_factory=list, alias="from", description="Peers as in a NetworkPolicy; none: no other pods.",

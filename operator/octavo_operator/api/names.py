@@ -1,4 +1,4 @@
-"""Names and labels: the API group, what children are called, and how they are found again."""
+"""Names and labels: the API group, the names of children, and the labels by which they are found."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 
 def is_dns_label(text: str) -> bool:
-    """Whether a namespace or an LLMService can be called `text`."""
+    """Return True if `text` can be the name of a namespace or an LLMService."""
     return len(text) <= 63 and re.fullmatch(DNS_LABEL, text) is not None
 
 
@@ -80,7 +80,7 @@ def selector_of_component(service_name: str, component: str) -> dict[str, str]:
 
 
 def is_engine_pod(pod_labels: Mapping[str, str]) -> bool:
-    """Whether a pod with these labels is one of an LLMService's engine, of any track."""
+    """Return True if a pod with these labels is one of an LLMService's engine, of any track."""
     return SERVICE_LABEL in pod_labels and pod_labels.get(COMPONENT_LABEL) == ENGINE and TRACK_LABEL in pod_labels
 
 

@@ -122,7 +122,7 @@ class Reading:
 
 
 def parse_stored(manifest: Mapping[str, Any]) -> Reading:
-    """As `parse`, of an object that the API server holds: a field that is unknown here is left out, not refused.
+    """Parse an object that the API server holds; unlike `parse`, unknown fields are left out and reported.
 
     While an upgrade is under way, or after a rollback, the CRD is newer than the operator, and the API server fills the
     defaults of new fields into every object. A misspelt field cannot be among them: it was refused or pruned.
@@ -188,7 +188,7 @@ def _known_at(location: Sequence[int | str]) -> list[str]:
 
 
 def _choices(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What `node` of a JSON schema stands for: itself, or what it refers to."""
+    """Yield the nodes of a JSON schema that `node` stands for: itself, and what it refers to."""
     yield node
     for choice in node.get("anyOf", ()):
         yield from _choices(schema, choice)

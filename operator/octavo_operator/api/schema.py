@@ -1,4 +1,4 @@
-"""How one declaration serves both judges: pydantic here (`check`, `render`, `local`) and the API server (CEL, OpenAPI).
+"""One declaration of each rule for both validators: pydantic here (`check`, `render`, `local`) and the API server.
 
 A `Rule` holds its CEL expression and the same test in Python side by side, so that neither can be changed alone. It is
 used in two places: in `Annotated[...]` on a field, or in the `rules` of a model.

@@ -1,4 +1,4 @@
-"""Where weights come from: one union, used by the model and by its adapters."""
+"""The sources of weights: one union, used by the model and by its adapters."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ImageSource(SpecModel):
 
 
 class ModelSource(SpecModel):
-    """Where weights come from. Exactly one member is set."""
+    """The source of weights. Exactly one member is set."""
 
     rules = (
         exactly_one_of(

@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 
 def from_status(status: Mapping[str, Any] | None, kind: type[Value], *path: str) -> Value | None:
-    """What a stored status says at `path`, if it is of this kind: another version may have written another."""
+    """Return the value of a stored status at `path`; None if it is of another kind, as another version may write it."""
     found: Any = status
     for name in path:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -62,7 +62,7 @@ class Condition(StatusModel):
 
 
 class MemoryStatus(StatusModel):
-    """What the model takes, as a pod of it has said."""
+    """The memory that the model takes, as one of its pods has reported."""
 
     subject: str = Field(description="Model, type and device that the numbers are of.")
     weight_bytes: int = Field(description="Bytes of the weights, on one device.")
@@ -81,7 +81,7 @@ class ModelStatus(StatusModel):
 
 
 class LoadingStatus(StatusModel):
-    """How far the replica that is furthest along has come."""
+    """The progress of the replica that has progressed furthest."""
 
     phase: Annotated[LoadingPhase, OpenString] = Field(
         description="Pending, Pulling, Downloading, Loading, Warmup, NotReady, Serving or Suspended."
@@ -93,7 +93,7 @@ class LoadingStatus(StatusModel):
 
 
 class RevisionStatus(StatusModel):
-    """Which revisions of the pods there are."""
+    """The revisions of the pods."""
 
     current: str | None = Field(default=None, description="Revision that serves.")
     updated: str | None = Field(default=None, description="Revision that is rolled out.")
@@ -113,7 +113,7 @@ class AutoscalingStatus(StatusModel):
 
 
 class AdapterReplicaStatus(StatusModel):
-    """How far a replica has come with an adapter."""
+    """The state of an adapter in one replica."""
 
     pod: str = Field(description="Name of the pod.")
     state: Annotated[AdapterState, OpenString] = Field(
@@ -123,7 +123,7 @@ class AdapterReplicaStatus(StatusModel):
 
 
 class AdapterStatus(StatusModel):
-    """How far an adapter has come."""
+    """The state of an adapter."""
 
     name: str = Field(description="Name in the OpenAI API.")
     loaded_replicas: int = Field(description="Pods that serve it.")

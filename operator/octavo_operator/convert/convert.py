@@ -1,4 +1,4 @@
-"""Which converter reads which object of a file."""
+"""Selects the converter for each object of a file."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _SCHEDULING = ("nodeSelector", "tolerations", "affinity", "topologySpreadConstra
 
 
 def runs_vllm(workload: Mapping[str, Any]) -> bool:
-    """Whether one of the workload's containers runs vLLM's server."""
+    """Return True if one of the workload's containers runs vLLM's server."""
     return any(_words(container) is not None for container in _containers(workload))
 
 

@@ -1,4 +1,4 @@
-"""How much room is left: when are more GPUs needed, and where could some be given back?"""
+"""The capacity dashboard: when more GPUs are needed, and which services could give some back."""
 
 from __future__ import annotations
 

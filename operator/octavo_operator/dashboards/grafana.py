@@ -1,4 +1,4 @@
-"""What a dashboard is made of, and its JSON as Grafana imports it (schema version 39, Grafana 10.4 and newer)."""
+"""The parts of a dashboard, and its JSON as Grafana imports it (schema version 39, Grafana 10.4 and newer)."""
 
 from __future__ import annotations
 

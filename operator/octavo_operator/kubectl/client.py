@@ -1,4 +1,4 @@
-"""kubectl as the way to a cluster: its contexts, credentials and rights are those that the user has already."""
+"""The door to a cluster, through kubectl with the contexts, credentials and rights that the user has already."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Kubectl:
         return found
 
     def pod_answer(self, pod: Mapping[str, Any], port: int, path: str) -> str:
-        """What a pod answers to GET, by way of the API server; needs the right to get `pods/proxy`."""
+        """Return a pod's answer to GET through the API server; needs the right to get `pods/proxy`."""
         metadata = pod["metadata"]
         where = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{port}/proxy{path}"
         return self.output("get", "--raw", where)
@@ -64,7 +64,7 @@ class Kubectl:
 
 
 def _reason(stderr: str) -> str:
-    """What kubectl says went wrong, without what its libraries logged, and what to do about it where that is known."""
+    """Return kubectl's error without its libraries' log lines, and advice for the errors that are known."""
     said = "\n".join(line for line in stderr.splitlines() if not _LOG_LINE.match(line)).strip() or stderr.strip()
     hints = [hint for sign, hint in _HINTS.items() if sign in said]
     return "\n".join([said, *hints])

@@ -1,4 +1,4 @@
-"""`kubectl octavo why NAME`: what keeps an LLMService from serving or scaling, in order. Pure over `Facts`."""
+"""`kubectl octavo why NAME`: the obstacles that keep an LLMService from serving or scaling. Pure over `Facts`."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Obstacle:
 
 
 def obstacles(facts: Facts) -> list[Obstacle]:
-    """What is in the way, the cause that a person would look at first at the top; each sentence once.
+    """Return the obstacles, the most likely cause first; each sentence once.
 
-    Events are past: they are only shown while something else is in the way.
+    Events are past: they are only shown while there is another obstacle.
     """
     found: list[Obstacle] = []
     for each in _present(facts):

@@ -29,7 +29,7 @@ _ROOT = f"/apis/{METRICS_API}"
 
 
 def aggregated(collector: Collector, front_proxy: Admits) -> web.Application:
-    """What the API server asks on behalf of autoscalers."""
+    """Return the application that the API server calls on behalf of autoscalers."""
 
     @web.middleware
     async def authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -81,7 +81,7 @@ async def _values(collector: Collector, request: web.Request) -> web.Response:
 
 
 def plain(collector: Collector, not_ready: Wrong, trouble: Wrong, standstill: Wrong) -> web.Application:
-    """What KEDA asks of one LLMService, and what the kubelet asks.
+    """Return the application that KEDA calls for one LLMService, and the kubelet for probes.
 
     `/healthz` (readiness) answers 503 with `not_ready`; `trouble`, which neither keeps it from answering nor would be
     fixed by a restart, is a line below. `/livez` answers 503 with `standstill`.

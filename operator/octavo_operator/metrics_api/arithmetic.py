@@ -1,4 +1,4 @@
-"""How many replicas a load asks for, as a HorizontalPodAutoscaler computes it: proposal, stabilization, rates. Pure.
+"""Computes replicas from a load as a HorizontalPodAutoscaler does: proposal, stabilization, rates. Pure.
 
 After pkg/controller/podautoscaler of Kubernetes 1.36, for external metrics with a target of AverageValue.
 """
@@ -17,7 +17,7 @@ _LONGEST_SECONDS = 3600.0  # of a stabilization window and of a policy's period
 
 @dataclass
 class History:
-    """What was proposed, and by how much the replicas were changed, each with its time in seconds; the newest last."""
+    """The proposals, and the changes of replicas, each with its time in seconds; the newest last."""
 
     proposals: list[tuple[float, int]] = field(default_factory=list)
     changes: list[tuple[float, int]] = field(default_factory=list)

@@ -67,7 +67,7 @@ class _Namespace:
 
     @property
     def keep_seconds(self) -> float:
-        """How long it is kept after the last question; without pods there is nothing to remember."""
+        """The seconds for which it is kept after the last question; without pods there is nothing to remember."""
         return KEEP_SECONDS if self.pods or self.lock.locked() else LIST_SECONDS
 
 
@@ -107,7 +107,7 @@ class Collector:
         return known
 
     def _known(self, namespace: str) -> _Namespace:
-        """What is known of the namespace. A new one replaces old ones: requests may name any namespace."""
+        """Return the cached state of a namespace; a new one replaces old ones, as requests may name any namespace."""
         now = self._clock()
         if namespace not in self._namespaces:
             kept = {name: each for name, each in self._namespaces.items() if now - each.asked_at <= each.keep_seconds}

@@ -48,7 +48,7 @@ class DirectScaler:
         self._histories: dict[Key, History] = {}
 
     async def run(self) -> None:
-        """For ever."""
+        """Scale all LLMServices again and again, until the task is cancelled."""
         scraper = Scraper()
         collector = Collector(self._pods, scraper.scrape)
         try:
@@ -109,7 +109,7 @@ class DirectScaler:
         return decide(current, proposed, bounds.floor, bounds.max_replicas, rules, history, self._clock())
 
     def _last(self, key: Key, now: bool) -> str | None:
-        """When the replicas were last changed, RFC 3339."""
+        """Return when the replicas were last changed (RFC 3339): now if `now`, else as reported before."""
         known = (self.reports.get(key) or {}).get("status", {}).get("lastScaleTime")
         return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if now else known
 

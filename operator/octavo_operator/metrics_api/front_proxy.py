@@ -1,8 +1,4 @@
-"""The only permitted client is the API server. It has authenticated and authorized the user before it passes one on.
-
-Its certificate is signed by the authority that the ConfigMap kube-system/extension-apiserver-authentication names, and
-carries one of the names that it lists: another authority's clients, or other clients of this one, prove nothing.
-"""
+"""Authentication of the API server, the only permitted client: it has authorized the user before it passes one on."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ class NoAggregationError(Exception):
 
 @dataclass(frozen=True)
 class FrontProxy:
-    """How the API server proves itself: `authority` (PEM) signs it, and it is called one of `names` (none: any)."""
+    """The API server's identity as a client: a certificate signed by `authority` (PEM), for one of `names` if any."""
 
     authority: str
     names: frozenset[str]
@@ -47,7 +43,7 @@ class FrontProxy:
         return context
 
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether this verified certificate of a connection (as `getpeercert` has it) is the API server's."""
+        """Return True if this verified certificate of a connection (as `getpeercert` has it) is the API server's."""
         if not certificate:
             return False
         subject = dict(pair for part in certificate.get("subject", ()) for pair in part)

@@ -1,4 +1,4 @@
-"""What an engine's /metrics says about its load."""
+"""The load of an engine, read from its /metrics."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _FRONT_PROXY_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class MetricsApiOptions:
-    """How to run. `namespace`/`service` is the Service by which the API server reaches `tls_port`.
+    """The options of the metrics API. `namespace`/`service` is the Service by which the API server reaches `tls_port`.
 
     `register`: create the APIService of external metrics where there is none.
     """
@@ -89,7 +89,7 @@ async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper,
 
 
 def _states(registration: Registration) -> tuple[Wrong, Wrong, Wrong]:
-    """Why this replica is not ready, other problems, and problems that a restart would fix."""
+    """Return this replica's reason not to be ready, other problems, and problems that a restart would fix."""
     return registration.not_trusted, registration.trouble, registration.standstill
 
 
@@ -104,9 +104,9 @@ class AuthorityChangedError(Exception):
 
 
 class Clients:
-    """Who may connect, and the TLS context that checks it.
+    """The clients that may connect, and the TLS context that checks them.
 
-    A context can be taught to trust another authority, and never to forget one: for that the process has to end.
+    A context can be made to trust another authority, but not to distrust one: for that the process has to end.
     """
 
     def __init__(self, front_proxy: FrontProxy) -> None:

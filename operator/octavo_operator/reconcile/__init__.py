@@ -1,1 +1,1 @@
-"""From what is asked for to what is: watch, observe, render, apply, summarize."""
+"""Reconciles LLMServices: watch, observe, render, apply, summarize."""

@@ -1,4 +1,4 @@
-"""What a pod says of its LoRA adapters: the body of /health/adapters."""
+"""A pod's report about its LoRA adapters: the body of /health/adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each adapter of a spec in each replica, as the pods say it: rows of the status, and what conditions say. Pure."""
+"""The state of each adapter in each replica, as pods report it, for the status and its conditions. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _Rows = Mapping[tuple[str, str], AdapterReplicaStatus]
 
 
 def _rows_before(service: LLMService) -> _Rows:
-    """What was known of the same spec: an operator that begins has asked no pod yet."""
+    """Return the rows that the status has for the same spec: an operator that begins has asked no pod yet."""
     status = service.status or {}
     if status.get("observedGeneration") != service.metadata.generation:
         return {}
@@ -83,7 +83,7 @@ def _row(adapter: Adapter, pod: PodView, report: AdapterReport | None, before: _
 
 
 def adapter_problem(statuses: Sequence[AdapterStatus]) -> Problem | None:
-    """Why adapters are not served where they failed; None: none has failed."""
+    """Return the problem of adapters that failed, with reasons; None if none has failed."""
     failed = {
         status.name: rows
         for status in statuses

@@ -1,4 +1,4 @@
-"""Which adapters pods have loaded, asked of the pods themselves: `/health/adapters` of each whose LLMService lists any.
+"""Polls pods for the adapters that they have loaded: `/health/adapters` of each whose LLMService lists any.
 
 Only the leader asks: every three seconds while anything changes, more rarely once nothing has for a while.
 """
@@ -58,7 +58,7 @@ class AdapterWatch:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
-        """For ever."""
+        """Poll again and again, until the task is cancelled."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -122,7 +122,7 @@ class AdapterWatch:
 
 
 def _news_in(report: AdapterReport) -> list[tuple[str, ...]]:
-    """What is worth a write of the status: not each kilobyte of a download."""
+    """Return the parts of a report whose change is worth a write of the status: not each kilobyte of a download."""
     return [
         (each.name, each.version, each.state, each.message if each.state == "Failed" else "")
         for each in report.adapters

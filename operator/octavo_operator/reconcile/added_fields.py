@@ -1,9 +1,4 @@
-"""Fields that other managers have added beside ours where a part of a child is the operator's as a whole. Pure.
-
-Server-side apply leaves alone what a manifest does not say. So a `minAvailable` in a PodDisruptionBudget, a
-`nodeSelector` in a pod template, or a `sampleLimit` in a ServiceMonitor would stay for ever. The managed fields tell
-them from defaults and from what admission webhooks add: those are nobody's.
-"""
+"""Finds fields that other managers have added in parts of a child that are entirely the operator's. Pure."""
 
 from __future__ import annotations
 
@@ -35,14 +30,14 @@ restarts pods by them. What else a Service has, such as its session affinity, is
 
 
 def added_fields(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> list[Path]:
-    """Where `live` has what another manager has set and `manifest` does not say, in the parts that are ours."""
+    """Return the paths of `live` in our parts that another manager has set and `manifest` does not contain."""
     roots = _OURS.get(manifest["kind"], ())
     found = [path for fields in _of_others(live) for path in _added(fields, manifest, live, ())]
     return sorted({path for path in found if any(path[: len(root)] == root for root in roots)}, key=str)
 
 
 def is_shared(kind: str, live: Mapping[str, Any]) -> bool:
-    """Whether another manager has set anything in the parts of a live object that are ours."""
+    """Return True if another manager has set anything in the parts of a live object that are ours."""
     return any(_has(fields, root) for fields in _of_others(live) for root in _OURS.get(kind, ()))
 
 
@@ -100,7 +95,7 @@ def _step(name: str, live: Any) -> str | int | None:
 
 
 def _own_item(name: str, ours: Any) -> tuple[bool, Any]:
-    """Whether `ours` has what a key of FieldsV1 means, and what it is."""
+    """Return whether `ours` has the item that a key of FieldsV1 means, and the item."""
     sort, _, rest = name.partition(":")
     if sort == "f":
         return isinstance(ours, Mapping) and rest in ours, ours.get(rest) if isinstance(ours, Mapping) else None

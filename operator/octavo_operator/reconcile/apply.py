@@ -1,7 +1,4 @@
-"""All requests to the API server but the watches: server-side apply, deletion by uid, reads and lists.
-
-Built on the official client's transport (TLS, kubeconfig, rotating tokens); paths are ours, since all kinds are known.
-"""
+"""The only client of the API server beside the watches: server-side apply, deletion by uid, reads and lists."""
 
 from __future__ import annotations
 
@@ -52,9 +49,9 @@ class ApiError(ExpectedError):
 
     @property
     def transient(self) -> bool:
-        """Whether the same request may well succeed a moment later: it says nothing about the object.
+        """True if the same request may succeed a moment later: the error says nothing about the object.
 
-        500 is such, as while etcd changes its leader, but for server-side apply of what does not fit the schema.
+        500 is such, as while etcd changes its leader, but not for server-side apply of what does not fit the schema.
         """
         if self.status == 500:
             return _WRONG_TYPE not in self.message
@@ -81,7 +78,7 @@ class Cluster:
 
     @classmethod
     async def connect(cls) -> Cluster:
-        """By the pod's service account, or by KUBECONFIG outside of a cluster."""
+        """Connect by the pod's service account, or by KUBECONFIG outside of a cluster."""
         configuration = client.Configuration()
         try:
             config.load_incluster_config(client_configuration=configuration)
@@ -141,7 +138,7 @@ class Cluster:
             raise ApiError(403, "Forbidden", why)
 
     async def _may(self, verb: str, kind: Kind, namespace: str) -> bool:
-        """What the API server's authorization says; True where it does not answer this question."""
+        """Return True if the API server authorizes the verb, or does not answer the question."""
         asked = {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": namespace}
         review = {**_REVIEW, "spec": {"resourceAttributes": asked}}
         try:

@@ -1,6 +1,6 @@
-"""Why an LLMService is scaling or not, in one sentence, from the HorizontalPodAutoscaler's own status. Pure.
+"""Explains in one sentence whether an LLMService is scaling, by the HorizontalPodAutoscaler's own status. Pure.
 
-KEDA scales by a HorizontalPodAutoscaler of its own, which says the same.
+KEDA scales by a HorizontalPodAutoscaler of its own, whose status says the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SAID_BY_CLIENT = "external metrics API: "
 
 @dataclass(frozen=True)
 class Scaling:
-    """What an autoscaler is judged by: its bounds, the Deployment's replicas, how many of them do not answer yet.
+    """The facts about an autoscaler: its bounds, the Deployment's replicas, how many of them do not answer yet.
 
     `unmade`: why none is made, in a sentence.
     """
@@ -58,12 +58,12 @@ class Scaling:
         )
 
     def verdict(self) -> Verdict:
-        """Whether it scales by the load, the reason in a word, and in one sentence."""
+        """Return whether it scales by the load, with a reason and one sentence."""
         holds, reason, sentence = self._trouble() or ("True", Reason.VALID_METRIC_FOUND, self._direction())
         return holds, reason, "; ".join([sentence, *self._remarks()])
 
     def _trouble(self) -> Verdict | None:
-        """What keeps the autoscaler from scaling, if something does."""
+        """Return the verdict about an autoscaler that cannot scale; None if it can."""
         if self.unmade:
             return "False", Reason.AUTOSCALER_FAILED, f"held at {self.replicas}: {self.unmade}"
         if self.hpa is None:
@@ -81,7 +81,7 @@ class Scaling:
         return None
 
     def _direction(self) -> str:
-        """Where it is going, with an autoscaler that works."""
+        """Describe where the number of replicas is going, with an autoscaler that works."""
         hpa = self.hpa or {}
         wanted = (hpa.get("status") or {}).get("desiredReplicas", self.replicas)
         if wanted != self.replicas:
@@ -94,7 +94,7 @@ class Scaling:
         return next(found, f"at {at}, as many as the load asks for")
 
     def _pace(self, wanted: int) -> str:
-        """Why so many are added at a time, unless the spec says how many."""
+        """Explain how many replicas are added at a time, unless the spec says how many."""
         seconds, rules = load_seconds(self.service), self.service.spec.autoscaling
         given = rules is not None and rules.behavior is not None and rules.behavior.scale_up is not None
         if wanted < self.replicas or seconds is None or given:
@@ -104,7 +104,7 @@ class Scaling:
         return f", some at a time, since one takes {seconds} s to load"
 
     def _sentences(self, at: str) -> dict[str, str]:
-        """What each reason of the autoscaler's means to a user, the more telling first."""
+        """Return a user's sentence for each reason of the autoscaler, the most informative first."""
         windows = {way: rules["stabilizationWindowSeconds"] for way, rules in behavior(self.service).items()}
         return {
             "TooManyReplicas": f"at maxReplicas {at}, though the load asks for more: raise autoscaling.maxReplicas",

@@ -84,7 +84,7 @@ class Writer(Applier, Protocol):
 
 @dataclass
 class Applied:
-    """What a pass over the children came to: how they are now, what failed, and who fights over what."""
+    """The result of a pass over the children: their present state, failures, and conflicts with other managers."""
 
     children: dict[Identity, Mapping[str, Any]] = field(default_factory=dict)
     failures: dict[Identity, ApiError] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class Children:
         return self._remember_applied(key, identity, digest, written, "applied")
 
     def _is_right(self, service: LLMService, seen: Mapping[str, Any], manifest: Object, digest: str) -> bool:
-        """Whether a child that another operator applied needs no write."""
+        """Return True if a child that another operator applied needs no write."""
         return (
             is_as_applied(manifest, digest, seen)
             and not is_going(seen)
@@ -276,7 +276,7 @@ class Children:
         return await self._cluster.put_back(manifest, added) if added or crowded_list(manifest, live) else live
 
     async def _put_back(self, manifest: Object, refusal: ApiError, dry_run: bool = False) -> Object:
-        """Where the API server refuses what comes of others' items beside ours, these go; else `refusal` is raised."""
+        """Remove other managers' items beside ours if the API server refuses the two together; else raise `refusal`."""
         kind, metadata = BY_NAME[manifest["kind"]], manifest["metadata"]
         live = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
         try:
@@ -305,7 +305,7 @@ def crowded_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
 
 
 def is_held(manifest: Object, live: Mapping[str, Any]) -> bool:
-    """Whether somebody else has paused a Deployment: no change of its pods would be rolled out.
+    """Return True if a client other than the operator has paused a Deployment: no change would be rolled out.
 
     The manifest cannot say that it is not paused, since the API server drops `false`.
     """

@@ -1,4 +1,4 @@
-"""Which of the optional kinds the cluster has. Asked again and again: CRDs come and go at any moment."""
+"""Discovers the optional kinds that the cluster has, again and again: CRDs come and go at any moment."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def check_kinds(cluster: Discoverer, known: Sequence[Kind]) -> None:
 
 
 async def watch_kinds(cluster: Discoverer, known: Sequence[Kind]) -> None:
-    """For ever; KindsChangedError once the cluster has other optional kinds than `known`."""
+    """Check again and again; raises KindsChangedError once the cluster has other optional kinds than `known`."""
     while True:
         await asyncio.sleep(POLL_SECONDS)
         try:

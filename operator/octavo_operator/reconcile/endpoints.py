@@ -1,4 +1,4 @@
-"""Which ready pods the EndpointSlices of the Service contain, so that clients reach them. Pure.
+"""Finds the ready pods that the Service's EndpointSlices contain, so that clients reach them. Pure.
 
 A ready pod gets no requests if the Service selects other pods, or forwards to another port.
 """
@@ -33,7 +33,7 @@ def reachable_pods(slices: Iterable[Mapping[str, Any]], pods: Iterable[PodView])
 
 
 def settling_seconds(pods: Iterable[PodView], now: str) -> float:
-    """For how long yet, from `now` (RFC 3339) on, it is usual that no EndpointSlice leads to the ready `pods`."""
+    """Return the seconds from `now` (RFC 3339) for which ready `pods` without an EndpointSlice are still usual."""
     since = [datetime.fromisoformat(pod.ready_since) for pod in pods if pod.ready and pod.ready_since]
     if not since:
         return 0.0

@@ -1,4 +1,4 @@
-"""Who answers for external metrics: by that `metricsSource: Auto` is decided. A cluster has one server for them."""
+"""Finds the cluster's one server for external metrics, which decides `metricsSource: Auto`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Reader(Protocol):
 
 
 async def others_answer(cluster: Reader, metrics_url: str) -> bool | None:
-    """Whether it is another server than Octavo's at `metrics_url`; None: there is none, or we may not know.
+    """Return True if the server is another than Octavo's at `metrics_url`; None: there is none, or no right to know.
 
     Not asked without a URL: whichever server answers then, KEDA could not ask Octavo's.
     """
@@ -40,7 +40,10 @@ async def others_answer(cluster: Reader, metrics_url: str) -> bool | None:
 
 
 def _is_octavos(api_service: dict[str, Any], metrics_url: str) -> bool:
-    """By the chart's label, which another release's has too, or because it names the Service that KEDA would ask."""
+    """Return True if the APIService is Octavo's: by the chart's label, or because it names the Service of KEDA's URL.
+
+    Another release's APIService has the label too.
+    """
     service = api_service["spec"].get("service") or {}
     labels = api_service["metadata"].get("labels") or {}
     host = (urlsplit(metrics_url).hostname or "").split(".")
@@ -48,9 +51,9 @@ def _is_octavos(api_service: dict[str, Any], metrics_url: str) -> bool:
 
 
 async def watch_answerer(cluster: Reader, metrics_url: str, known: bool) -> None:
-    """For ever; KindsChangedError once another server answers than when it was `known` whether others do.
+    """Check again and again; raises KindsChangedError once the answer of `others_answer` is not `known` any more.
 
-    While there is none, as when one is being replaced, nothing changes.
+    While there is no server, as when one is being replaced, nothing changes.
     """
     while True:
         await asyncio.sleep(POLL_SECONDS)

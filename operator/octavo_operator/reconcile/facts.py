@@ -1,4 +1,4 @@
-"""What the conditions of an LLMService are decided from: the spec, its Deployment and pods, and what a pass came to."""
+"""The facts that decide an LLMService's conditions: the spec, its Deployment and pods, and the result of a pass."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Facts:
 
     @property
     def ready(self) -> int:
-        """How many ready replicas a client reaches."""
+        """The number of ready replicas that clients reach."""
         return 0 if self.unreached else self.count("readyReplicas")
 
     def count(self, name: str) -> int:
@@ -69,12 +69,12 @@ class Facts:
 
     @property
     def replaced(self) -> bool:
-        """Whether all pods are of the newest revision, and no old one is left."""
+        """True if all pods are of the newest revision, and no old one is left."""
         return is_replaced(self.deployment, self.desired)
 
     @property
     def rolled_out(self) -> bool:
-        """Whether all pods are of the newest revision and available, and no old one is left."""
+        """True if all pods are of the newest revision and available, and no old one is left."""
         return is_rolled_out(self.deployment, self.desired)
 
     @property
@@ -98,12 +98,12 @@ class Facts:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the Deployment gave the rollout up."""
+        """True if the Deployment gave the rollout up."""
         return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
 
     @property
     def late(self) -> Problem:
-        """What a rollout that the Deployment gave up waits for."""
+        """The problem of a rollout that the Deployment gave up."""
         limit = progress_deadline(self.service.spec.rollout)
         knob = "raise rollout.startupTimeoutSeconds if the model needs longer to load"
         cause = self.waits.message if self.waits else knob

@@ -43,7 +43,10 @@ class Conflict:
 
 @dataclass
 class _Revert:
-    """When a field was last reverted. `contested`: it was changed again soon after that, by `who`."""
+    """The last revert of a field: its time, and `who` changed the field.
+
+    `contested`: it was changed again soon after.
+    """
 
     when: float
     who: str
@@ -51,7 +54,7 @@ class _Revert:
 
 
 class FieldConflicts:
-    """When each field was last reverted, and which of them other managers keep changing.
+    """Remembers when each field was last reverted, and which fields other managers keep changing.
 
     A conflict lasts until the field has not been changed for CONFLICT_SECONDS, also between two changes.
     """
@@ -71,7 +74,7 @@ class FieldConflicts:
             del mends[which]
 
     def held(self, key: Key, child: Child, fields: Mapping[Path, str]) -> set[Path]:
-        """Which of these changed `fields` of `child`, each with who changed it, are to be left alone for now."""
+        """Return the changed `fields` of `child` that are not to be reverted now; `fields` says who changed each."""
         mends, now = self._lasting(key), self._clock()
         held = set()
         for path, who in fields.items():
@@ -107,7 +110,7 @@ class FieldConflicts:
 
 
 def _ends(mend: _Revert, now: float) -> float:
-    """When the field may be reverted again, or else when the conflict is over."""
+    """Return when the field may be reverted again, or else when the conflict is over."""
     pause = mend.when + PAUSE_SECONDS
     return pause if now < pause else mend.when + CONFLICT_SECONDS
 
@@ -127,12 +130,12 @@ def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
 def drifted_paths(
     live: Mapping[str, Any], tried: Mapping[str, Any], manifest: Mapping[str, Any], added: Sequence[Path] = ()
 ) -> list[Path]:
-    """Where the live object is not as an apply of `manifest` would make it, `tried`; the deepest places.
+    """Return the deepest paths at which the live object differs from `tried`, a dry-run apply of `manifest`.
 
-    What an apply would add or change beside that is no drift: a webhook may write another annotation at each write,
-    such as the time. What an apply would remove is drift always: another manager has put it into a mapping that is
-    ours as a whole, such as the selector of a Service. So is what comes of the removal of fields that others have
-    `added`, if only a default.
+    Additions and changes by the apply beside that are no drift: a webhook may write another annotation at each write,
+    such as the time. What an apply would remove is always drift: another manager has put it into a mapping that is
+    entirely ours, such as the selector of a Service. So are the consequences of removing fields that others have
+    `added`, even a default.
     """
 
     def is_ours(path: Path) -> bool:
@@ -143,12 +146,12 @@ def drifted_paths(
 
 
 def _meet(one: Path, other: Path) -> bool:
-    """Whether one of two places is the other, or in it."""
+    """Return True if path `one` is `other`, or inside it."""
     return one[: len(other)] == other[: len(one)]
 
 
 def _is_asked_for(manifest: Mapping[str, Any], path: Path) -> bool:
-    """Whether `manifest` says what is to be at `path`. Items of lists are its own, whichever index they have."""
+    """Return True if `manifest` says what is to be at `path`. All items of its lists are its own, at any index."""
     here: Any = manifest
     for step in path:
         if not isinstance(here, Mapping):
@@ -183,7 +186,7 @@ def _differences(before: Any, after: Any, path: Path) -> Iterator[Path]:
 
 
 def others(live: Mapping[str, Any], path: Path) -> str:
-    """Who, beside us, has set the field at `path`; of a field that is gone: who last changed the object."""
+    """Name the managers beside us that have set the field at `path`; if it is gone, who last changed the object."""
     managers = [
         entry
         for entry in live["metadata"].get("managedFields") or ()
@@ -199,7 +202,7 @@ def others(live: Mapping[str, Any], path: Path) -> str:
 
 
 def _owns(fields: Mapping[str, Any], live: Any, path: Path) -> bool:
-    """Whether the set of `fields` (of managedFields, FieldsV1) has `path`, or a part of it that is owned as a whole."""
+    """Return True if a set of `fields` (managedFields' FieldsV1) has `path`, or a part of it owned as a whole."""
     for step in path:
         live = _child(live, step)
         known = [fields[name] for name in fields if _names(name, step, live)]
@@ -216,7 +219,7 @@ def _child(live: Any, step: str | int) -> Any:
 
 
 def _names(name: str, step: str | int, item: Any) -> bool:
-    """Whether a key of FieldsV1 (`f:name`, `k:{"name":"x"}`, `v:"x"`) means this step, which leads to `item`."""
+    """Return True if a key of FieldsV1 (`f:name`, `k:{"name":"x"}`, `v:"x"`) means this step, which leads to `item`."""
     sort, _, rest = name.partition(":")
     if isinstance(step, str):
         return sort == "f" and rest == step

@@ -1,10 +1,10 @@
-"""Who owns a Deployment's number of replicas, handed over without ever passing through a wrong number.
+"""Hands over a Deployment's number of replicas between the spec and an autoscaler, never through a wrong number.
 
-Under server-side apply, a field that its only owner leaves out is removed, and `replicas` falls to its default of 1:
-an outage. So on the way to an autoscaler a second manager of ours first owns the number as it is, beside the operator;
-then the operator omits it, and it stays. The autoscaler's first write takes it over from there. On the way back
-the autoscaler goes first (`without_replicas_during_handover`), and only then the operator sets the number that the spec
-asks for: two writers never have different opinions at the same time.
+Under server-side apply, a field that its only owner leaves out is removed, and `replicas` falls to its default of 1: an
+outage. So on the way to an autoscaler a second manager of ours first owns the number as it is, beside the operator;
+then the operator omits it, and it stays. The autoscaler's first write takes it over from there. On the way back the
+autoscaler is deleted first (`without_replicas_during_handover`), and only then the operator sets the number that the
+spec asks for: there are never two writers with different numbers.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class Applier(Protocol):
 
 
 def start_of(wanted: Sequence[Mapping[str, Any]]) -> int:
-    """How many replicas a Deployment is to have when it is made: the lower bound of the autoscaler among `wanted`."""
+    """Return the replicas that a new Deployment gets: the lower bound of the autoscaler among `wanted`."""
     specs = [manifest["spec"] for manifest in wanted if manifest["kind"] in _SCALERS]
     return max((spec.get("minReplicas") or spec.get("minReplicaCount") or 1 for spec in specs), default=1)
 
 
 def is_stopped(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Whether a Deployment that an autoscaler is to scale has no replicas, so that it never will."""
+    """Return True if a Deployment for an autoscaler has no replicas, in which state no autoscaler scales it."""
     return is_scaled(manifest) and not live["spec"].get("replicas")
 
 
 def is_scaled(manifest: Mapping[str, Any]) -> bool:
-    """Whether what is to be applied is a Deployment whose replicas are an autoscaler's."""
+    """Return True if the manifest is a Deployment whose replicas an autoscaler sets."""
     return manifest["kind"] == DEPLOYMENT and "replicas" not in manifest["spec"]
 
 
@@ -115,7 +115,7 @@ async def _own_for_now(cluster: Applier, manifest: Object, count: int, *, force:
 
 
 def owns_replicas(live: Mapping[str, Any], manager: str) -> bool:
-    """Whether `manager`, by server-side apply, is an owner of the live object's replicas."""
+    """Return True if `manager` owns the live object's replicas by server-side apply."""
     return any(
         entry["manager"] == manager
         and entry["operation"] == "Apply"

@@ -1,4 +1,4 @@
-"""The operator's own health: not that a server answers, but that work gets done and that news comes."""
+"""The operator's own health: not only that a server answers, but that work is done and that events arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SILENT_SECONDS = 1800.0  # three times the pause between two resyncs, each of wh
 
 
 class Heartbeat:
-    """When something was last heard of the cluster: an event, or a list that succeeded."""
+    """The time of the last sign of the cluster: an event, or a list that succeeded."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -28,7 +28,7 @@ class Heartbeat:
         self._last = time.monotonic()
 
     def silent_seconds(self) -> float:
-        """How long nothing was heard."""
+        """Return the seconds since the last sign."""
         return time.monotonic() - self._last
 
 

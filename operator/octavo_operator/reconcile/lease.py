@@ -1,4 +1,4 @@
-"""Which of several replicas leads: the one whose name is in the Lease, as long as it renews it.
+"""Leader election: of several replicas the one whose name is in the Lease leads, as long as it renews it.
 
 The algorithm is that of client-go's leader election, whose clocks need not agree: a follower takes the Lease over only
 after it has itself seen it unchanged for the Lease's duration, and a leader stops before that, by its own clock.
@@ -65,7 +65,7 @@ class Lease:
         self._renewed = float("-inf")
 
     def seconds_left(self) -> float:
-        """For how long this replica leads if nothing is renewed; 0 and less: it does not lead."""
+        """Return for how long this replica still leads without a renewal; 0 or less: it does not lead."""
         return self._renewed + DEADLINE_SECONDS - self._clock()
 
     async def acquire(self) -> None:

@@ -31,7 +31,7 @@ class Remover(Protocol):
 
 
 def is_of_a_namesake(live: Mapping[str, Any], name: str) -> bool:
-    """Whether the controller of a live object is, or was, an LLMService of that name."""
+    """Return True if the controller of a live object is, or was, an LLMService of that name."""
     owners = live["metadata"].get("ownerReferences") or ()
     return any(each.get("controller") and _is_namesake(each, name) for each in owners)
 

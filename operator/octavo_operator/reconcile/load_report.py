@@ -1,4 +1,4 @@
-"""What a pod says of itself while it downloads or loads its model."""
+"""A pod's report about itself while it downloads or loads its model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PHASES = {
 
 
 class MemoryReport(BaseModel):
-    """What the engine's planner found, in bytes."""
+    """The figures of the engine's memory plan, in bytes."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True, extra="ignore")
     weight_bytes: int = Field(ge=0, le=_MOST_BYTES)
@@ -28,7 +28,7 @@ class MemoryReport(BaseModel):
 
 
 class ModelReport(BaseModel):
-    """Which model the engine has loaded."""
+    """The identity of the model that the engine has loaded."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True, extra="ignore")
     resolved_revision: str | None = Field(None, max_length=64)

@@ -1,6 +1,6 @@
-"""How long a replica takes from its start until it serves, as measured on those that do. Pure.
+"""Measures the time from a replica's start until it serves, on replicas that serve. Pure.
 
-How fast replicas may be given up depends on it (`render.hpa`).
+How fast replicas may be removed depends on it (`render.hpa`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def last_load_seconds(pods: Sequence[Mapping[str, Any]], startup_timeout: int, b
 
 
 def _load(pod: Mapping[str, Any], startup_timeout: int) -> tuple[datetime, int] | None:
-    """When the pod became ready, and after how many seconds, fetching included; of a container that was started again,
-    since its start.
+    """Return when the pod became ready, and after how many seconds; None if it is not ready.
+
+    The seconds include the fetch of the model. If the container was restarted, they count from its last start.
     """
     status, ready = pod.get("status") or {}, condition_of(pod, "Ready")
     containers = status.get("containerStatuses") or ()

@@ -1,8 +1,8 @@
-"""How far pods are with their model, asked of the pods themselves: `/health/startup`, of the engine and of `fetch`.
+"""Polls pods for the progress of their models: `/health/startup`, of the engine and of `fetch`.
 
 Only pods that download or load are asked, and those that have loaded once more; and only the leader asks. Nothing
-depends on an answer: where none comes (another network policy, an older engine) the phase is reported all the
-same, and bytes are not.
+depends on an answer: where none comes (another network policy, an older engine) the phase is reported all the same, and
+bytes are not.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LoadWatch:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
-        """For ever."""
+        """Poll again and again, until the task is cancelled."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -111,7 +111,10 @@ class LoadWatch:
 
 
 def is_news(told: LoadReport | None, report: LoadReport, waited: bool) -> bool:
-    """Whether `report` says what is worth telling after `told`. More bytes are only if `waited`, unless it is all."""
+    """Return True if `report` is worth a write of the status after `told`, the last one that was written.
+
+    More bytes are only if `waited`, or if they complete the download.
+    """
     if told is None or (told.phase, told.memory, told.model) != (report.phase, report.memory, report.model):
         return True
     if told == report:
@@ -138,7 +141,7 @@ def address_of(pod: Object) -> str:
 
 
 def is_loading(pod: Object) -> bool:
-    """Whether it downloads or loads its model."""
+    """Return True if the pod downloads or loads its model."""
     status: Mapping[str, Any] = pod.get("status") or {}
     engine = running_container(pod, CONTAINER)
     fetching = _running(status.get("initContainerStatuses"), FETCH) is not None
@@ -146,7 +149,7 @@ def is_loading(pod: Object) -> bool:
 
 
 def has_loaded(pod: Object) -> bool:
-    """Whether its engine has loaded the model."""
+    """Return True if the pod's engine has loaded the model."""
     engine = running_container(pod, CONTAINER)
     return engine is not None and bool(engine.get("ready"))
 

@@ -1,8 +1,8 @@
-"""Whether the model fits into memory, decided before a pod is created where the model's numbers are known. Pure.
+"""Checks whether the model fits into memory, before a pod is created if the model's numbers are known. Pure.
 
 The numbers are the engine's own, reported by pods and kept in status; the arithmetic is its planner's: weights, one
 step and the KV cache of one context into what the engine may take. It is a warning: nothing is held back by it, since
-the engine judges for itself, before it downloads or loads anything.
+the engine checks for itself, before it downloads or loads anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Verdict = tuple[str, Reason, str]
 
 
 def subject(spec: LLMServiceSpec) -> str:
-    """What the numbers depend on. Where it differs, those of before say nothing."""
+    """Return a text of all that the numbers depend on: if it differs, earlier numbers do not apply."""
     source, wanted = spec.model.source, spec.scheduling.node_selector
     revision = source.hugging_face.revision if source.hugging_face else None
     device = gpu_resource_of(spec) if on_gpu(spec) else "cpu"

@@ -20,7 +20,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class _NamespaceCollector(Collector):
-    """Whether each namespace can be read, asked for at each scrape."""
+    """Reports at each scrape which namespaces can be read."""
 
     def __init__(self, scope: WatchedNamespaces) -> None:
         self._scope = scope

@@ -163,12 +163,12 @@ def fingerprint(body: Object) -> str:
 
 
 def is_going(child: Object) -> bool:
-    """Whether it is being deleted; a finalizer may hold it for long."""
+    """Return True if the child is being deleted; a finalizer may hold it for long."""
     return "deletionTimestamp" in child["metadata"]
 
 
 def belongs_to(child: Object, service_name: str, uid: str) -> bool:
-    """Whether a live object is this LLMService's: owned by it, or orphaned by one of the same name."""
+    """Return True if a live object is this LLMService's: owned by it, or orphaned by one of the same name."""
     metadata = child["metadata"]
     controllers = [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
     if controllers:

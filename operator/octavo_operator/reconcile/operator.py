@@ -46,10 +46,10 @@ class Scaler(Protocol):
 
     @property
     def reports(self) -> Mapping[Key, Object]:
-        """Of those LLMServices that it scales."""
+        """The reports of those LLMServices that it scales."""
 
     async def run(self) -> None:
-        """For ever."""
+        """Scale until the task is cancelled."""
 
 
 MakeScaler = Callable[[Cluster, Mapping[str, Index], WorkQueue[Key]], Scaler]
@@ -57,12 +57,12 @@ MakeScaler = Callable[[Cluster, Mapping[str, Index], WorkQueue[Key]], Scaler]
 
 @dataclass(frozen=True)
 class OperatorOptions:
-    """How to run. `namespaces` empty: the whole cluster. `health_port` 0: no health endpoint.
+    """The options of the operator. `namespaces` empty: the whole cluster. `health_port` 0: no health endpoint.
 
     `lease`: namespace and name of the Lease by which replicas agree who leads; None: this one always leads.
     `metrics_url`: Octavo's metrics API, as KEDA reaches it; empty: there is none. `host_paths`: the folders of nodes
-    that spec.cache.hostPath may name. `engine_defaults`: what the administrator sets for all engines.
-    `scaler`: what scales in the place of HorizontalPodAutoscalers; None: these do.
+    that spec.cache.hostPath may name. `engine_defaults`: what the administrator sets for all engines. `scaler`: what
+    scales in the place of HorizontalPodAutoscalers; None: these do.
     """
 
     engine_image: str
@@ -195,7 +195,7 @@ async def _serve(process: _Process) -> None:
 
 
 def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Sequence[Coroutine[Any, Any, Any]]:
-    """What runs side by side to look after the namespaces that can be read."""
+    """Return the tasks that look after the namespaces that can be read; they run concurrently."""
     cluster, queue, heartbeat = process.cluster, process.queue, process.heartbeat
     groups, indexes, indexed = process.namespaces.groups(kinds), dict[str, Index](), Indexed()
     process.metrics.read_services(indexes)

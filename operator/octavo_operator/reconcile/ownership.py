@@ -1,4 +1,4 @@
-"""Whether a child is as it was applied, judged by itself: an operator that takes over need not write it. Pure.
+"""Decides whether a child is as it was last applied: an operator that takes over need not write it. Pure.
 
 An annotation holds a digest of the manifest that was applied last. If another manager has changed or removed a field of
 that manifest since, the managed fields no longer count the field as ours.
@@ -41,7 +41,7 @@ def owned_fields(live: Object) -> str:
 
 
 def is_as_applied(manifest: Object, digest: str, seen: Object) -> bool:
-    """Whether `seen`, a trimmed child, has all of `manifest` still, which has this `digest`."""
+    """Return True if `seen`, a trimmed child, still has all of `manifest`, whose digest is `digest`."""
     if seen.get("applied") != digest or not seen.get("owned"):
         return False
     body = {name: value for name, value in manifest.items() if name in ("metadata", "spec")}
@@ -50,7 +50,7 @@ def is_as_applied(manifest: Object, digest: str, seen: Object) -> bool:
 
 
 def _owns(fields: Object, value: Any) -> bool:
-    """Whether a set of fields (FieldsV1) has all of `value`; an empty set is one leaf."""
+    """Return True if a set of fields (FieldsV1) has all of `value`; an empty set is one leaf."""
     if isinstance(value, Mapping):
         return all(
             f"f:{name}" in fields and (not fields[f"f:{name}"] or _owns(fields[f"f:{name}"], inner))
@@ -62,7 +62,7 @@ def _owns(fields: Object, value: Any) -> bool:
 
 
 def is_item(name: str, item: Any) -> bool:
-    """Whether a key of FieldsV1 (`k:{"name":"x"}`, `v:"x"`) means this item of a list."""
+    """Return True if a key of FieldsV1 (`k:{"name":"x"}`, `v:"x"`) means this item of a list."""
     sort, _, rest = name.partition(":")
     if sort == "k":
         return isinstance(item, Mapping) and all(

@@ -19,7 +19,7 @@ _CONTAINERS = ("containers", "initContainers")
 
 @dataclass(frozen=True)
 class Placement:
-    """What a pod takes (`requests`, `claims`) of a node, up to which `limits`, and what it asks of that node."""
+    """The resources that a pod takes (`requests`, `claims`) of a node, up to `limits`, and its demands on the node."""
 
     requests: Amounts = field(default_factory=dict)
     limits: Amounts = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Placement:
     tolerations: Sequence[Any] = ()
 
     def makes_room_for(self, other: Placement, lacking: frozenset[str]) -> bool:
-        """Whether a pod that lacks these resources surely finds them on the node of this one once this one has ended.
+        """Return True if a pod that lacks these resources surely finds them on this pod's node once this one has ended.
 
         The scheduler names all that a node lacks: what it does not name, this one's node has already. Whether it is
         cordoned by now is not known here.
@@ -43,7 +43,7 @@ class Placement:
         )
 
     def holds(self, quota: Amounts) -> bool:
-        """Whether the end of this pod surely frees these amounts, called as a ResourceQuota calls them."""
+        """Return True if the end of this pod surely frees these amounts, named as in a ResourceQuota."""
         return bool(quota) and all(self._of_quota(name) >= amount for name, amount in quota.items())
 
     def _of_quota(self, name: str) -> Decimal:

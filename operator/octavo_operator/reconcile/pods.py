@@ -60,7 +60,7 @@ class PodView:
 
     @property
     def scheduled(self) -> bool:
-        """Whether it has a node, and with it its GPUs."""
+        """True if the pod has a node, and with it its GPUs."""
         return self.phase != LoadingPhase.PENDING
 
 
@@ -109,7 +109,7 @@ def _waits_since(pod: Mapping[str, Any]) -> str:
 
 
 def mounting_seconds(pod: PodView, now: str) -> float:
-    """For how long yet, from `now` (RFC 3339) on, it is usual that the pod's volumes are waited for; 0: no longer."""
+    """Return the seconds from `now` (RFC 3339) for which a wait for the pod's volumes is still usual; 0: no longer."""
     if not pod.waits or pod.waits.reason != Reason.WAITING_FOR_VOLUMES:
         return 0.0
     return max(0.0, _MOUNT_SECONDS - _seconds_between(pod.waits_since, now))
@@ -162,12 +162,12 @@ def _engine_state(
 
 
 def _was_ready(pod: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Whether a container in this `state` that is not ready was so before: it became unready after its start."""
+    """Return True if a container in this `state`, not ready now, became unready after its start."""
     return _seconds_between((state.get("running") or {}).get("startedAt"), _unready_since(pod)) > 0
 
 
 def _is_old(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
-    """Whether how the container ended last has nothing to do with its being unready now."""
+    """Return True if the container's last end is too long ago to explain why it is unready now."""
     ended = ((container.get("lastState") or {}).get("terminated") or {}).get("finishedAt")
     return _seconds_between(ended, _unready_since(pod)) > _OLD_SECONDS
 

@@ -1,4 +1,4 @@
-"""What is wrong with, or to be said of, a part of an LLMService."""
+"""A problem of a part of an LLMService, or a remark about it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class WorkQueue(Generic[Key]):
         self._observer = observer
 
     def __len__(self) -> int:
-        """How many keys wait for a worker."""
+        """Return how many keys wait for a worker."""
         return len(self._waiting)
 
     def add(self, key: Key, urgent: bool = False) -> None:
@@ -87,11 +87,11 @@ class WorkQueue(Generic[Key]):
             self._ready.get_nowait()
 
     def oldest_wait_seconds(self) -> float:
-        """How long the oldest key has waited or been worked on: the measure of the backlog. 0 while no worker runs."""
+        """Return how long the oldest key has waited or been worked on, the backlog. 0 while no worker runs."""
         return self._since([*(waiting.since for waiting in self._waiting.values()), *self._active.values()])
 
     def stalled_seconds(self) -> float:
-        """How long no key was finished though some wait. 0 while no worker runs.
+        """Return for how long no key was finished though some wait. 0 while no worker runs.
 
         However many wait, this is short as long as workers finish keys.
         """
@@ -99,7 +99,7 @@ class WorkQueue(Generic[Key]):
         return 0.0 if oldest is None else self._since([max(oldest, self._last_finished)])
 
     def longest_work_seconds(self) -> float:
-        """For how long a worker has been at the same key."""
+        """Return the longest time that a worker has spent on its present key."""
         return self._since([*self._active.values()])
 
     def _since(self, moments: Sequence[float]) -> float:
@@ -184,7 +184,7 @@ class WorkQueue(Generic[Key]):
         self.add_after(key, pause)
 
     def _cancel_timer(self, key: Key) -> bool:
-        """Whether it was still to come."""
+        """Cancel the key's timer; return True if it was still to come."""
         timer = self._timers.pop(key, None)
         if timer is None:
             return False

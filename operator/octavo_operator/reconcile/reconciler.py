@@ -151,7 +151,7 @@ class Reconciler:
         return again
 
     def _forbidden(self, service: LLMService) -> Problem | None:
-        """What the administrator does not allow. Pods that are there already stay as they are."""
+        """Return the problem of a spec that the administrator does not allow. Existing pods stay as they are."""
         wanted, allowed = service.spec.cache.host_path, self._config.host_paths
         if wanted is None or allowed is None or service.spec.suspend or wanted.rstrip("/") in allowed:
             return None
@@ -225,7 +225,7 @@ def _running_image(service: LLMService, observed: Observation) -> str:
 
 
 def _is_exclusive(claim: Mapping[str, Any]) -> bool:
-    """Whether one node, or one pod, may have the PersistentVolumeClaim at a time."""
+    """Return True if only one node, or one pod, may use the PersistentVolumeClaim at a time."""
     return not _SHARED & set((claim.get("status") or {}).get("accessModes") or _SHARED)
 
 

@@ -37,7 +37,7 @@ class Releaser(Protocol):
 
 
 async def watch_metrics_slot(cluster: Releaser, metrics_url: str) -> None:
-    """For ever."""
+    """Check again and again, until the task is cancelled."""
     while True:
         await asyncio.sleep(POLL_SECONDS)
         try:
@@ -47,7 +47,7 @@ async def watch_metrics_slot(cluster: Releaser, metrics_url: str) -> None:
 
 
 async def release_if_unavailable(cluster: Releaser, metrics_url: str, now: datetime) -> bool:
-    """Whether the APIService was deleted, since the server at `metrics_url` has been unavailable for too long."""
+    """Delete the APIService if the server at `metrics_url` has been unavailable for too long; True if deleted."""
     live = await cluster.get(API_SERVICE, "", METRICS_API_SERVICE)
     if live is None or not _is_unavailable(live, metrics_url, now):
         return False

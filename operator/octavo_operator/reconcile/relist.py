@@ -1,6 +1,6 @@
-"""Whether the watches have kept up: what they reported, compared with what the API server lists. Pure.
+"""Compares what the watches reported with what the API server lists, to find what they missed. Pure.
 
-A watch that has died without a word leaves its index as it was, and no pass over that index could notice.
+A watch that has died silently leaves its index as it was, and no pass over that index could notice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def keys(listing: Listing) -> set[Key]:
 
 
 def missed(listing: Listing, index: Index) -> set[Missed]:
-    """What the index does not know yet. Versions are numbers that grow, so that an index may also be ahead."""
+    """Return the changes that the index lacks. Versions are numbers that grow, so that an index may also be ahead."""
     seen = {item["metadata"]["uid"]: (key, item) for key, items in _items(index) for item in items}
     found = set()
     for item in listing.items:

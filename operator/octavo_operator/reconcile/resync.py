@@ -1,4 +1,4 @@
-"""From time to time everything is listed and looked at again, in case a watch missed an event or died."""
+"""Lists everything from time to time and looks at it again, in case a watch missed an event or died."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Resync:
         self._heartbeat = heartbeat
 
     async def run(self) -> None:
-        """For ever; WatchLostError if the watches stay behind."""
+        """Resync again and again; raises WatchLostError if the watches stay behind."""
         pause = FIRST_SECONDS
         while True:
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))

@@ -1,4 +1,4 @@
-"""Which rights the API server has lately refused to the operator: verb, resource and namespace, from its own sentences.
+"""The rights that the API server has lately refused to the operator, read from its own error messages.
 
 Each is asked for again within REFUSED_SECONDS (apply.py), so what was not refused for a little longer has been given.
 """

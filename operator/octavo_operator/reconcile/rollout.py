@@ -1,9 +1,9 @@
-"""How a rollout goes on: with a surge, or, where there is no room for one, in place. Pure; all state is the cluster's.
+"""Decides how a rollout goes on: with a surge, or, if there is no room for one, in place. Pure.
 
-A surge pod starts before the pod that it replaces ends. Where there is no GPU, quota or volume for both, it would wait
-for ever for what the old pod holds. Strategy Auto then goes on in place: it stops old pods first, but only where that
-surely helps, since it would else end what serves for nothing. The strategy is no part of the pod template, so this
-begins no new rollout; once it has ended the Deployment surges again.
+All state is in the cluster. A surge pod starts before the pod that it replaces ends. Where there is no GPU, quota or
+volume for both, it would wait forever for what the old pod holds. Strategy Auto then goes on in place: it stops old
+pods first, but only where that surely helps, since it would otherwise end serving pods for nothing. The strategy is no
+part of the pod template, so this begins no new rollout; once it has ended the Deployment surges again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ then. It tries at once when it changes, and its Deployment hands annotations dow
 
 @dataclass(frozen=True)
 class RolloutState:
-    """How a rollout goes on. `again`: in how many seconds the answer may be another though nothing changes.
+    """The state of a rollout. `again`: in how many seconds to decide once more, although nothing has changed.
 
     `tried`: when refused pods were last to be tried again (RFC 3339); None: none are refused. `retry`: in how many
     seconds they are the next time.
@@ -100,7 +100,7 @@ def _blocked(obstacle: Obstacle, what_helps: str, again: float | None = None) ->
 
 
 def revisions(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> RevisionStatus | None:
-    """Which revision serves (the older one while two do), and which is the newest; None without pods."""
+    """Return the revision that serves (the older one while two do), and the newest; None without pods."""
     there = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.created)
     if not there:
         return None
@@ -113,12 +113,12 @@ def revisions(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Revisio
 
 
 def falls_back(rollout: Rollout) -> bool:
-    """Whether a surge without room is followed by going in place; with maxSurge 0, it always goes in place."""
+    """Return True if a surge without room is followed by a rollout in place; with maxSurge 0 it is always in place."""
     return rollout.strategy == "Auto" and rollout.max_surge > 0
 
 
 def is_in_place(deployment: Mapping[str, Any]) -> bool:
-    """Whether the live Deployment stops old pods first."""
+    """Return True if the live Deployment stops old pods first."""
     strategy = (deployment.get("spec") or {}).get("strategy") or {}
     return (strategy.get("rollingUpdate") or {}).get("maxSurge") == 0
 
@@ -129,7 +129,7 @@ def count_of(deployment: Mapping[str, Any], name: str) -> int:
 
 
 def is_replaced(deployment: Mapping[str, Any], wanted: int) -> bool:
-    """Whether there are as many pods as are `wanted`, all of the newest revision."""
+    """Return True if there are `wanted` pods, all of the newest revision."""
     metadata, status = deployment.get("metadata") or {}, deployment.get("status") or {}
     return (
         bool(metadata)
@@ -139,12 +139,15 @@ def is_replaced(deployment: Mapping[str, Any], wanted: int) -> bool:
 
 
 def is_rolled_out(deployment: Mapping[str, Any], wanted: int) -> bool:
-    """Whether these are available too."""
+    """Return True if there are `wanted` pods, all of the newest revision and available."""
     return is_replaced(deployment, wanted) and count_of(deployment, "availableReplicas") == wanted
 
 
 def _has_ended(deployment: Mapping[str, Any]) -> bool:
-    """Whether all pods are of the newest revision, however many are wanted by now; none at all only where none are."""
+    """Return True if all pods are of the newest revision, however many are wanted now.
+
+    Without pods it is true only if none are wanted.
+    """
     there = count_of(deployment, "replicas")
     none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
     return (there > 0 or none_wanted) and is_rolled_out(deployment, there)

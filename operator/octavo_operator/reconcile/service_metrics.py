@@ -24,7 +24,7 @@ class ServiceCollector(Collector):
         self._indexes: Mapping[str, Index] = {}
 
     def read_from(self, indexes: Mapping[str, Index]) -> None:
-        """From now on, what these indexes hold is shown."""
+        """Show the content of these indexes from now on."""
         self._indexes = indexes
 
     def collect(self) -> Iterator[Metric]:

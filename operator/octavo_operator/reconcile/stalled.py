@@ -21,14 +21,17 @@ _WAITS = (Reason.WAITING_FOR_GPU, Reason.UNSCHEDULABLE, Reason.WAITING_FOR_VOLUM
 
 
 def stalled(facts: Facts, now: str) -> Verdict:
-    """Whether the wanted state is not reached by itself; `now` is RFC 3339."""
+    """Return whether something keeps the wanted state from being reached; `now` is RFC 3339."""
     if problem := _obstacle(facts, now):
         return "True", problem.reason, problem.message
     return "False", Reason.AS_EXPECTED, "nothing keeps the wanted state from being reached"
 
 
 def reconciling(facts: Facts, now: str) -> Verdict:
-    """Whether the wanted state is about to be reached. False while it is stalled: kstatus looks at this one first."""
+    """Return whether the wanted state is about to be reached.
+
+    False while it is stalled: kstatus reads this one first.
+    """
     if problem := _obstacle(facts, now):
         return "False", problem.reason, f"stalled: {problem.message}"
     if facts.service.spec.rollout.paused:
@@ -61,7 +64,7 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
 
 
 def _of_pods(facts: Facts, now: str) -> Problem | None:
-    """Why the pods of the newest revision do not start."""
+    """Return the problem that keeps the pods of the newest revision from starting."""
     pods = _newest(facts.pods)
     found = [pod.trouble for pod in pods if pod.stuck and pod.trouble]
     if not facts.result.rollout.in_place:  # else old pods are about to make room

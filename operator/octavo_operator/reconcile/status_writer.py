@@ -154,7 +154,7 @@ class StatusWriter:
         return written
 
     def _learn(self, error: ApiError) -> bool:
-        """Whether the API server named fields that the CRD does not have; they are left out from now on."""
+        """Note the fields that the API server says the CRD does not have, and omit them from now on; True if any."""
         found = {tuple(path.split(".")[1:]) for path in _UNKNOWN.findall(error.message)}
         for path in found:
             logger.warning(

@@ -1,4 +1,4 @@
-"""From an observation to a status. Pure: the time is given, the status before decides what counts as a change."""
+"""Makes a status from an observation. Pure: the time is given, the earlier status decides what counts as a change."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def summarize(
 
 
 def _unreached(service: LLMService, pods: Sequence[PodView], observed: Observation, now: str) -> Problem | None:
-    """Why no client reaches the pods though some are ready; None: none is, or there is no such reason."""
+    """Return the problem that no client reaches the pods though some are ready; None if there is no such problem."""
     ready = [pod for pod in pods if pod.ready]
     if not ready or observed.slices is None or reachable_pods(observed.slices, ready):
         return None
@@ -296,7 +296,7 @@ def _of_present_spec(facts: Facts) -> list[LoadReport]:
 
 
 def _memory(facts: Facts) -> MemoryStatus | None:
-    """What a pod of the present spec says that the model takes; else what was known before."""
+    """Return the memory that a pod of the present spec reports for the model, else what was known before."""
     if numbers := next((report.memory for report in _of_present_spec(facts) if report.memory), None):
         return MemoryStatus(subject=subject(facts.service.spec), **numbers.model_dump())
     known = from_status(facts.service.status, dict, "model", "memory")
@@ -306,7 +306,7 @@ def _memory(facts: Facts) -> MemoryStatus | None:
 
 
 def _model(facts: Facts, memory: MemoryStatus | None) -> ModelStatus:
-    """Which model a pod of the present spec says it is; else what was known before, of the same model."""
+    """Return the model that a pod of the present spec reports, else what was known before of the same model."""
     found = next((report.model for report in _of_present_spec(facts) if report.model), None)
     if found is None and memory and memory.subject == subject(facts.service.spec):
         with contextlib.suppress(ValidationError):

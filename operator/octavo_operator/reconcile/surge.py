@@ -1,6 +1,7 @@
-"""What keeps the pods of a surge from starting, and whether the end of an old pod would help. Pure.
+"""Finds what keeps the pods of a surge from starting, and whether the end of an old pod would help. Pure.
 
-A surge pod starts before the pod that it replaces ends, so it needs room beside it: GPUs, memory, a quota, a volume.
+A surge pod starts before the pod that it replaces ends, so it needs resources beside it: GPUs, memory, a quota, a
+volume.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _HELD_BY_OLD_PODS = ("anti-affinity rules", "free ports", "ReadWriteOncePod")
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a surge pod does not start, `since` when (RFC 3339), and whether ending an old pod surely helps."""
+    """The reason why a surge pod does not start, `since` when (RFC 3339), and whether ending an old pod helps."""
 
     reason: Reason
     message: str
@@ -34,7 +35,7 @@ class Obstacle:
 def obstacles(
     deployment: Mapping[str, Any], pods: Sequence[PodView], exclusive: frozenset[str], now: str
 ) -> list[Obstacle]:
-    """What the surge pods wait for while older pods hold their places; `now` is RFC 3339.
+    """Return what the surge pods wait for while older pods still run; `now` is RFC 3339.
 
     `exclusive`: the claims that are known to be for one node or one pod at a time.
     """
@@ -47,12 +48,12 @@ def obstacles(
 
 
 def is_before(old: PodView, new: PodView) -> bool:
-    """Whether `old` has a node and is to be replaced by a pod of the revision of `new`."""
+    """Return True if `old` has a node and is to be replaced by a pod of the revision of `new`."""
     return old.scheduled and not old.ended and old.revision != new.revision and old.created <= new.created
 
 
 def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], now: str) -> Obstacle | None:
-    """What a surge pod waits for, if the pods `before` it may have it."""
+    """Return what a surge pod waits for, if the pods `before` it may have it."""
     if not pod.waits:
         return None
     said = pod.waits.message
@@ -100,7 +101,7 @@ def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodVi
 
 
 def _requested(said: str) -> dict[str, Decimal]:
-    """What a pod asks for of the quotas that it exceeds, in the words of the API server."""
+    """Read from the API server's message what a pod asks for of the quotas that it exceeds."""
     lists = re.findall(r"requested: (\S+?),? used:", said)
     pairs = [pair.partition("=") for each in lists for pair in each.split(",")]
     return {name: parse_quantity(amount) for name, _, amount in pairs if amount}

@@ -32,7 +32,7 @@ def why_unschedulable(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_
 
 
 def _no_gpu(pod: Mapping[str, Any], said: str, gpu_resource: str) -> str | None:
-    """What is lacking of GPUs, and what helps; None: it is something else."""
+    """Explain which GPUs are lacking, and what helps; None if something else is lacking."""
     place = placement_of(pod.get("spec") or {})
     if _NO_DEVICE in said:
         names = ", ".join(str(claim["name"]) for claim in place.claims)

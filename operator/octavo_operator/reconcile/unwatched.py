@@ -1,4 +1,4 @@
-"""Children of kinds that the operator may not list or watch in a namespace: asked for by name, at each pass."""
+"""Reads children of kinds that the operator may not list or watch in a namespace: by name, at each pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORBIDDEN = 403
 
 
 class Getter(Protocol):
-    """What is needed of a cluster."""
+    """The part of `Cluster` that is needed."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         """The live object, or None."""
@@ -42,7 +42,7 @@ async def with_unwatched_children(cluster: Getter, key: Key, observed: Observati
 
 
 def _names(kind: Kind, service: str) -> tuple[str, ...]:
-    """What the children of this kind are called."""
+    """Return the names of an LLMService's children of this kind."""
     if kind in OBSERVED:
         return ()
     if kind.name == "PersistentVolumeClaim":

@@ -1,7 +1,7 @@
-"""What can be read in which watched namespace, checked by the clock: deleting a namespace deletes its Role too.
+"""The kinds that can be read in each watched namespace, checked by the clock: a deleted namespace loses its Role.
 
 What cannot be read must not stop the watches of the rest, so these are opened without it: a namespace whose LLMServices
-cannot be read, and elsewhere single kinds, whose objects are asked for by name then (`unwatched`).
+cannot be read, and elsewhere single kinds, whose objects are then read by name (`unwatched`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class WatchedNamespaces:
         return [_sentence(*identity, why) for identity, why in self._refused.items()]
 
     def by_namespace(self) -> dict[str, bool]:
-        """Whether each namespace can be read; the whole cluster is called *."""
+        """Return for each namespace whether it can be read; the whole cluster is called *."""
         return {each or "*": each in self.readable for each in self._namespaces}
 
     async def look(self, cluster: Prober, kinds: Sequence[Kind], everything: bool = True) -> None:
@@ -123,7 +123,7 @@ async def check_namespaces(
 
 
 async def watch_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:
-    """For ever; NamespacesChangedError once something else can be read."""
+    """Check again and again; raises NamespacesChangedError once other namespaces or kinds can be read."""
     for look in itertools.count(1):
         await asyncio.sleep(POLL_SECONDS)
         await check_namespaces(cluster, scope, kinds, everything=look % ALL_LOOKS == 0)

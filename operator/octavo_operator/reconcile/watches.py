@@ -1,7 +1,4 @@
-"""kopf as glue: its watches fill the indexes and name the keys that changed. All thinking is elsewhere.
-
-Only `on.event` and `index` handlers are used: they write no annotations and need no finalizers.
-"""
+"""The watches, by kopf: they fill the indexes and queue the keys that changed. All decisions are made elsewhere."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class WatchFailedError(WatchesOutdatedError):
 
 
 class Indexed:
-    """Of which namespaces the indexes are whole and something was queued: read sooner, they show half a cluster."""
+    """The namespaces whose indexes are complete and queued: before that, an index shows only a part of the cluster."""
 
     def __init__(self) -> None:
         self._namespaces: set[str] = set()
@@ -98,7 +95,7 @@ class Watches:
     indexed: Indexed = field(default_factory=Indexed)
 
     async def run(self, started: Callable[[], None]) -> None:
-        """Until cancelled: fills `indexes` and queues the owner of whatever changes.
+        """Fill `indexes` and queue the owner of whatever changes, until cancelled.
 
         `started` is called once kopf has put its own signal handlers in place. WatchesHangError if kopf has failed, or
         this was cancelled, and not all of kopf has ended after WIND_UP_SECONDS. WatchFailedError if a watch has.
@@ -185,6 +182,6 @@ async def _wound_up(running: asyncio.Future[None]) -> None:
 
 
 def _was_changed(body: Any) -> bool:
-    """Whether the spec of an LLMService that was looked at before has changed: somebody waits for what comes of it."""
+    """Return True if the spec of an LLMService that was seen before has changed: a user waits for the result."""
     looked_at = (body.get("status") or {}).get("observedGeneration")
     return looked_at is not None and looked_at != body["metadata"].get("generation")

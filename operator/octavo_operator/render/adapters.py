@@ -73,7 +73,7 @@ def sidecar(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str
 
 
 def own_mounts(llmservice: LLMService) -> list[Mount]:
-    """What the sidecar alone has mounted."""
+    """Return the mounts that only the sidecar has."""
     spec = llmservice.spec
     if not spec.adapters:
         return []

@@ -26,15 +26,15 @@ DEFAULT_NAMESPACE = "octavo-system"
 
 @dataclass(frozen=True)
 class RenderConfig:
-    """What rendering needs beside the LLMService itself.
+    """The inputs of rendering beside the LLMService itself.
 
-    `kinds` are those of OPTIONAL_KINDS that the cluster has. `in_place`: a rollout goes on without a surge.
-    `tried`: when pods that were refused are tried again.
-    `metrics_url` is Octavo's metrics API, as KEDA reaches it (empty: there is none). `others_answer`: the cluster's
-    server for external metrics is not Octavo's. `operator_namespace` is where Octavo's own pods run. `now` decides
-    which schedules are in force (None: none). `host_paths`: the folders of nodes that spec.cache.hostPath may name;
-    None: any, as where that is not known. `defaults`: what the administrator sets for all engines.
-    `scales_directly`: the operator itself scales where else a HorizontalPodAutoscaler would by Octavo's numbers.
+    `kinds` are those of OPTIONAL_KINDS that the cluster has. `in_place`: a rollout goes on without a surge. `tried`:
+    when pods that were refused are tried again. `metrics_url` is Octavo's metrics API, as KEDA reaches it (empty: there
+    is none). `others_answer`: the cluster's server for external metrics is not Octavo's. `operator_namespace` is where
+    Octavo's own pods run. `now` decides which schedules are in force (None: none). `host_paths`: the folders of nodes
+    that spec.cache.hostPath may name; None: any, as where that is not known. `defaults`: what the administrator sets
+    for all engines. `scales_directly`: the operator itself scales where else a HorizontalPodAutoscaler would by
+    Octavo's numbers.
     """
 
     engine_image: str
@@ -51,7 +51,7 @@ class RenderConfig:
 
     @property
     def keda_answers(self) -> bool:
-        """Whether KEDA is taken for the server for external metrics: it is there, and that server is not Octavo's."""
+        """True if KEDA is taken for the server for external metrics: it is there, and that server is not Octavo's."""
         return self.others_answer and scaledobject.KIND in self.kinds
 
 

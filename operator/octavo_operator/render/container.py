@@ -129,12 +129,12 @@ def _given(flags: list[tuple[str, Any]]) -> list[str]:
 
 
 def shards(spec: LLMServiceSpec) -> int:
-    """How many GPUs, or processes on CPU, share each layer."""
+    """Return how many GPUs, or processes on CPU, share each layer."""
     return spec.engine.tensor_parallel_size or max(1, spec.accelerator.count)
 
 
 def model_argument(source: ModelSource) -> str:
-    """What `octavo-engine serve` is given as MODEL: a place in the container, or the model that the image carries."""
+    """Return the MODEL of `octavo-engine serve`: a path in the container, or the model that the image carries."""
     if source.persistent_volume_claim:
         return weights_path(source.persistent_volume_claim.path)
     if source.image:
@@ -192,7 +192,7 @@ def resources(llmservice: LLMService) -> dict[str, Any]:
 
 
 def on_gpu(spec: LLMServiceSpec) -> bool:
-    """Whether the model is computed on GPUs: where the pod has some, unless extraArgs name another device."""
+    """Return True if the model is computed on GPUs: if the pod has some, unless extraArgs name another device."""
     if (device := _given_flag(spec, "--device")) in {"cpu", "cuda"}:
         return device == "cuda"
     return spec.accelerator.claims is not None or spec.accelerator.count > 0

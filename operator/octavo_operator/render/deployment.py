@@ -56,7 +56,7 @@ def deployment(
 
 
 def desired_replicas(spec: LLMServiceSpec) -> int | None:
-    """How many pods the spec asks for; None: their number is an autoscaler's."""
+    """Return the number of pods that the spec asks for; None: an autoscaler decides."""
     if spec.suspend:
         return 0
     if is_autoscaled(spec):
@@ -65,7 +65,7 @@ def desired_replicas(spec: LLMServiceSpec) -> int | None:
 
 
 def strategy(rollout: Rollout, in_place: bool = False) -> dict[str, Any]:
-    """How pods are replaced; `in_place`: also without strategy InPlace, old ones are stopped first."""
+    """Return the Deployment's strategy; `in_place`: old pods are stopped first, also without strategy InPlace."""
     surge, unavailable = rollout.max_surge, rollout.max_unavailable
     if in_place or rollout.strategy == "InPlace":
         surge, unavailable = 0, max(1, unavailable)
@@ -125,7 +125,7 @@ def pod_spec(llmservice: LLMService, image: str, fixed_user: bool = True) -> dic
 
 
 def scheduling(llmservice: LLMService) -> dict[str, Any]:
-    """Where the pod may run; only what is set, since each default belongs to the API server."""
+    """Return the pod's scheduling fields, only those that are set, since each default belongs to the API server."""
     wanted = llmservice.spec.scheduling
     fields = {
         "nodeSelector": dict(wanted.node_selector),

@@ -36,7 +36,7 @@ def init_containers(llmservice: LLMService, image: str, mounts: list[Mount]) -> 
 
 
 def is_fetched(spec: LLMServiceSpec) -> bool:
-    """Whether the model has to be downloaded."""
+    """Return True if the model has to be downloaded."""
     return spec.model.source.hugging_face is not None or spec.model.source.s3 is not None
 
 

@@ -69,7 +69,7 @@ def target_in_flight(spec: LLMServiceSpec) -> int:
 
 
 def behavior(llmservice: LLMService) -> dict[str, Any]:
-    """How fast to scale: what the spec says, field by field, over defaults that depend on how long replicas load."""
+    """Return how fast to scale: the spec's fields over defaults that depend on how long replicas take to load."""
     quick = loads_quickly(llmservice)
     careful = [_policy("Pods", 1, 60), _policy("Percent", 100, 120)]
     up: dict[str, Any] = {
@@ -95,21 +95,25 @@ def _policy(kind: str, value: int, period_seconds: int) -> dict[str, Any]:
 
 
 def loads_quickly(llmservice: LLMService) -> bool:
-    """Whether a replica serves so soon after its start that all that are lacking are added at once.
+    """Return True if a replica serves so soon after its start that all lacking ones are added at once.
 
-    One that takes minutes comes when the queue that asked for it may be over: of those fewer are added, and later.
+    Replicas that take minutes may serve when the queue that asked for them is gone: of those fewer are added, and
+    later.
     """
     seconds = load_seconds(llmservice)
     return seconds is not None and seconds <= _QUICK_LOAD_SECONDS
 
 
 def load_seconds(llmservice: LLMService) -> int | None:
-    """How long the last replica took from its start until it served; None: not known yet."""
+    """Return how long the last replica took from its start until it served; None: not known yet."""
     return from_status(llmservice.status, int, "loading", "lastLoadSeconds")
 
 
 def shrink_after_seconds(llmservice: LLMService) -> int:
-    """How long fewer replicas must have been enough: some loads, in whole minutes so that it does not change daily."""
+    """Return for how long fewer replicas must have been enough: several loads, in whole minutes.
+
+    Whole minutes keep the manifest stable while loads vary a little.
+    """
     seconds = load_seconds(llmservice)
     if seconds is None:
         return _SHRINK_AFTER_SECONDS

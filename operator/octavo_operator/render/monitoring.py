@@ -1,4 +1,4 @@
-"""What the objects for the Prometheus Operator have in common: whether they are wanted, and their labels."""
+"""The common parts of objects for the Prometheus Operator: whether they are wanted, and their labels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LABEL = "llmservice"
 
 
 def is_wanted(llmservice: LLMService, kind: str, kinds: frozenset[str]) -> bool:
-    """Whether spec.monitoring asks for `kind` where the cluster has the optional `kinds`."""
+    """Return True if spec.monitoring asks for `kind`, given the optional `kinds` that the cluster has."""
     enabled = llmservice.spec.monitoring.enabled
     return enabled == "Always" or (enabled == "Auto" and kind in kinds)
 
 
 def is_monitored_by(llmservice: LLMService, kind: str, kinds: frozenset[str]) -> bool:
-    """Whether `kind`, one of the two kinds of monitors, is the one that is wanted."""
+    """Return True if `kind`, one of the two kinds of monitors, is the one that is wanted."""
     return llmservice.spec.monitoring.kind == kind and is_wanted(llmservice, kind, kinds)
 
 
@@ -30,7 +30,10 @@ def monitoring_metadata(llmservice: LLMService) -> dict[str, Any]:
 
 
 def endpoint(llmservice: LLMService, port: str, labelled: str) -> dict[str, Any]:
-    """How a monitor scrapes `port`; `labelled` is the object whose label names the LLMService: pod or service."""
+    """Return the endpoint of a monitor that scrapes `port`.
+
+    `labelled` is the object whose label names the LLMService: pod or service.
+    """
     label = "".join(c if c.isalnum() else "_" for c in SERVICE_LABEL)
     return {
         "port": port,

@@ -43,7 +43,7 @@ def scaled_object(llmservice: LLMService, bounds: Bounds, metrics_url: str) -> d
 
 
 def path(namespace: str, name: str) -> str:
-    """Where the metrics API has the numbers of one LLMService."""
+    """Return the path at which the metrics API has the numbers of one LLMService."""
     return f"/namespaces/{namespace}/llmservices/{name}"
 
 

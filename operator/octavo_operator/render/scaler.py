@@ -1,4 +1,4 @@
-"""Who sets the number of replicas: the spec itself, a HorizontalPodAutoscaler, or KEDA."""
+"""Decides who sets the number of replicas: the spec itself, a HorizontalPodAutoscaler, or KEDA."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _OWN_NUMBERS = ("Auto", "Builtin")
 
 
 def is_autoscaled(spec: LLMServiceSpec) -> bool:
-    """Whether the number of replicas is an autoscaler's. Suspension wins over it."""
+    """Return True if an autoscaler sets the number of replicas. Suspension takes precedence."""
     return spec.autoscaling is not None and not spec.suspend
 
 
 def uses_keda(spec: LLMServiceSpec, keda_answers: bool) -> bool:
-    """Whether KEDA scales; `Auto` leaves it to KEDA where that serves external metrics: then only KEDA can."""
+    """Return True if KEDA scales. `Auto` means KEDA if that serves external metrics: then only KEDA can scale."""
     source = spec.autoscaling.metrics_source if spec.autoscaling else ""
     return source == "KEDA" or (source == "Auto" and keda_answers)
 
 
 def is_scaled_directly(spec: LLMServiceSpec) -> bool:
-    """Whether the operator scales by itself where it is set to: of the sources that Octavo's own numbers answer."""
+    """Return True if an operator that scales by itself does so here: if the metrics source is Octavo's own."""
     return is_autoscaled(spec) and spec.autoscaling is not None and spec.autoscaling.metrics_source in _OWN_NUMBERS
 
 
 def why_no_scaler(spec: LLMServiceSpec, metrics_url: str) -> str:
-    """Why there is no autoscaler though the spec asks for one, in a sentence; empty: there is one, or none is asked."""
+    """Return a sentence why there is no autoscaler though the spec asks for one; empty if there is no such problem."""
     if metrics_url or not is_autoscaled(spec) or not uses_keda(spec, keda_answers=False):
         return ""
     return (

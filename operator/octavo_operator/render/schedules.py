@@ -1,4 +1,4 @@
-"""Which bounds of an autoscaler are in force at a moment, and until when. Pure: the moment is given."""
+"""Selects the bounds of an autoscaler that are in force at a moment, and until when. Pure: the moment is given."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True)
 class _Window:
-    """Whether a schedule is in force, and when that changes next."""
+    """The state of a schedule: whether it is in force, and when that changes next."""
 
     schedule: Schedule
     active: bool

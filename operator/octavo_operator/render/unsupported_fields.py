@@ -1,4 +1,4 @@
-"""The fields of a spec that are accepted but have no effect yet: one table, which condition Degraded repeats."""
+"""A table of the spec's fields that are accepted but have no effect yet; condition Degraded repeats it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UnsupportedField:
 
 
 def _gives_unknown_method(spec: LLMServiceSpec) -> bool:
-    """Whether engine.extraArgs gives a --speculative-config of which the engine does not know the method."""
+    """Return True if engine.extraArgs has a --speculative-config with a method that the engine does not know."""
     given = (argument.partition("=") for argument in spec.engine.extra_args)
     return any(name == "--speculative-config" and _method(text) not in SPECULATIVE_METHODS for name, _, text in given)
 
@@ -62,5 +62,5 @@ def unsupported_fields(spec: LLMServiceSpec) -> list[UnsupportedField]:
 
 
 def blocking(spec: LLMServiceSpec) -> list[UnsupportedField]:
-    """Why no pod is made; nothing where none is asked for, since what runs is to end."""
+    """Return the unsupported fields for which no pod is made; none for a suspended service, whose pods are to end."""
     return [] if spec.suspend else unsupported_fields(spec)

@@ -1,4 +1,4 @@
-"""What is mounted into the engine's container, and where. The root file system is read-only: all writing is here."""
+"""The volumes of the engine's container. The root file system is read-only: all writing is to these."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def adapter_volume(source: ModelSource) -> str | None:
 
 
 def adapter_path(source: ModelSource) -> str | None:
-    """Where an adapter on a volume lies in the container; None where it is fetched."""
+    """Return the path in the container of an adapter on a volume; None if it is fetched."""
     name, place = adapter_volume(source), source.persistent_volume_claim or source.image
     if name is None or place is None:
         return None
@@ -122,5 +122,5 @@ def adapter_path(source: ModelSource) -> str | None:
 
 
 def weights_path(path: str) -> str:
-    """Where `path`, relative to the volume of weights, lies in the container."""
+    """Return the path in the container of `path`, which is relative to the volume of weights."""
     return posixpath.normpath(posixpath.join(WEIGHTS, path.lstrip("/")))
