@@ -1,8 +1,8 @@
-"""What loading and unloading LoRA adapters costs the streams of others: `python -m bench.adapter_loads`.
+"""Measures what loading and unloading LoRA adapters costs the streams of others: `python -m bench.adapter_loads`.
 
 Streams of SmolLM2 run all the time. In turn, for some seconds each, short requests come for an adapter that is loaded,
 or each for a new one of rank 64, which is loaded before and unloaded after it. Both halves have the same requests, so
-what differs is the reading of files, and what is put onto the device. Gaps between a stream's tokens are compared.
+the difference is the reading of files, and the copies to the device. Gaps between a stream's tokens are compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Gaps:
     loads: int = 0
 
     def percentile(self, loading: bool, percent: int) -> float:
-        """Of one half."""
+        """Return a percentile of the gaps of one half."""
         return statistics.quantiles(self.found[loading], n=100, method="inclusive")[percent - 1]
 
 

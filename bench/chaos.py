@@ -50,7 +50,7 @@ CONVERGED_SECONDS = 420.0
 
 @dataclass
 class Figures:
-    """What happened, and what came of it; times in seconds."""
+    """The disturbances of a run and their consequences; times in seconds."""
 
     services: int
     seconds: float
@@ -117,7 +117,7 @@ class Chaos:
         return what.__name__
 
     def calm(self) -> None:
-        """Nothing is in the way any more."""
+        """End all disturbances."""
         self._wait_for_api_server()
         self._take_away(float("inf"))
 
@@ -239,7 +239,7 @@ def llmservice(name: str, chance: random.Random) -> dict[str, Any]:
 
 
 def wrong(client: Client) -> list[str]:
-    """What is not yet as it should be, in a sentence each."""
+    """Return a sentence about each thing that is not yet as it should be."""
     found, expected = [], set()
     for service in client.list("llms"):
         status, metadata = service.get("status", {}), service["metadata"]

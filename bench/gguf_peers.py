@@ -45,7 +45,7 @@ Engine = Callable[[int], float]
 
 
 def octavo(llm: LLM, tokens: int, users: int) -> float:
-    """Of an engine in this process."""
+    """Measure the tokens per second of an engine in this process."""
 
     def seconds(count: int) -> float:
         params = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True)
@@ -66,7 +66,7 @@ def llama(program: Path, file: Path, threads: int, tokens: int, users: int) -> f
 
 
 def openvino(python: Path, file: Path, threads: int, tokens: int, users: int) -> float:
-    """Of a process of its own."""
+    """Measure the tokens per second of OpenVINO GenAI in a process of its own."""
     command = (str(python), "-c", _OPENVINO, str(file), *map(str, (threads, users, tokens)))
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 

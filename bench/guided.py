@@ -1,4 +1,4 @@
-"""What guided decoding costs: tokens/s of users whose answers follow a JSON schema, beside those of free answers.
+"""Measures what guided decoding costs: tokens/s of users whose answers follow a JSON schema, and of free answers.
 
 Both kinds take turns on one server, round by round, so that a machine that becomes slower makes both slower. Answers
 have the same length: the schema is an array that cannot end before, and free answers ignore the model's end.
@@ -68,7 +68,7 @@ async def round_of(client: Client, args: argparse.Namespace, serving: Serving, s
 
 
 def cpu_seconds(serving: Serving) -> float:
-    """What the server's two processes have used so far."""
+    """Return the CPU time of the server's two processes so far."""
     times = [process.cpu_times() for process in (serving.engine, serving.http)]
     return sum(each.user + each.system for each in times)
 

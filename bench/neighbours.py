@@ -1,4 +1,4 @@
-"""How much busy neighbour processes slow down an engine on a CPU, by the spin time of its threads (openmp.py).
+"""Measures how much busy neighbour processes slow down an engine on a CPU, by its threads' spin time (openmp.py).
 
 One real server after another runs with its own setting and answers first alone, then beside processes that only
 compute. Every round measures each setting once, so that other work on the machine affects all equally; figures are

@@ -1,4 +1,4 @@
-"""How the operator handles a thousand LLMServices: creating all their children, idling, and reconciling changes.
+"""Measures the operator with a thousand LLMServices: creating all their children, idling, and reconciling changes.
 
 A real control plane (tests/cluster) has one node. The operator is a pod on it, installed by the chart; the pods of the
 services fit on no node, so that no engine runs. All processes share this machine's cores. The existing objects are read
@@ -140,14 +140,15 @@ class Fleet:
         return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
 
     def told(self) -> bool:
-        """Whether the status of every LLMService reports that its pod finds no node."""
+        """Return True if the status of every LLMService reports that its pod finds no node."""
         items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
         return len(items) == self.size and all(
             _condition(item, "Ready").get("reason") == "Unschedulable" for item in items
         )
 
     def stalled(self) -> bool:
-        """Whether every LLMService is said to be stalled: the last change of a status that comes with time alone."""
+        """Return True if every LLMService is reported as stalled, the last change of a status that time alone brings.
+        """
         items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
         return all(_condition(item, "Stalled").get("status") == "True" for item in items)
 

@@ -1,9 +1,9 @@
-"""What open pages of the playground cost the users of an engine: 16 users with three pages open, and with none.
+"""Measures what open pages of the playground cost the users of an engine: 16 users with three pages open, and none.
 
-    python -m bench.playground_cost
+     python -m bench.playground_cost
 
-Both are measured in turn by `octavo-engine bench`, with a new browser each time, which runs on the same machine. In
-use a browser's CPU time is its user's own, so the HTTP process's CPU time is measured as well, busy and idle.
+Both are measured in turn by `octavo-engine bench`, with a new browser each time, which runs on the same machine. In use
+a browser's CPU time is its user's own, so the HTTP process's CPU time is measured as well, busy and idle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How well SmolLM2, the demo model, predicts a fixed text with quantized weights: `python -m bench.quantization_error`.
+"""Measures how well SmolLM2 predicts a fixed text with quantized weights: `python -m bench.quantization_error`.
 
 The text is the first 512 tokens of this repository's LICENSE; the figure is a token's mean negative log-likelihood.
 """
@@ -36,7 +36,7 @@ CALIBRATION = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 @torch.inference_mode()
 def mean_nll(decoder: Decoder, tokens: Tensor) -> float:
-    """Of all tokens [n] but the first, in one step."""
+    """Return the mean negative log-likelihood of all tokens [n] but the first, computed in one step."""
     count, backend = len(tokens), TorchAttention()
     (group,) = decoder.kv_groups
     inputs = StepInputs(

@@ -36,7 +36,7 @@ class Serving:
         return {label: float(value) for label, value in found}
 
     def num_series(self) -> int:
-        """How many series /metrics has."""
+        """Return the number of series of /metrics."""
         return len(re.findall(r"^[^#\n]", self._metrics_page(), re.MULTILINE))
 
     def _metrics_page(self) -> str:

@@ -1,11 +1,4 @@
-"""`make soak`: users who record what became of each request, while every 20 s something rude or fatal happens.
-
-The records of the users are judged (`verdict`), by code that shares nothing with the server: a request is lost if it
-ended neither in a complete answer nor in an explicit error, or if its connection was cut although its server lived on.
-What happens is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less often,
-the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory, file
-handles, threads and series of one server have to stay flat: their slopes are fitted over its life.
-"""
+"""`make soak`: users record the outcome of each request, while every 20 s something rude or fatal happens."""
 
 from __future__ import annotations
 
@@ -40,7 +33,7 @@ _PROMPTS = ("Once upon a time", "The capital of France is", "To be or not to be"
 
 @dataclass(frozen=True)
 class Record:
-    """What a user knows of one request."""
+    """A user's record of one request."""
 
     server: int
     """Number of the server, from 0."""
@@ -190,7 +183,7 @@ _JUDGED_SECONDS = 600.0
 
 
 def growing(lives: Sequence[Life]) -> list[str]:
-    """What grew more than it may, one sentence each."""
+    """Return a sentence about each figure that grew more than it may."""
     return [
         f"server {number}: {what} grew by {grown:.2f} a minute, and {most:g} are allowed"
         for number, life in enumerate(lives)
@@ -221,7 +214,7 @@ def slope(life: Life, what: str) -> float:
 
 
 def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
-    """What became of the requests.
+    """Return the outcomes of the requests.
 
     Different answers to equal greedy requests are counted but not judged: in bfloat16 they may come from the sizes of
     the batches in which they were computed.

@@ -1,8 +1,8 @@
-"""What draft tokens by prompt lookup (`--speculative-config`) gain and cost, with and without them in turns.
+"""Measures draft tokens by prompt lookup (`--speculative-config`): answers with and without them in turns.
 
-Two kinds of prompts: `edit` asks for a text of the prompt to be repeated with a change, so that most of the answer
-stands there already; `story` asks for a free text, where guesses are mostly wrong. Answers are the same with and
-without drafts but for rounding: in bfloat16 a step of several tokens rounds otherwise than one of a single token.
+Two kinds of prompts: `edit` asks for a text of the prompt to be repeated with a change, so that the prompt has most of
+the answer; `story` asks for a free text, where guesses are mostly wrong. Answers are the same with and without drafts
+but for rounding: in bfloat16 a step of several tokens rounds otherwise than one of a single token.
 """
 
 from __future__ import annotations

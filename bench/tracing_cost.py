@@ -1,6 +1,6 @@
-"""What OpenTelemetry spans cost the HTTP process, in CPU time for each request: with a collector, and without.
+"""Measures what OpenTelemetry spans cost the HTTP process, in CPU time a request: with a collector, and without.
 
-    python -m bench.tracing_cost
+     python -m bench.tracing_cost
 
 Two servers with a scripted engine, which answers at once, run side by side and take turns at the same requests. CPU
 time is compared, not latency, since it depends less on what else runs on the machine. A request of a real engine costs

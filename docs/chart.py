@@ -30,7 +30,7 @@ class Value:
 
     @property
     def name(self) -> str:
-        """As `--set` takes it."""
+        """The name as `--set` takes it."""
         return ".".join(self.path)
 
 

@@ -58,7 +58,7 @@ def _outside(page: str, markdown: str) -> list[str]:
 
 
 def _target(page: str, link: str) -> str | None:
-    """What a relative link means, as a path in the repository; None for a link within docs/ from a page there."""
+    """Resolve a relative link to a path in the repository; None for a link within docs/ from a page there."""
     inside = not page.startswith(f"{_PREFIX}/")
     path = os.path.normpath(_source(page).parent / link)
     target = os.path.relpath(path, ROOT)

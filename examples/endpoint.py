@@ -1,4 +1,4 @@
-"""Where the examples' requests go: OPENAI_BASE_URL and OPENAI_API_KEY, or the server of `make serve`."""
+"""Connects the examples to OPENAI_BASE_URL with OPENAI_API_KEY, or to the server of `make serve`."""
 
 from __future__ import annotations
 

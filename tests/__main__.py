@@ -38,7 +38,7 @@ BEFORE_CLUSTER = ["tests/kernels", "tests/bench", "tests/demo", "tests/monitorin
 
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
-    """What each process is to run, by its name. A cluster of the user's is not for two at once."""
+    """Return the pytest arguments of each process, by its name. A user's own cluster is used by one process only."""
     elsewhere = (*BEFORE_CLUSTER, CLUSTER, *AFTER_CLUSTER)
     rest = {"without a cluster": ["tests", *(f"--ignore={folder}" for folder in elsewhere)]}
     if environment.get("TEST_KUBECONFIG"):

@@ -22,7 +22,7 @@ def command(process: psutil.Process) -> list[str]:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether the process runs: it has not ended and is not a zombie."""
+    """Return True if the process runs: it has not ended and is not a zombie."""
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,8 +1,4 @@
-"""Every fenced block of README and docs is what it says it is: known commands and flags, YAML, Python, JSON, a diff.
-
-Nothing is run. A command of ours is parsed by its own parser; of other programs (`OTHERS`) only what they read from
-this repository is checked: files, values of the chart, paths of the API.
-"""
+"""Every fenced block of README and docs is valid: known commands and flags, YAML, Python, JSON, a diff."""
 
 from __future__ import annotations
 
@@ -124,7 +120,7 @@ def programs(words: list[str]) -> Iterator[list[str]]:
 
 
 def parsed_by(parser: ArgumentParser, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What a parser says against the words; empty if it takes them."""
+    """Return a parser's error about the words; empty if it takes them."""
     try:
         _, unknown = parser.parse_known_args(words)
     except SystemExit:
@@ -182,7 +178,7 @@ def check_curl(words: list[str]) -> str:
 
 
 def check(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What is wrong with a command; empty if nothing is found."""
+    """Return the problem of a command; empty if none is found."""
     program = words[0].removeprefix(".venv/bin/")
     if program == "octavo-engine":
         return parsed_by(engine_cli.build_parser(), words[1:], capsys)

@@ -102,7 +102,7 @@ def test_kernels_for_cpus_are_compiled_into_the_engines_image_while_root_may_wri
 
 
 def left_away() -> list[Path]:
-    """What the Dockerfile removes of the libraries, as it lies here: each of its patterns finds something."""
+    """Return the files of libraries that the Dockerfile removes; each of its patterns must find some."""
     (line,) = re.findall(r"^RUN rm -r (.*?) \\?\s*&& find", _dockerfile(), re.M | re.S)
     found = {pattern: sorted(SITE_PACKAGES.glob(pattern)) for pattern in line.replace("\\", " ").split()}
     assert all(found.values()), found

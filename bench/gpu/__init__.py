@@ -1,1 +1,1 @@
-"""What the engine reaches on a GPU, compared with the limits of that GPU: `python -m bench.gpu` (`make bench-gpu`)."""
+"""Measures the engine on a GPU, against the limits of that GPU: `python -m bench.gpu` (`make bench-gpu`)."""

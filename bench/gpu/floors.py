@@ -110,7 +110,7 @@ def _floor(parts: Sequence[Part], rates: Rates) -> Floor:
 
 
 def _products(shape: Shape, tokens: int, logits: int, weights: str) -> list[Part]:
-    """Of `tokens` with the weights of all layers, and of `logits` of them with the head; experts apart."""
+    """Return the parts of `tokens` with all layers' weights, and of `logits` of them with the head; experts apart."""
     head = shape.vocab * shape.hidden
     expert = 3 * shape.layers * shape.active_experts * shape.hidden * shape.inner if shape.experts else 0
     dense = active_weights(shape) - head - expert

@@ -73,7 +73,7 @@ def _generate(model: Any, prompts: torch.Tensor, answer: int) -> float:
 
 
 def _continuous(model: Any, prompts: list[list[int]], answer: int, settings: dict[str, Any]) -> float:
-    """From the first request's first step to the last one's end: preparations before that are not counted."""
+    """Measure from the first request's first step to the last one's end, without preparations before that."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     config = GenerationConfig(max_new_tokens=answer, do_sample=False, eos_token_id=-1, pad_token_id=0)

@@ -82,7 +82,7 @@ def _ready_after(model: str, settings: dict[str, Any], kernels: str) -> tuple[fl
 
 
 def drop_page_cache(folder: Path) -> str:
-    """How the files of `folder` were removed from the page cache; empty if they are probably still in it."""
+    """Drop the files of `folder` from the page cache; return how, or "" if they are probably still in it."""
     size = sum(file.stat().st_size for file in folder.iterdir())
     os.sync()
     before = _cached()

@@ -31,7 +31,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Aim:
-    """How to compute a target's line: its part of the issue, and the figures to look up."""
+    """The computation of a target's line: its part of the issue, and the figures to look up."""
 
     key: str
     name: str

@@ -17,7 +17,7 @@ _LONGEST_GAP = 60.0
 
 @dataclass
 class Seen:
-    """What was noticed in a time; seconds."""
+    """The observations of a period; seconds."""
 
     gaps: list[float] = field(default_factory=list)
     """Between tokens, and from the request to the first one."""

@@ -191,7 +191,7 @@ def token_prompts(number: int) -> dict[str, Any]:
 
 
 def score(number: int) -> dict[str, Any]:
-    """As many pairs as may be."""
+    """Return a body with the most pairs that are allowed."""
     return {"text_1": f"{number}", "text_2": [f"{number} {each} {WORDS}" for each in range(2048)]}
 
 

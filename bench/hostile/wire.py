@@ -31,7 +31,7 @@ class Target:
 
     @property
     def open(self) -> bool:
-        """Whether the attack goes on."""
+        """True while the attack goes on."""
         return time.monotonic() < self.until
 
     @contextlib.asynccontextmanager
@@ -104,7 +104,7 @@ async def _answer(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _quiet(reader: asyncio.StreamReader) -> bool:
-    """Whether nothing more comes for a moment, as after a complete answer on a kept connection."""
+    """Return True if nothing more comes for a moment, as after a complete answer on a kept connection."""
     try:
         async with asyncio.timeout(0.3):
             while not reader.at_eof():

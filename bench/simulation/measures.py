@@ -62,7 +62,7 @@ def kv_waste(states: Sequence[SchedulerStats], block_size: int) -> float:
 
 
 def by_tenant(recording: Recording) -> dict[str, dict[str, float]]:
-    """For each tenant its requests, the tokens computed for it, and TTFT in seconds. Empty if there is only one."""
+    """Return each tenant's requests, the tokens computed for it, and TTFT in seconds; empty for a single tenant."""
     groups: dict[str, list[Timeline]] = defaultdict(list)
     for timeline in recording.timelines:
         groups[timeline.ask.tenant].append(timeline)

@@ -188,7 +188,7 @@ class ScriptedEngine:
 
 
 def scripted_prompt(request: Request) -> PromptOutput | None:
-    """What the prompt gives, where that is asked for."""
+    """Return the prompt's own output, if it was asked for."""
     if request.pooled:
         return PromptOutput(pooled=array("f", [3.0, 4.0 * sum(request.prompt_token_ids), 0.0, 0.5]).tobytes())
     if (top := request.sampling.prompt_logprobs) is None:

@@ -144,7 +144,7 @@ def test_a_digest_instead_of_the_key(tmp_path: Path) -> None:
 
 
 def test_a_folder_as_a_mounted_secret(tmp_path: Path) -> None:
-    """With the kubelet's layout: links into a dated folder, switched by renaming `..data`."""
+    """The folder has the kubelet's layout: links into a dated folder, switched by renaming `..data`."""
     for date, content in (("..2026_1", "sk-old\n"), ("..2026_2", "sk-new\n")):
         (tmp_path / date).mkdir()
         (tmp_path / date / "alice").write_text(content)

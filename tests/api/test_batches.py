@@ -1,4 +1,4 @@
-"""Files and batches through the real openai SDK: what is answered, what is refused, and what a restart leaves."""
+"""Files and batches through the real openai SDK: answers, refusals, and the state after a restart."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def test_a_file_that_the_disk_does_not_remove_stops_no_other_request(
 
 
 def test_a_file_that_is_gone_from_the_disk_is_not_found(start: Start, tmp_path: Path) -> None:
-    """As one that expires between the look at the list and the look at the disk."""
+    """This also happens to a file that expires between the look at the list and the look at the disk."""
     client = start(batch_storage=tmp_path).openai()
     file = client.files.create(file=("in.jsonl", line("a")), purpose="batch")
     (tmp_path / "anyone" / "files" / file.id).unlink()

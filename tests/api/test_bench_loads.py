@@ -53,7 +53,7 @@ def test_arrivals_are_poisson() -> None:
 
 
 async def test_a_late_client_counts_as_waiting() -> None:
-    """What is sent late was due before: its time counts from then, or an overloaded client would flatter the server."""
+    """A late request's time counts from when it was due, or an overloaded client would flatter the server."""
     dues: list[float] = []
 
     async def complete(_: Prompt, due: float | None) -> Timing:

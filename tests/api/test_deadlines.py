@@ -1,4 +1,4 @@
-"""A request's timeout: from its body, from a header, from the server; and what cannot begin in time."""
+"""A request's timeout: from its body, a header, or the server; and requests that cannot begin in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
 def timeout_of(server: Served, body: dict[str, float], header: str | None) -> float:
-    """What the engine is given."""
+    """Return the timeout that the engine is given."""
     headers = {"X-Request-Timeout": header} if header is not None else {}
     answer = server.http.post("/v1/completions", json={"prompt": "x", **body}, headers=headers)
     assert answer.status_code == 200

@@ -166,7 +166,7 @@ def test_a_pair_of_many_characters_is_whole(cross_encoder: tuple[RealServer, Any
 
 
 def test_pairs_are_ranked_by_a_cross_encoder(cross_encoder: tuple[RealServer, Any, Any]) -> None:
-    """As transformers scores them, whose tokenizer marks the second text; the best come first."""
+    """Scores are transformers', whose tokenizer marks the second text; the best come first."""
     server, model, tokenizer = cross_encoder
     with torch.inference_mode():
         logits = [model(**tokenizer("crow", text, return_tensors="pt")).logits.item() for text in TEXTS]

@@ -30,7 +30,7 @@ def answer_to(server: RealServer, messages: list[Any], **options: Any) -> str:
 
 
 def test_threads_that_wait_sleep_soon(real: RealServer) -> None:
-    """What OpenMP said as the engine process loaded it; openmp.py says why."""
+    """OpenMP reports the setting as the engine process loads it; openmp.py has the reason for it."""
     assert set(re.findall(r"GOMP_SPINCOUNT = (\S+)", real.log.read_text())) == {f"'{SPIN_COUNT}'"}
 
 
@@ -169,7 +169,7 @@ def test_engine_killed_mid_stream(tmp_path: Path) -> None:
 
 
 def test_prompts_are_scored_and_embedded(real: RealServer) -> None:
-    """As lm-eval asks: an entry for each token, and the likelier of two continuations has the larger sum."""
+    """Scoring is as lm-eval asks: an entry for each token, and the likelier of two continuations has the larger sum."""
     context = real.http.post("/tokenize", json={"prompt": "The capital of France is"}).json()["tokens"]
     choices = [real.http.post("/tokenize", json={"prompt": text}).json()["tokens"] for text in (" Paris", " cheese")]
     prompts = [context + choice for choice in choices]

@@ -1,4 +1,4 @@
-"""Bad input: OpenAI's shape, a sentence that helps, no harm to anybody else, and no bound forgotten."""
+"""Bad input: OpenAI's shape, a helpful sentence, no harm to other requests, and a bound on every field."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_context_length_says_by_how_much(server: Served) -> None:
 
 
 def test_a_text_that_cannot_fit_is_refused_unread(server: Served) -> None:
-    """By a limit of its own where the tokenizer drops some characters, as the demo model's does."""
+    """A limit on characters applies if the tokenizer drops some of them, as the demo model's does."""
     answer = server.http.post(TEXT, json={"prompt": "x" * ((1 << 20) + 1)})
     error = check_shape(answer)
     assert error["code"] == "context_length_exceeded"

@@ -1,4 +1,4 @@
-"""Clients that send what takes long, too much, or nothing: they harm no other client, and each gets a clear end."""
+"""Clients that send expensive, oversized or no input: they harm no other client, and each gets a clear end."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_task_that_takes_too_long_or_too_much_ends_in_an_error_and_harms_no_ot
 
 
 def test_a_worker_that_is_killed_from_outside_is_no_fault_of_the_request(start: Callable[..., Served]) -> None:
-    """As by the kernel, when the container's memory is used up: clients may send the request again, and SDKs do."""
+    """The kernel kills workers when the container's memory is used up: clients may repeat the request, and SDKs do."""
     server = start(program=odd_worker.PROGRAM)
     answer = server.http.post(TEXT, json={"prompt": "be killed"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "preparation_interrupted")
@@ -108,7 +108,7 @@ sys.exit(1)
 
 
 async def test_a_worker_that_ends_by_itself_was_not_killed_from_outside() -> None:
-    """As with a MemoryError: the socket is closed some time before the interpreter has ended."""
+    """After a MemoryError, for example, the socket is closed some time before the interpreter has ended."""
     pool = text_pool.TextPool(workers=1, program=(sys.executable, "-S", "-c", SLOW_TO_END))
     await pool.start(Setup("x", None, "auto"))
     with pytest.raises(APIError) as caught:

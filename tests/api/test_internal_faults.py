@@ -43,7 +43,7 @@ class Accepting:
         return client
 
     def is_served(self, client: socket.socket) -> bool:
-        """Whether the connection is handed on; False if it is closed."""
+        """Return True if the connection is handed on; False if it is closed."""
         while self.given.empty():
             client.settimeout(0.02)
             with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""What one API key may do a minute and at once; what it used stays counted when the key file is read again."""
+"""The limits of one API key; its usage stays counted when the key file is read again."""
 
 from __future__ import annotations
 

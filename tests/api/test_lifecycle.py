@@ -1,4 +1,4 @@
-"""From the first moment to the last: loading, serving, draining, the engine's death."""
+"""The life of a server: loading, serving, draining, the engine's death."""
 
 from __future__ import annotations
 

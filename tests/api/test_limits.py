@@ -1,4 +1,4 @@
-"""Admission: what waits is bounded; who is turned away hears when to come back; the numbers come back to nothing."""
+"""Admission: waiting requests are bounded, refusals say when to come back, and all counters return to zero."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_a_key_has_all_free_seats_and_any_one_request() -> None:
 
 
 def test_books_of_keys_that_were_removed_go_once_nothing_of_theirs_is_here() -> None:
-    """What has its place still counts if the key comes back meanwhile."""
+    """Requests that are still here count if the key comes back meanwhile."""
     admission = ManualAdmission(requests=10, keys=True, key_share=0.5)
     admission.fill_seats()
     places = [admission.place(key=ALICE) for _ in range(5)]

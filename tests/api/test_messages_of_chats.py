@@ -1,4 +1,4 @@
-"""What a chat's messages must have, as OpenAI's API has it, and what earlier answers may bring back."""
+"""The messages of a chat: the fields that OpenAI's API requires, and those that earlier answers bring back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The playground in a real browser: what a person does with it, and what it says when the engine cannot answer."""
+"""The playground in a real browser: what a person does with it, and its messages when the engine cannot answer."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def ask(page: Page, question: str) -> None:
 
 
 def accessibility_problems(page: Page) -> list[str]:
-    """What axe finds against WCAG 2.2 A and AA; the policy of the page does not bind the browser's own debugger."""
+    """Return axe's findings against WCAG 2.2 A and AA; the page's policy does not bind the browser's own debugger."""
     page.evaluate(AXE.read_text(encoding="utf-8"))
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
     found = page.evaluate("tags => axe.run(document, { runOnly: tags })", tags)

@@ -1,4 +1,4 @@
-"""Embeddings, scores and ranks: OpenAI's, vLLM's and Jina's shapes, and what is refused."""
+"""Embeddings, scores and ranks in the shapes of OpenAI, vLLM and Jina, and requests that are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def vector_of(server: Served, text: str) -> list[float]:
 
 
 def test_inputs_of_every_kind_by_the_sdk(server: Served) -> None:
-    """Which asks for base64 and decodes it, unless floats are asked for."""
+    """The SDK asks for base64 and decodes it, unless floats are asked for."""
     ids = server.tokenizer.encode("Hi there")
     kinds: list[tuple[Any, int]] = [("Hi there", 1), (["Hi there", "x"], 2), (ids, 1), ([ids, [5]], 2)]
     for asked, count in kinds:

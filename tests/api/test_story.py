@@ -1,4 +1,4 @@
-"""What `serve` tells while it starts and under load: a story on a terminal, log lines in a pipe."""
+"""The output of `serve` while it starts and under load: phases on a terminal, log lines in a pipe."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(*flags: str) -> list[str]:
 
 
 def read_until(terminal: int, process: subprocess.Popen[bytes], wanted: bytes) -> bytes:
-    """What comes from a terminal up to `wanted`; the test's own time limit ends it if that never comes."""
+    """Read from a terminal up to `wanted`; if that never comes, the test's own time limit ends it."""
     shown = b""
     while wanted not in shown:
         assert process.poll() is None, shown.decode()
@@ -92,7 +92,7 @@ def test_a_pipe_gets_plain_lines(log_format: str) -> None:
 
 
 def told(*states: EngineState) -> str:
-    """What a terminal of 100 columns has been shown after these states."""
+    """Return the text that a terminal of 100 columns shows after these states."""
     screen = StringIO()
     story = Story(Console(file=screen, force_terminal=True, width=100), "m[/bold]", clock=iter(range(99)).__next__)
     with story.loading():

@@ -1,4 +1,4 @@
-"""Tools in a chat: what the prompt tells the model, and calls in its answers as the openai SDK reads them."""
+"""Tools in a chat: the prompt that describes them, and calls in answers as the openai SDK reads them."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_a_form_of_the_content_does_not_matter_to_a_demanded_call(server: Served, client: OpenAI) -> None:
-    """As in OpenAI's API, where instructor asks for both."""
+    """This is as in OpenAI's API; instructor asks for both."""
     server.play(FORCED)
     form = {"type": "json_schema", "json_schema": {"name": "other", "schema": {"type": "string"}}}
     [answer] = ask(client, tool_choice="required", response_format=form).choices
@@ -239,7 +239,7 @@ def test_a_form_of_the_content_does_not_matter_to_a_demanded_call(server: Served
 def test_an_answer_of_a_form_may_be_calls_instead(
     server: Served, client: OpenAI, form: Any, schema: dict[str, Any], tokenizer: Tokenizer
 ) -> None:
-    """As agents need it, which call tools before they give their result."""
+    """Agents need it, as they call tools before they give their result."""
     tokens = vocabulary(tokenizer, tokenizer.vocab_size, [2])
     server.play(CALLS.removeprefix("Let me see.\n"))
     [choice] = ask(client, response_format=form).choices

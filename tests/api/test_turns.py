@@ -1,4 +1,4 @@
-"""What the engine is told of whose turn it is: key, weight, priority, and which choices share a prompt."""
+"""The fields of the engine's requests that decide turns: key, weight, priority, and choices that share a prompt."""
 
 from __future__ import annotations
 

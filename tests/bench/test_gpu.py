@@ -109,7 +109,7 @@ def test_experts_are_counted_once_for_all_tokens_that_need_them() -> None:
 
 @pytest.mark.parametrize("weights", ["bf16", "fp8"])
 def test_prompts_that_share_a_step_share_its_weights(weights: str) -> None:
-    """With memory so slow that one short prompt alone takes as long as reading the weights."""
+    """Memory is so slow here that one short prompt alone takes as long as reading the weights."""
     shape, slow = shapes.TINY_LLAMA, Rates("slow memory", 1e9, {"bf16": 1e14, "fp8": 2e14})
     run = floors.offline(shape, 8, 4, 6, 4, slow, weights)
     step = floors.decode(shape, 4, 4 + 3, slow, weights)

@@ -47,13 +47,13 @@ class Component:
 
     @property
     def flags(self) -> str:
-        """What `go build -ldflags` gets."""
+        """The argument of `go build -ldflags`."""
         minor = self._required("k8s.io/client-go").split(".")[1] if "{minor}" in self.linker_flags else ""
         return f"-s -w {self.linker_flags.format(version=self.version, minor=minor)}".strip()
 
     @property
     def folder(self) -> Path:
-        """Where the built programs lie."""
+        """The folder of the built programs."""
         content = "\n".join((self._source("go.mod"), self._source("go.sum"), self.flags, repr(self.renamed)))
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return user_cache() / "bin" / f"{self.name}-{self.version}-{digest}"

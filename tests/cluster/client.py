@@ -1,4 +1,4 @@
-"""What a test holds to work with a cluster: kubectl, helm, and HTTP through the API server."""
+"""A test's access to a cluster: kubectl, helm, and HTTP through the API server."""
 
 import functools
 import os
@@ -48,7 +48,7 @@ class CommandError(RuntimeError):
 
 @dataclass(frozen=True)
 class FinishedPod:
-    """How a pod of `Client.run_pod` ended."""
+    """The end of a pod of `Client.run_pod`."""
 
     exit_code: int
     logs: str
@@ -211,7 +211,7 @@ class Client:
         return FinishedPod(exit_code, logs)
 
     def diagnosis(self) -> str:
-        """What a person would look at when something in this namespace went wrong."""
+        """Return what a person would look at when something in this namespace went wrong."""
         parts = [self._ask("get", "events", "--sort-by=.lastTimestamp"), self._ask("get", "all", "-o", "wide")]
         for pod in self._ask("get", "pods", "-o", "name").splitlines():
             parts.append(self._ask("describe", pod))

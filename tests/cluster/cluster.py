@@ -1,4 +1,4 @@
-"""How a cluster comes up, step by step, and how it goes."""
+"""Starts a cluster, step by step, and ends it."""
 
 import contextlib
 import fcntl
@@ -118,7 +118,7 @@ def _end(sandbox: Sandbox, report: Report) -> None:
 
 @dataclass(frozen=True)
 class Steps:
-    """What is asked of the API server while the cluster comes up."""
+    """The questions to the API server while the cluster starts."""
 
     processes: Processes
     api: httpx2.Client
@@ -138,7 +138,7 @@ class Steps:
         self.report(f"  {step}")
 
     def answers(self, path: str) -> bool:
-        """Whether GET `path` succeeds."""
+        """Return True if GET `path` succeeds."""
         try:
             return self.api.get(path).is_success
         except httpx2.TransportError:  # not listening yet
@@ -252,7 +252,7 @@ def _import_image(sandbox: Sandbox, ctr: Sequence[str], archive: Path) -> None:
 
 
 def _manifests() -> Iterator[tuple[str, dict[str, Any]]]:
-    """What a cluster has from the start, with the path to post it to: DNS as a service, and the admission policy."""
+    """Yield a cluster's first objects and the paths to post them to: DNS as a service, and the admission policy."""
     ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
     name = {"name": "kube-dns", "namespace": "kube-system"}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": name, "spec": {"clusterIP": DNS_IP, "ports": ports}}

@@ -1,4 +1,4 @@
-"""What stops a cluster from coming up, as a sentence for the person who started it."""
+"""Errors that stop a cluster from starting, each a sentence for the person who started it."""
 
 
 class ClusterError(Exception):

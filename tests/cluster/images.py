@@ -84,7 +84,7 @@ def development_image(program: str) -> Image:
 
 
 def pause_image(busybox: Path) -> Image:
-    """What holds a pod's namespaces open: a static busybox that sleeps."""
+    """Return the image that holds a pod's namespaces open: a static busybox that sleeps."""
     content = busybox.read_bytes()
     if b"/ld-linux" in content:
         raise ClusterError(f"{busybox} needs libraries: install the Debian package busybox-static", exit_code=2)
@@ -96,7 +96,7 @@ def pause_image(busybox: Path) -> Image:
 
 
 def mounted_folders() -> list[Path]:
-    """What a development container gets from this machine, each at its own path; none lies within another."""
+    """Return the folders of this machine that development containers mount at the same path; none is inside another."""
     wanted = (Path("/usr"), Path(sys.base_prefix), CHECKOUT, Path(sys.prefix))
     with_targets = (path for folder in wanted for path in (folder, folder.resolve()))  # Python uses its links as such
     paths = list(dict.fromkeys(with_targets))

@@ -1,4 +1,4 @@
-"""Where an API server has the objects of a kind, by any name that kubectl takes for it."""
+"""The API paths of a kind's objects, by any name that kubectl takes for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kind:
     namespaced: bool
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Of the object `name`, or of all in the namespace; for a kind without namespaces, of all there are."""
+        """Return the path of the object `name`, or of all in the namespace; without namespaces, of all there are."""
         scope = f"/namespaces/{namespace}" if self.namespaced else ""
         return f"{self.prefix}{scope}/{self.resource}" + (f"/{name}" if name else "")
 

@@ -1,4 +1,4 @@
-"""Where things lie: the checkout, the user's cache, and the addresses and paths as the node itself sees them."""
+"""Paths and addresses: the checkout, the user's cache, and the node's own view of both."""
 
 import os
 from pathlib import Path

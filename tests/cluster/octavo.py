@@ -81,7 +81,7 @@ def install_crd(cluster: Client) -> None:
 
 
 def accepted_strictly(client: Client, *manifests: Manifest) -> list[str]:
-    """What the API server would make of the manifests; CommandError if it knows one of their fields not."""
+    """Dry-run the manifests; CommandError if the API server does not know one of their fields."""
     server = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-o", "name")
     return client.kubectl("apply", *server, "-f", "-", input=as_yaml(*manifests)).split()
 

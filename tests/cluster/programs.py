@@ -1,8 +1,4 @@
-"""The node's programs: what each is called with, and the files it reads. Paths are as the node sees them.
-
-Where a setting is not Kubernetes' default, it is for speed (no fsync, no leader election, quick autoscaling), or for
-a machine without systemd, registry or much room.
-"""
+"""The node's programs: their command lines, and the files that they read. Paths are as the node sees them."""
 
 import json
 from collections.abc import Mapping
@@ -115,7 +111,7 @@ COMMANDS: Mapping[str, Mapping[str, object]] = {
 
 
 def command(name: str) -> list[str]:
-    """How a program of the node is called."""
+    """Return the command line of a program of the node."""
     prefix = "-" if name == "coredns" else "--"
     flags = (f"{prefix}{flag}={_flag_value(value)}" for flag, value in COMMANDS[name].items())
     return [str(build.program(name)), *flags]

@@ -1,4 +1,4 @@
-"""Whether applying a child's manifest once more, as the operator would, changed anything. Nothing is written."""
+"""Dry-runs an apply of a child's manifest, as the operator would, and shows what it would change."""
 
 from __future__ import annotations
 

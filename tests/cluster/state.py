@@ -57,7 +57,7 @@ def sweep(folder: Path) -> None:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """What `sweep` could not remove."""
+    """Return the paths that `sweep` could not remove."""
     groups = [hierarchy / control_group(folder) for hierarchy in _hierarchies()]
     return [path for path in (folder, *groups) if path.exists()]
 

@@ -1,4 +1,4 @@
-"""How a cluster ends: without a trace, whoever ends it, and whenever."""
+"""The end of a cluster: it leaves no trace, however and whenever it is ended."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ class Foreground:
         return Client(self.home / "kubeconfig", programs=HOME / "bin", scratch=self.home / "scratch")
 
     def traces(self) -> "Traces":
-        """What there is to see of it on the host, now."""
+        """Return its traces on the host at present."""
         eldest = psutil.Process(self.process.pid)
         family = {eldest, *eldest.children(recursive=True)}
         folder = next(Path(found[-1]) for found in map(command, family) if "tests.cluster.janitor" in found)
@@ -77,7 +77,7 @@ def foreground(cluster: Client, tmp_path: Path) -> Iterator[Foreground]:
 
 @pytest.fixture
 def child_of_a_shell(cluster: Client, tmp_path: Path) -> Iterator[Foreground]:
-    """As `make` does it: the process that was started is the parent of the one that keeps the cluster."""
+    """Start it as `make` does: the started process is the parent of the one that keeps the cluster."""
     yield from _start(tmp_path, ["bash", "-c", '"$@"; exit $?', "shell", *START])
 
 

@@ -230,7 +230,7 @@ def autoscaled(least: int, most: int, source: str = "Builtin") -> dict[str, Any]
 
 
 def replace(client: Client, service: dict[str, Any]) -> None:
-    """As `kubectl apply` would leave fields that somebody else, or an older manifest, has set."""
+    """Replace the LLMService, including fields that another manager or an older manifest has set."""
 
     def replaced() -> bool:
         try:
@@ -244,7 +244,7 @@ def replace(client: Client, service: dict[str, Any]) -> None:
 
 
 def owners(client: Client) -> set[str]:
-    """Who owns the Deployment's replicas."""
+    """Return the managers that own the Deployment's replicas."""
     found = json.loads(client.kubectl("get", "deployment", "model", "-o", "json", "--show-managed-fields"))
     entries = found["metadata"]["managedFields"]
     return {entry["manager"] for entry in entries if "f:replicas" in entry["fieldsV1"].get("f:spec", {})}

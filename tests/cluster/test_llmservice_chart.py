@@ -72,7 +72,7 @@ def test_the_plain_manifests_are_accepted_as_they_are(cluster: Client) -> None:
 def test_what_it_renders_is_accepted_strictly(
     values: Path, cluster: Client, namespace: Client, monitoring_crds: None
 ) -> None:
-    """By the real API server and the real CRDs of the Prometheus Operator: a field that is not theirs is an error."""
+    """The real API server and the real CRDs of the Prometheus Operator treat an unknown field as an error."""
     install_crd(cluster)
     watched = ("--set", f"namespaces={{{namespace.namespace}}}") if "namespaces:" in values.read_text() else ()
     rendered = namespace.helm(*RENDER, "--namespace", namespace.namespace, "-f", str(values), *watched)

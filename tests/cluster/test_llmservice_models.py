@@ -1,4 +1,4 @@
-"""Where models come from and where they are kept, with real pods: an S3 server, a shared cache, what is said."""
+"""Sources and storage of models, with real pods: an S3 server, a shared cache, and the messages about them."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def wait_for_adapters(client: Client, pods: set[str], **wanted: str) -> dict[str
 
 
 def completions(client: Client, pods: set[str], model: str) -> set[str]:
-    """What each pod itself answers for `model`; the error's code where it does not."""
+    """Return the answer of each pod for `model`, or the code of its error."""
     found = set()
     for pod in pods:
         url = client.path("pod", f"{pod}:8000") + "/proxy/v1/completions"
@@ -409,7 +409,7 @@ def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_al
 
 
 def answer(client: Client) -> str:
-    """What the SDK gets, from outside of the cluster."""
+    """Return the SDK's answer, from outside the cluster."""
     question: Any = [{"role": "user", "content": "Name the capital of France."}]
     found = sdk(client, "good").chat.completions.create(model="good", messages=question, max_tokens=16, temperature=0)
     return found.choices[0].message.content or ""
@@ -471,7 +471,7 @@ def can_be_made(spec: dict[str, Any]) -> bool:
 
 
 def rendered(file: Path, operator_namespace: str) -> list[dict[str, Any]]:
-    """What `octavo-operator render` says; here, since each of its processes would import for seconds."""
+    """Return the output of `octavo-operator render`, run here, as each of its processes would import for seconds."""
     images = ("--engine-image=octavo-engine:dev", f"--operator-namespace={operator_namespace}")
     with redirect_stdout(io.StringIO()) as said:
         assert main(["render", str(file), *images]) == 0

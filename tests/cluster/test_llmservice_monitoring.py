@@ -1,4 +1,4 @@
-"""What the Prometheus Operator and KEDA are given, judged by their real CRDs, which may come and go at any time."""
+"""Objects for the Prometheus Operator and KEDA, validated by their real CRDs, which may come and go at any time."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
 
 
 def a_pod_that_loads_is_scraped(client: Client) -> None:
-    """By a real Prometheus that scrapes what the ServiceMonitor selects."""
+    """Check with a real Prometheus that scrapes what the ServiceMonitor selects."""
     engine = {"name": "engine", "image": "octavo-engine:dev", "command": ["python", "-c", LOADS], "args": []}
     spec = {"podTemplate": {"spec": {"containers": [engine]}}, "scheduling": None}
     client.kubectl("patch", "llms/good", "--type=merge", "-p", json.dumps({"spec": spec}))
@@ -106,7 +106,7 @@ def a_pod_that_loads_is_scraped(client: Client) -> None:
 
 
 def scrape_config(client: Client, monitor: dict[str, Any]) -> dict[str, Any]:
-    """As the Prometheus Operator reads a ServiceMonitor with one endpoint.
+    """Return the configuration that the Prometheus Operator makes of a ServiceMonitor with one endpoint.
 
     Debian's Prometheus has no discovery by the API server, so the addresses come from the headless Service's DNS name.
     """
@@ -166,6 +166,6 @@ def series(client: Client, expression: str) -> list[dict[str, Any]]:
 
 
 def restarts(system: Client) -> int:
-    """How often the operator's containers were restarted."""
+    """Return how often the operator's containers were restarted."""
     pods = system.list("pods", selector="app.kubernetes.io/name=octavo-operator")
     return sum(status["restartCount"] for pod in pods for status in pod["status"]["containerStatuses"])

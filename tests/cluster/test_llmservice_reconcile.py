@@ -1,4 +1,4 @@
-"""What the operator does in a real Kubernetes; the pods find no node, so that no engine has to load."""
+"""Reconciliation in a real Kubernetes; the pods find no node, so that no engine has to load."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ ON_THE_NODE = {"node-cache"}
 
 
 def admitted(case: str, cluster: Client, namespace: Client) -> tuple[int, str]:
-    """What the API server says of the case's pod in a namespace that enforces the restricted standard."""
+    """Return the API server's answer to the case's pod in a namespace that enforces the restricted standard."""
     cluster.kubectl("label", "namespace", namespace.namespace, "pod-security.kubernetes.io/enforce=restricted")
     template = deployment(case)["spec"]["template"]
     pod = {name: value for name, value in template["spec"].items() if name not in ELSEWHERE}

@@ -1,4 +1,4 @@
-"""What people may do with LLMServices: by the cluster's own roles, and with rights to LLMServices alone."""
+"""The rights of people to LLMServices: by the cluster's own roles, and with rights to LLMServices alone."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def service(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def refusal(client: Client, made: dict[str, Any], user: str = TENANT, method: str = "POST") -> str:
-    """What the API server says when `user` (empty: the administrator) asks for it; empty: it would be made."""
+    """Return the API server's refusal of a request by `user` (empty: the administrator); empty if it is allowed."""
     name = made["metadata"]["name"] if method != "POST" else ""
     headers = {"Impersonate-User": user} if user else {}
     if method == "PATCH":

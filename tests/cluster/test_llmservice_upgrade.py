@@ -30,7 +30,7 @@ OLD, NEW = "An older version says this.", "The desired state (spec)."
 
 @dataclass
 class Answers:
-    """What a user who never stops asking got."""
+    """The answers to a user who never stops asking."""
 
     good: int = 0
     lost: list[str] = field(default_factory=list)

@@ -29,7 +29,7 @@ class Namespaces:
     lost: Client
 
     def operator(self, path: str) -> str:
-        """What the operator answers at a path of its health endpoint."""
+        """Return the operator's answer at a path of its health endpoint."""
         (pod,) = self.system.list("pods", selector="app.kubernetes.io/name=octavo-operator")
         return self.system.http.get(f"{self.system.path('pods', pod['metadata']['name'])}:8080/proxy/{path}").text
 
@@ -80,7 +80,7 @@ def applied(client: Client, live: dict[str, Any]) -> None:
 
 
 def degraded(client: Client, name: str) -> str:
-    """What is wrong with the LLMService, in a sentence."""
+    """Return the message of the LLMService's condition Degraded."""
     return str(condition(client.get("llms", name), "Degraded").get("message", ""))
 
 

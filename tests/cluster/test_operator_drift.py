@@ -1,4 +1,4 @@
-"""What somebody changes or deletes by hand is mended within ten seconds; with a manager that fights there is no war."""
+"""Manual changes and deletions of children are reverted within ten seconds; persistent changes start no war."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def shape(client: Client, kind: str) -> dict[str, Any]:
 
 
 def shape_of(live: dict[str, Any]) -> dict[str, Any]:
-    """What of an object is ours: its spec and what its metadata should be."""
+    """Return the parts of an object that are ours: its spec, and the metadata that we set."""
     metadata = {name: live["metadata"].get(name) for name in ("labels", "ownerReferences")}
     spec = {name: value for name, value in live["spec"].items() if not name.startswith("clusterIP")}
     return {"metadata": metadata, "spec": spec}
 
 
 def changing_policy(client: Client) -> list[dict[str, Any]]:
-    """What changes the Deployments of this namespace, as a webhook of a mesh would, and its binding."""
+    """Return a policy that changes the Deployments of this namespace, as a webhook of a mesh would, and its binding."""
     ours = {"kubernetes.io/metadata.name": client.namespace}
     rule = {
         "apiGroups": ["apps"],
@@ -140,13 +140,13 @@ def test_what_admission_adds_or_changes_is_no_fight(operator: Client, namespace:
 
 
 def _is_changed(client: Client) -> bool:
-    """Whether a Deployment that is made now would be changed."""
+    """Return True if a Deployment that is made now would be changed."""
     probe = ["create", "deployment", "probe", "--image=engine", "--dry-run=server", "-o", "json"]
     return "mesh" in json.loads(client.kubectl(*probe))["metadata"]["labels"]
 
 
 def refusing_policy(client: Client, operator: Client) -> list[dict[str, Any]]:
-    """What keeps all but the operator from deleting Services and Deployments of this namespace, and its binding."""
+    """Return a policy and its binding: only the operator may delete this namespace's Services and Deployments."""
     accounts = f"system:serviceaccount:{operator.namespace}:"
     ours = {"kubernetes.io/metadata.name": client.namespace}
     every = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["DELETE"], "resources": list(LEFT)}

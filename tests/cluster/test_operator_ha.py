@@ -1,4 +1,4 @@
-"""Two operators in a real Kubernetes: one leads, the other takes over, and what leads no longer writes no more."""
+"""Two operators in a real Kubernetes: one leads, the other takes over, and a former leader writes nothing more."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_leader_that_hangs_is_followed_and_ends_without_another_write(operator
 
 
 def versions(client: Client) -> dict[str, Any]:
-    """What changes when an operator writes a child, and by no status."""
+    """Return values that change when an operator writes a child, but not with its status."""
     kinds = {"deployment": "generation", "poddisruptionbudget": "generation", "service": "resourceVersion"}
     return {kind: client.get(kind, "good")["metadata"][field] for kind, field in kinds.items()}
 

@@ -51,7 +51,7 @@ class Operator:
             self._process = subprocess.Popen(self._command, env=self._env, stderr=log)
 
     def kill(self) -> None:
-        """As a node that loses its power would."""
+        """Kill the process, as a node's loss of power would."""
         if self._process:
             self._process.kill()
             self._process.wait()
@@ -127,7 +127,7 @@ def test_twenty_deaths_change_nothing_in_the_end(seed: int, operator: Operator, 
 
 
 def wrong(client: Client) -> list[str]:
-    """What is not yet as it would be had nobody ever died: children, owners, finalizers, conditions."""
+    """Return what differs from an undisturbed run: children, owners, finalizers, conditions."""
     services = {service["metadata"]["name"]: service for service in client.list("llms")}
     found = [
         f"{name} is being deleted for ever" for name, each in services.items() if each["metadata"].get("finalizers")

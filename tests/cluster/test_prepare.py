@@ -1,4 +1,4 @@
-"""What the machine lacks is said before anything starts."""
+"""Missing requirements of the machine are reported before anything starts."""
 
 import os
 import shutil

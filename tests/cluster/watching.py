@@ -1,4 +1,4 @@
-"""Every state that a value of an object goes through, as the API server tells it."""
+"""Records every state that a value of an object goes through, as the API server's watch reports it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .waiting import wait_until
 
 @dataclass
 class Seen:
-    """What one value of an object was: each once for as long as it stood, from the first on."""
+    """The successive values of one field of an object, from the first on."""
 
     value: Callable[[dict[str, Any]], Any]
     values: list[Any] = field(default_factory=list)
@@ -84,7 +84,7 @@ def _catch_up(http: httpx2.Client, path: str, query: dict[str, str], seen: Seen)
 
 
 def _follow(http: httpx2.Client, path: str, query: dict[str, str], seen: Seen, ended: threading.Event) -> None:
-    """Until the connections are closed. Bounded reads would end a watch of something that does not change."""
+    """Follow until the connections are closed. Bounded reads would end a watch of something that does not change."""
     while not ended.is_set():
         with (
             contextlib.suppress(httpx2.HTTPError, RuntimeError),

@@ -94,12 +94,12 @@ def add(
 
 
 def extend_digest(digest: int, token: int) -> int:
-    """What the pretended model keeps of a sequence after one more token."""
+    """Return the pretended model's digest of a sequence after one more token."""
     return (digest * 31 + token + 1) % 2_147_483_647
 
 
 def digest_of(tokens: Sequence[int]) -> int:
-    """What it keeps of a whole sequence."""
+    """Return the pretended model's digest of a whole sequence."""
     digest = 17
     for token in tokens:
         digest = extend_digest(digest, token)
@@ -107,7 +107,7 @@ def digest_of(tokens: Sequence[int]) -> int:
 
 
 def next_token(digest: int, seed: int | None) -> int:
-    """What it says after a sequence: a function of all its tokens, and of the seed, so that forks part ways."""
+    """Return the pretended model's next token: a function of all tokens and of the seed, so that forks diverge."""
     return (digest + 7_919 * (seed or 0)) % 49_999
 
 
@@ -131,7 +131,7 @@ class Row:
             self.digests.append(extend_digest(self.digests[-1], token))
 
     def sample(self, drafts: Sequence[int]) -> list[int]:
-        """What follows the tokens before `drafts`, its last ones, and each of these that is right."""
+        """Return the token that follows those before `drafts`, the row's last ones, and each draft that is right."""
         known = len(self.tokens) - len(drafts)
         del self.tokens[known:], self.digests[known:]
         sampled: list[int] = []
@@ -314,7 +314,7 @@ def answer_of(outputs: Sequence[RequestOutput], name: str) -> list[int]:
 
 
 def expected_answer(request_tokens: Sequence[int], max_tokens: int, seed: int | None = None) -> list[int]:
-    """What the pretended model says to a prompt when nobody else is there."""
+    """Return the pretended model's answer to a prompt alone."""
     answer, digest = [], digest_of(request_tokens)
     for _ in range(max_tokens):
         answer.append(next_token(digest, seed))

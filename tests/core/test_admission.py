@@ -1,4 +1,4 @@
-"""Who is let in when blocks are short: some may pass a request whose blocks are not there, and not for ever."""
+"""Admission when blocks are short: some requests may overtake one whose blocks are not free, but not forever."""
 
 from __future__ import annotations
 

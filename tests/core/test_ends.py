@@ -82,7 +82,7 @@ def test_a_request_can_be_ended_in_every_state_and_gives_everything_back(
 
 @pytest.mark.parametrize("state", ["running", "requeued", "swapped"])
 def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way(state: str) -> None:
-    """With a plan ahead a request may be preempted, or swapped out, when the error of its last step arrives."""
+    """A request may be preempted, or swapped out, by a later plan when the error of its last step arrives."""
     scheduler, device, requests = crowd(state)
     outputs: list[RequestOutput] = []
     launched = deque()
@@ -133,7 +133,7 @@ def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_agai
 
 @pytest.mark.parametrize("kinds", ["full", "full + sliding"])
 def test_an_error_leaves_the_shared_prefix_that_others_computed(kinds: str) -> None:
-    """What failed was computed after three blocks that another request had left in the prefix cache."""
+    """The failed tokens come after three blocks that another request had left in the prefix cache."""
     groups = [KVGroup(64), KVGroup(64, "sliding", 16)][: 1 + kinds.count("+")]
     scheduler, device = make_engine(groups=groups)
     shared = list(range(48))

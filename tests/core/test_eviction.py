@@ -1,4 +1,4 @@
-"""Which cached block goes first: each policy by itself, the time to live, and how they act on what is found."""
+"""Eviction: each policy by itself, the time to live, and their effect on what is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who comes first, and how much of the engine each tenant gets."""
+"""The order of requests, and each tenant's share of the engine."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def flooded(light_every: int, prompt: int = 40) -> list[tuple[bool, int, int]]:
 
 
 def test_a_key_beyond_its_share_brings_no_step_above_its_cap_and_moves_in_every_step() -> None:
-    """As many tokens as take the 10 ms of an empty step, and mostly 16 beside others' prompts; always 16."""
+    """It gets tokens for the 10 ms of an empty step, beside others' prompts mostly 8, and never fewer than 8."""
     steps = flooded(light_every=3)
     alone = [flood for heavy, flood, light in steps if heavy and not light]
     beside = [flood for heavy, flood, light in steps if heavy and light]

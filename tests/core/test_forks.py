@@ -1,7 +1,4 @@
-"""Forks share what their parent has computed and never see each other: copy-on-write, for every kind of group.
-
-Each request has a seed of its own, so that forks say different things: a write into a shared block would be seen.
-"""
+"""Forks share what their parent has computed but not what follows: copy-on-write, for every kind of group."""
 
 from __future__ import annotations
 
@@ -181,7 +178,7 @@ def test_a_fork_that_is_none_waits_like_everybody_and_shares_nothing(difference:
 
 @pytest.mark.parametrize("kinds", GROUPS)
 def test_a_fork_may_go_on_from_what_a_running_request_has_said(kinds: str) -> None:
-    """As beam search does: it shares prompt and answer so far."""
+    """Beam search forks so: prompt and answer so far are shared."""
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32, prefix=False)
     parent = add(scheduler, "c0", 20, max_tokens=30, seed=1)
     for _ in range(6):

@@ -31,8 +31,10 @@ def test_its_first_token_beyond_the_length_is_computed_with_all_before_it() -> N
 
 @pytest.mark.parametrize(("recomputed", "recomputed_tokens"), [(True, 8), (False, 0)])
 def test_blocks_are_found_by_requests_of_the_same_kind_alone(recomputed: bool, recomputed_tokens: int) -> None:
-    """Where nothing is computed anew, a prompt alone says of which kind a request is. What grows finds what long ones
-    have computed."""
+    """A growing request finds what long ones have computed.
+
+    Without recomputation a request's kind depends on its prompt alone.
+    """
     scheduler, device = make_engine(long_context=LongContext(above=40, recomputed=recomputed))
     text = list(range(100))
 

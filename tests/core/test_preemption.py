@@ -1,4 +1,4 @@
-"""Who gives up its blocks, how often, and that what was swapped out comes back as it was."""
+"""Preemption: which requests give up their blocks, how often, and that swapped blocks return unchanged."""
 
 from __future__ import annotations
 

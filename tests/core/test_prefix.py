@@ -1,4 +1,4 @@
-"""What was computed once is found again, in groups of every kind, and only by requests that may find it."""
+"""The prefix cache: computed blocks are found again, in groups of every kind, and only by permitted requests."""
 
 from __future__ import annotations
 

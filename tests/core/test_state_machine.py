@@ -1,11 +1,4 @@
-"""Any history of the scheduler: arrivals, forks, aborts, deadlines, failing rows, ticks of time, in any world.
-
-Hypothesis draws a world (pool, block size, groups, eviction, swap space, policy, caps, seats, budget) and a history in
-it. `Device` checks what every step reads and writes; after each step the books must balance, and at the end everybody
-must have got the very answer that they would have got alone, or have been told why not.
-
-`pytest tests/core/test_state_machine.py --hypothesis-profile=long --timeout=0 -s` draws anew, and for much longer.
-"""
+"""A state machine over random histories of the scheduler: arrivals, forks, aborts, deadlines, failing rows, time."""
 
 from __future__ import annotations
 
@@ -138,7 +131,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def ask_too_much(self) -> None:
-        """What can never fit is refused at once, and leaves nothing behind."""
+        """Add a request that can never fit: it is refused at once, and leaves nothing behind."""
         before = len(self.scheduler._requests)
         prompt = [0] * (self.scheduler.settings.max_model_len - 1)
         try:
@@ -226,7 +219,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.launched)
     @rule()
     def results_first(self) -> None:
-        """Nothing is ahead any more."""
+        """Take in all results, so that no step is in flight."""
         while self.launched:
             self._update()
 
@@ -284,7 +277,7 @@ class Histories(RuleBasedStateMachine):
         self.scheduler.check_integrity()
 
     def _hear(self, output: RequestOutput) -> None:
-        """What a client is told must be the next of its answer, and nothing comes after the end."""
+        """Check that an output is the next part of its answer, and that none comes after the end."""
         asked = self.asked[output.request_id]
         assert asked.end is None, f"{output.request_id} has ended and is told more"
         asked.answer += output.token_ids
@@ -297,7 +290,7 @@ class Histories(RuleBasedStateMachine):
                 assert asked.answer == asked.expected, f"{output.request_id} got a part of its answer only"
 
     def teardown(self) -> None:
-        """Nothing comes any more: everything that was accepted ends, and every block comes back."""
+        """Check that without new requests all accepted ones end, and every block is free again."""
         if not hasattr(self, "scheduler"):
             return
         idle = 0
@@ -406,7 +399,7 @@ def check_rounds(machine: type[Histories], how: settings, least: dict[str, int])
 
 
 def too_little(least: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """What happened less often than `least` says: (found, wanted)."""
+    """Return the events that happened less often than `least` says: (found, wanted)."""
     return {name: (FIGURES[name], count) for name, count in least.items() if FIGURES[name] < count}
 
 

@@ -1,4 +1,4 @@
-"""What is learned from steps that have run."""
+"""The cost model of steps, learned from steps that have run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_step_within_some_seconds() -> None:
 
 
 def test_a_step_beside_streams_is_short_unless_its_decodes_take_long() -> None:
-    """Whatever a step may take for the watchdog."""
+    """This holds for any limit that the watchdog sets."""
     assert learned(0.010, 0.001, [0, 512] * 50).tokens_within(3.75, 2048) == pytest.approx(SHORT_STEP / 0.001, rel=0.05)
     slow = learned(0.5, 0.001, [0, 512] * 50)  # the weights of a large model are read in half a second
     assert slow.tokens_within(3.75, 2048) == pytest.approx(3 * 0.5 / 0.001, rel=0.05)

@@ -22,7 +22,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class World:
-    """Where a history happens."""
+    """The settings under which a history happens."""
 
     blocks: int
     block_size: int

@@ -52,7 +52,7 @@ class Demo:
                 self._seen.notify_all()
 
     def wait_for(self, text: str) -> None:
-        """Until it has printed `text`."""
+        """Wait until it has printed `text`."""
         with self._seen:
             assert self._seen.wait_for(lambda: text in self.output, timeout=300), self.output
 

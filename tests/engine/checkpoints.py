@@ -80,10 +80,10 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
 
 
 def num_parameters(model: Any) -> int:
-    """How many numbers the model has learnt: those that correct a router's choice are buffers in some families.
+    """Return the number of learnt parameters: those that correct a router's choice are buffers in some families.
 
-    Of an indexer (DeepSeek V3.2) none count, which nothing reads in the contexts that are computed here, nor of experts
-    that give what they read (LongCat).
+    Those of an indexer (DeepSeek V3.2) do not count, as nothing reads them in contexts this short, nor those of experts
+    that return their input (LongCat).
     """
     ends = ("correction_bias", "expert_bias")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(ends))
@@ -122,6 +122,6 @@ def save_smollm2(gguf: Path, directory: Path) -> Path:
 
 
 def destinations(decoder: Any) -> dict[str, torch.Tensor]:
-    """For each tensor of a checkpoint that the decoder needs and that is copied, the view of a parameter it fills."""
+    """Map each tensor that the decoder needs and copies to the view of a parameter that it fills."""
     needed = [tensor for tensor in decoder.tensors() if not tensor.optional]
     return {tensor.name: tensor.pieces[0].target for tensor in needed}

@@ -1,4 +1,4 @@
-"""What the engine's tests share; also makes the helpers in this folder importable."""
+"""Shared fixtures of the engine's tests; also makes the helpers in this folder importable."""
 
 import sys
 from pathlib import Path

@@ -53,7 +53,7 @@ def _parameter(declared: str) -> inspect.Parameter:
 
 
 def given(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a call gives, by name; TypeError if the real function takes it not."""
+    """Return a call's arguments by name; TypeError if the real function does not take them."""
     signature = inspect.Signature([_parameter(declared) for declared in DECLARED[function].split()])
     return dict(signature.bind(*args, **kwargs).arguments)
 
@@ -130,7 +130,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
 
 
 def install(monkeypatch: Any) -> None:
-    """As if the package were there."""
+    """Install the stand-in as if it were the package."""
     package, decode, prefill = (ModuleType(name) for name in ("flashinfer", "flashinfer.decode", "flashinfer.prefill"))
     package.__path__ = []  # type: ignore[attr-defined]
     decode.xqa_batch_decode_with_kv_cache = xqa_batch_decode_with_kv_cache  # type: ignore[attr-defined]

@@ -109,7 +109,7 @@ def as_rows(config: Any, name: str, array: np.ndarray) -> Tensors:
 
 
 def experts(config: Any) -> dict[str, Any]:
-    """Of a mixture."""
+    """Return the keys of a mixture of experts."""
     count = getattr(config, "num_experts", None) or config.num_local_experts
     width = getattr(config, "moe_intermediate_size", None)
     width_key = {} if width is None else {"expert_feed_forward_length": width}
@@ -165,7 +165,7 @@ def window(config: Any) -> dict[str, Any]:
 
 
 def yarn(config: Any) -> dict[str, Any]:
-    """Of a model whose context was made longer."""
+    """Return the keys of a model whose context was extended with YaRN."""
     return {
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": config.rope_parameters["factor"],

@@ -1,6 +1,6 @@
-"""What clients saw of their requests, and whether anything was lost: it imports nothing of the engine.
+"""Clients' records of their requests, and a checker that finds losses in them; imports nothing of the engine.
 
-After etcd's robustness tests and Jepsen: who records is not who judges.
+After etcd's robustness tests and Jepsen: recording and judging are separate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Record:
 
 
 def losses(records: dict[str, Record], expected: list[int]) -> list[str]:
-    """What is wrong, one sentence each: a client that stayed has one end, and with `length` all that it asked for.
+    """Return a sentence about each loss: a client that stayed has one end, and with `length` all tokens.
 
     `expected`: the tokens of a greedy answer without any fault, at least as long as the longest.
     """

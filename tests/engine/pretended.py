@@ -49,7 +49,7 @@ class PretendedMasks:
         """Request, length of its answer, number of drafts."""
 
     def prepare(self) -> None:
-        """Nothing takes long."""
+        """Do nothing."""
 
     def add(self, request: Request) -> None:
         """Requests are known by their names."""
@@ -58,7 +58,7 @@ class PretendedMasks:
         return True
 
     def remove(self, request_id: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
     def guides(self, request_id: str) -> bool:
         return int(request_id.rsplit("-", 1)[1]) % 2 == 0

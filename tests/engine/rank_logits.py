@@ -23,7 +23,7 @@ TOKENS = torch.randint(0, 131, (24,), generator=torch.Generator().manual_seed(7)
 
 
 def logits_of(decoder) -> torch.Tensor:
-    """Of a prompt of 22 tokens in two chunks and two more tokens one by one."""
+    """Return the logits of a prompt of 22 tokens in two chunks and two more tokens one by one."""
     sequence, stepper = Sequence(TOKENS), Stepper(decoder)
     return torch.cat([stepper.step([(sequence, n)])[0] for n in (12, 10, 1, 1)])
 

@@ -44,7 +44,7 @@ class Operation:
 
     @property
     def is_view(self) -> bool:
-        """Whether it only looked at its input's memory, which it still does."""
+        """True if its results are views of its inputs, as they are in a replay."""
         if self.function._schema.is_mutable:
             return False
         inputs = {t.untyped_storage().data_ptr() for t in tensors((self.args, self.kwargs))}
@@ -113,7 +113,7 @@ class RecordedOperations:
 
 @dataclass(frozen=True)
 class StaticMetadata:
-    """For each token: its slot, its sequence's blocks, and which tokens of those it sees."""
+    """The slot, the sequence's blocks, and the visible tokens of each token."""
 
     slots: Tensor
     blocks: Tensor

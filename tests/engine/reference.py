@@ -17,7 +17,7 @@ from octavo_engine.llm import Completion
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far an answer is from the reference's."""
+    """The difference between an answer and the reference's."""
 
     tokens: list[int]
     """The reference's choice after each prefix of the answer."""

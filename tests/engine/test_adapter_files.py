@@ -1,4 +1,4 @@
-"""Adapter files that strangers made: what is wrong with one is said by name, and nothing of it is used."""
+"""Adapter files from strangers: the error names what is wrong with one, and nothing of it is used."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_patterns_fit_as_in_peft(pattern: str, module: str, fits: bool, tmp_path
 
 
 def test_every_module_of_a_large_model_may_have_a_rank_of_its_own(tmp_path: Path) -> None:
-    """As EVA writes them."""
+    """EVA writes such files."""
     ranks = {f"model.layers.{layer}.self_attn.{name}_proj": 5 for layer in range(200) for name in "qkvo"}
     write_adapter(tmp_path, tensors(), {**CONFIG, "rank_pattern": ranks})
     config = read_peft_config(tmp_path)

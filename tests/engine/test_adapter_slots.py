@@ -1,4 +1,4 @@
-"""Which adapters get slots: never one that running requests use, and none waits for ever."""
+"""Adapter slots: running requests keep theirs, and no adapter waits forever."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Waiting:
 
 @dataclass
 class Seen:
-    """What a step was like."""
+    """The observed figures of a step."""
 
     now: float
     seconds: float

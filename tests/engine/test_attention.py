@@ -86,7 +86,7 @@ def test_padding_is_neither_written_nor_attended():
 
 
 class _PlainKernels:
-    """What the CPU backend asks of the C kernels before it attends, in PyTorch: they need AVX-512, this does not."""
+    """The C kernels that the CPU backend calls before it attends, in PyTorch: unlike these it needs no AVX-512."""
 
     def rotate(self, x, cos, sin):
         x.copy_(rotate(x, Rope(cos, sin)))

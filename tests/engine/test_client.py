@@ -160,7 +160,7 @@ async def test_nothing_is_lost_when_a_third_of_500_clients_leave_at_any_moment(c
 
 
 async def test_nothing_is_lost_when_the_engine_is_killed(doomed: EngineClient) -> None:
-    """Of 64 streams each ends once, in full or with the engine's death, and soon."""
+    """Each of 64 streams ends once, in full or with the engine's death, and soon."""
     [*whole] = [token for output in await collect(doomed, request("whole", 400)) for token in output.token_ids]
     records = {f"r{number}": Record(400 if number % 4 else 2) for number in range(64)}
     streams = [asyncio.create_task(recorded(doomed, name, record, None)) for name, record in records.items()]
@@ -206,7 +206,7 @@ async def test_garbage_on_the_socket_is_ignored(client: EngineClient) -> None:
 
 
 async def begun(client: EngineClient, count: int) -> list[asyncio.Task[list[RequestOutput]]]:
-    """So many streams of long answers, of which one has got a token."""
+    """Start so many streams of long answers; return once the first has a token."""
     outputs, token = OutputStream(["first"]), asyncio.Event()
 
     async def first() -> list[RequestOutput]:

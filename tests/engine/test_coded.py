@@ -1,4 +1,4 @@
-"""Weights of 4 and 8 bits on CPUs: the C kernels against the same numbers in float64, and which way is chosen."""
+"""Weights of 4 and 8 bits on CPUs: the C kernels against the same numbers in float64, and the choice of a path."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def coded(case: str, seed: int = 0) -> CodedWeight:
 
 
 def numbers(weight: CodedWeight) -> torch.Tensor:
-    """What the codes stand for, in float64."""
+    """Return the codes' values in float64."""
     found = []
     for part in weight.parts:
         codes = part.codes if part.bits == 8 else torch.stack((part.codes & 15, part.codes >> 4), -1).flatten(1)
@@ -116,7 +116,7 @@ def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:  #
 
 @pytest.mark.parametrize("case", ["Q8_0", "Q6_K's groups", "int8, long rows", "awq", "int4 with a smaller last group"])
 def test_inputs_of_all_sizes_are_multiplied(kernels: CPUKernels, case: str) -> None:  # noqa: F811
-    """Where they become whole numbers, as with AVX2, what is lost is less than 1/32768 of the largest of 32 inputs."""
+    """Where inputs become whole numbers, as with AVX2, the loss is below 1/32768 of the largest of 32 inputs."""
     weight = coded(case)
     exact, columns = numbers(weight), weight.columns
     sizes = random(9, -(-columns // 32), dtype=F32, seed=2).mul(9).repeat_interleave(32, 1)[:, :columns]

@@ -1,4 +1,4 @@
-"""Which way a sum goes. The kernels of symmetric memory need two GPUs, so stand-ins take their place here."""
+"""The choice between ways to sum over ranks. Symmetric memory needs two GPUs, so stand-ins take its place here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARD = Shard(1, 4)
 
 
 class Backend:
-    """Of four ranks, whose three others all have what `others` says."""
+    """A group of four ranks, whose three others all have the value `others`."""
 
     def __init__(self, others: int) -> None:
         self.others, self.sums = others, 0

@@ -1,4 +1,4 @@
-"""What the command line says of itself and against what is typed: help, completion, and a sentence for each mistake."""
+"""The command line: help, completion, and a sentence for each mistake."""
 
 from __future__ import annotations
 

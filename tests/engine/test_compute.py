@@ -1,4 +1,4 @@
-"""Which way to compute is chosen for which CPU, and how it multiplies where PyTorch emulates half precision."""
+"""The choice of a compute path for each CPU, and its products where PyTorch emulates half precision."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_with_kernels_few_tokens_are_theirs(
 
 
 def planned(files: ModelFiles, dtype: str = "bfloat16") -> MemoryNeed:
-    """With one sequence, so that sampling is not what takes most."""
+    """Return the plan for one sequence, so that sampling is not the largest part."""
     return size_engine(EngineConfig(model="smollm2", dtype=dtype, max_num_seqs=1), files).plan.need
 
 
@@ -167,7 +167,7 @@ def test_the_plan_counts_the_widened_weight(
 def test_the_plan_counts_what_the_chosen_kernels_take(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With AVX-512 they need no wider weights, though PyTorch would; for AMX there is a second copy."""
+    """AVX-512 kernels need no wider weights, though PyTorch would; for AMX there is a second copy."""
     kernels, plans = cpu_kernels(), {}
     monkeypatch.setattr(choosing, "cpu_kernels", lambda: kernels)
     monkeypatch.setattr(choosing, "weights_can_be_packed", lambda: True)

@@ -85,7 +85,7 @@ def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:
 
 
 def test_extreme_gates(kernels: CPUKernels) -> None:
-    """Where e to the gate leaves float32's range, and where there is no number."""
+    """Gates whose exponential exceeds float32, and NaN."""
     gate = torch.tensor([-1000.0, -90.0, -1.0, 0.0, 1.0, 90.0, 1000.0, torch.nan] * 2)
     both = torch.cat((gate, torch.ones(16)))[None]
     torch.testing.assert_close(kernels.silu_mul(both)[0], F.silu(gate), rtol=1e-6, atol=1e-30, equal_nan=True)

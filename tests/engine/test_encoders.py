@@ -126,7 +126,7 @@ def test_vectors_alone_and_in_a_crowd(family: str, tmp_path: Path) -> None:
 
 
 def test_dense_modules_after_pooling_and_the_longest_text(tmp_path: Path) -> None:
-    """As EmbeddingGemma has two; and sentence-transformers' own limit of a text's tokens holds."""
+    """EmbeddingGemma has two such modules. sentence-transformers' own limit of a text's tokens applies too."""
     model, prompts = saved("BertModel", tmp_path), prompts_of(9, 20, 33)
     say_pooling(tmp_path, "mean_tokens", normalize=True)
     modules = json.loads((tmp_path / "modules.json").read_text())
@@ -188,7 +188,7 @@ def test_roberta_counts_no_position_for_padding(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", CASES)
 @pytest.mark.parametrize("labels", [1, 3])
 def test_classes(family: str, labels: int, tmp_path: Path) -> None:
-    """Of the first token, through each family's own head; one class scores a pair."""
+    """The first token's classes are computed through each family's own head; one class scores a pair."""
     name = f"{family}ForSequenceClassification"
     model = saved(name, tmp_path, id2label={index: f"c{index}" for index in range(labels)})
     prompts = prompts_of(*LENGTHS)
@@ -236,7 +236,7 @@ def test_modernbert_may_pool_the_mean_for_its_classes_and_see_windows_in_tiles(
 
 
 def test_models_that_guess_masked_tokens_embed_without_that_head(tmp_path: Path) -> None:
-    """Where no file says how, the mean of length 1; old files call a norm's parts gamma and beta."""
+    """Without a pooling file it is the mean, of length 1. Old files call a norm's parts gamma and beta."""
     from safetensors.torch import load_file, save_file
 
     model, prompts = saved("BertForMaskedLM", tmp_path), prompts_of(30, 5)

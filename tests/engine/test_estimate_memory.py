@@ -1,4 +1,4 @@
-"""`octavo-engine plan` and `pull` by the command line: what fits, which knob if not, and no weights for a plan."""
+"""`octavo-engine plan` and `pull` by the command line: what fits, which setting if not, and no weights for a plan."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_model_that_fits_on_no_common_gpu(tmp_path, capsys):
 
 @pytest.mark.parametrize(("ranks", "weights", "kv"), [(2, "136.8 MiB", "15.0 KiB"), (4, "68.4 MiB", "7.5 KiB")])
 def test_the_fullest_of_uneven_ranks_is_planned(ranks, weights, kv, capsys):
-    """Which has two of three KV heads, or one of them with three of nine query heads."""
+    """That rank has two of three KV heads, or one of them with three of nine query heads."""
     assert main(["plan", "smollm2", "--gpu-memory", "24GiB", f"--tensor-parallel-size={ranks}"]) == 0
     table = rows(capsys.readouterr().out)
     assert (table["weights"], table["KV per token"]) == (weights, kv)

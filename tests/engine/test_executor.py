@@ -1,4 +1,4 @@
-"""A worker behind a thread: when it has nothing to do, as a GPU goes on after a launch, and how it ends."""
+"""A worker behind a thread: when it is idle, though a GPU goes on after a launch, and how it ends."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Device:
         return NOTHING
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
     def ended(self) -> bool:
-        """Of the timer: ends by itself after some looks."""
+        """The timer's method: true after some calls."""
         self.asked += 1
         return self.done or self.asked > 3
 

@@ -1,8 +1,8 @@
-"""What goes wrong at the start: the contract's exit code, one readable message, no traceback.
+"""Failures at the start: the contract's exit code, one readable message, no traceback.
 
 Each way from an error to the exit code is taken by a real process, at several seconds each: an error of the command
-line, of the server, of the engine's process while it plans and while it loads. What else is wrong with a model or a
-command line is told by the same classes of errors, which are caught in this process.
+line, of the server, of the engine's process while it plans and while it loads. Other errors about a model or a command
+line belong to the same classes, which are caught in this process.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def test_usage_is_told(
 
 
 def test_usage_is_told_with_exit_code_2(tmp_path: Path) -> None:
-    """What argparse finds, what the settings find, and what the engine finds when it knows the model."""
+    """Errors come from argparse, from the settings, and from the engine once it knows the model."""
     config = tmp_path / "octavo.yaml"
     config.write_text("max-num-seq: 4\n")
     assert_fails(["smollm2", "--max-num-seq=4"], 2, "--max-num-seq", "did you mean --max-num-seqs?")

@@ -75,7 +75,7 @@ def make_pair(name: str, folder: Path) -> Pair:
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
-    """By a case's name; each is made once."""
+    """Return a function that makes a case's pair by its name, once."""
     folder = tmp_path_factory.mktemp("families")
     return cache(lambda name: make_pair(name, folder))
 
@@ -153,7 +153,7 @@ def test_bfloat16_is_as_close_as_transformers(name: str, pairs: Callable[[str], 
     ("name", "dtype"), [*((name, torch.float32) for name in CASES), *((name, torch.bfloat16) for name in ONE_EACH)]
 )
 def test_a_step_takes_no_more_memory_than_planned(name: str, dtype: torch.dtype, pairs: Callable[[str], Pair]) -> None:
-    """Of short sequences, so that attention's scratch, which is planned apart, matters little: it is left out here."""
+    """Sequences are short, so that attention's scratch, which is planned apart, matters little: it is left out here."""
     decoder = load(pairs(name), dtype)
     stepper = Stepper(decoder)
     with peak_memory() as peak:
@@ -164,14 +164,14 @@ def test_a_step_takes_no_more_memory_than_planned(name: str, dtype: torch.dtype,
 
 
 def planned_parameters(spec: ModelSpec) -> int:
-    """As many as the bytes that a plan reckons with, where numbers that correct a router's choice have four."""
+    """Return the number of parameters behind a plan's bytes; numbers that correct a router's choice have four bytes."""
     blueprint = make_blueprint(spec, torch.bfloat16, Shard())
     in_float32 = sum(parameter.numel() for parameter in blueprint.parameters() if parameter.dtype == torch.float32)
     return footprint.weight_bytes(blueprint) // 2 - in_float32
 
 
 def test_every_parameter_is_counted_and_filled(pair: Pair) -> None:
-    """What a plan counts is what is allocated, and what transformers has; nothing is left as it was allocated."""
+    """The plan counts what is allocated, and what transformers has; nothing stays as it was allocated."""
     spec = read_spec(pair.files)
     with poisoned():
         decoder = load(pair, torch.float32)
@@ -187,7 +187,7 @@ def test_every_parameter_is_counted_and_filled(pair: Pair) -> None:
 def test_checkpoints_of_the_model_without_its_head(
     name: str, prefix: str, pairs: Callable[[str], Pair], tmp_path: Path
 ) -> None:
-    """As GPT-2, BLOOM, OPT and Qwen3-Embedding are published: names lack a prefix, and old ones have masks."""
+    """GPT-2, BLOOM, OPT and Qwen3-Embedding are published so: names lack a prefix, and old files have masks."""
     pair = pairs(name)
     stored = load_file(pair.directory / "model.safetensors")
     renamed = {tensor.removeprefix(prefix): values for tensor, values in stored.items()}
@@ -201,7 +201,7 @@ def test_checkpoints_of_the_model_without_its_head(
 
 
 def test_a_head_that_is_stored_counts_unless_it_is_a_copy(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
-    """Whatever config.json says of ties, as in transformers."""
+    """This holds whether or not config.json ties it, as in transformers."""
     pair = pairs("qwen2")
     stored = load_file(pair.directory / "model.safetensors")
     (tmp_path / "config.json").write_bytes((pair.directory / "config.json").read_bytes())
@@ -214,7 +214,7 @@ def test_a_head_that_is_stored_counts_unless_it_is_a_copy(pairs: Callable[[str],
 
 
 def test_layers_that_predict_further_tokens_are_not_read(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
-    """As DeepSeek V3 and GLM-4.5 are published; a tensor that is none of such a layer is an error all the same."""
+    """DeepSeek V3 and GLM-4.5 are published so; a tensor that is no part of such a layer is still an error."""
     pair = pairs("deepseek-v3")
     stored = load_file(pair.directory / "model.safetensors")
     config = json.loads((pair.directory / "config.json").read_text())
@@ -248,7 +248,7 @@ def test_published_models_have_as_many_parameters(architecture: str, tmp_path: P
 
 
 def spec_of(directory: Path, architecture: str, **changes: Any) -> ModelSpec:
-    """Of a published config.json with some fields changed; `...` takes a field out."""
+    """Read a published config.json with some fields changed; `...` removes a field."""
     config = {**COMMON, **PUBLISHED.get(architecture, ({}, 0))[0], "architectures": [architecture], **changes}
     kept = {name: value for name, value in config.items() if value is not ...}
     (directory / "config.json").write_text(json.dumps(kept))

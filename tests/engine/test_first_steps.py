@@ -37,7 +37,7 @@ LENGTH, ROWS = 1024, 70
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """What is launched in a test, on tensors of a CPU as if it were a GPU."""
+    """Record a test's launches, on tensors of a CPU as if it were a GPU."""
     seen: list[Launch] = []
     watch_launches(monkeypatch, seen.append)
     for module in (inputs, sampler):

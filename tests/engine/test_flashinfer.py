@@ -1,7 +1,4 @@
-"""FlashInfer as a backend: what we ask of it, and that it is taken only where it is there and right.
-
-No GPU here: its functions are stand-ins with its own arguments (fake_flashinfer.py).
-"""
+"""FlashInfer as a backend: our calls to it, and that it is selected only if it is installed and correct."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ LENS = {
 
 
 class ByTorch(FlashInferAttention):
-    """Whose caches are written without Triton."""
+    """The backend with caches that are written without Triton."""
 
     def write(self, cache: Any, key: Tensor, value: Tensor, metadata: Any) -> None:
         TorchAttention().write(cache, key, value, metadata.torch)
@@ -119,7 +116,7 @@ def test_a_step_is_planned_once_for_all_layers_of_a_group() -> None:
 
 
 def test_decodes_can_be_recorded_and_padded() -> None:
-    """What was recorded for short contexts computes long ones; padding disturbs nobody and gives no NaN."""
+    """A recording of short contexts computes long ones; padding changes no other row and gives no NaN."""
     batch = make_batch([(1, 100), (1, 33), (1, 1)], heads=4, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
     cache, backend = written(batch), FlashInferAttention()
     cache.key[0], cache.value[0] = 1, 1  # padding's blocks are block 0, which somebody owns
@@ -160,7 +157,7 @@ def test_tokens_of_no_sequence_give_zeros() -> None:
 
 
 def test_memory_is_within_what_is_planned() -> None:
-    """What the stand-ins were given, and the 8 MiB that each real prefill allocates for its plan."""
+    """Counted are the stand-ins' buffers, and the 8 MiB that each real prefill allocates for its plan."""
     backend = FlashInferAttention()
     for group in (0, 1):
         batch = make_batch(LENS["mixed"], heads=8, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
@@ -191,7 +188,7 @@ def test_what_it_cannot_compute_is_left_to_others(changed: dict[str, Any]) -> No
 
 def test_without_the_package_or_with_a_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(ModuleType):
-        """As where its parts are of different versions: that is told by importing it."""
+        """A package whose parts are of different versions: importing it raises."""
 
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError("flashinfer-jit-cache is of another version")

@@ -254,7 +254,7 @@ def stands_for(linear: Linear) -> torch.Tensor:
 
 
 def test_dequantized_weights_are_multiplied_as_all_others_are():
-    """So that a CPU which emulates products of bfloat16 widens these too."""
+    """A CPU that emulates products of bfloat16 thus widens these too."""
     seen: list[torch.Tensor] = []
     compute = Compute(product=lambda x, weight, *more: (seen.append(weight), torch_product(x, weight, *more))[1])
     dtype = torch.bfloat16

@@ -1,4 +1,4 @@
-"""All layers in one call of the C kernels give the bits that the same kernels give one by one."""
+"""All layers in one call of the C kernels give the same bits as one by one."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ MIXED = Quantization(
 @needs_kernels
 @pytest.mark.parametrize("quantization", [ONLINE["int8"], ONLINE["int4"], MIXED], ids=["int8", "int4", "mixed"])
 def test_the_same_bits_with_codes(kernels, quantization, tmp_path, monkeypatch):  # noqa: F811
-    """As long as codes are multiplied as they are or by tiles: other weights are decoded layer by layer."""
+    """Codes are multiplied as they are or by tiles here: other weights are decoded layer by layer."""
     model = reference_model(**SIZES, intermediate_size=192, attention_bias=True, mlp_bias=True)
     decoder = load_coded(save(model, tmp_path), kernels, quantization)
     calls, called = [], CPULayers.__call__
@@ -168,7 +168,7 @@ def test_codes_that_are_decoded_for_many_tokens_leave_the_kernels(tmp_path, monk
 
 @needs_kernels
 def test_a_weight_that_no_kernel_knows_leaves_the_kernels(tmp_path, monkeypatch):
-    """Which groups of columns the kernels know is not in the spec, so the weight says it."""
+    """The weight says which groups of columns the kernels know, as the spec does not."""
     decoder = load_coded(save(reference_model(**SIZES, intermediate_size=192), tmp_path), cpu_kernels(), ONLINE["int4"])
     step = STEPS["one token"]
     known = logits(decoder, step)
@@ -231,7 +231,7 @@ def with_layer(spec: ModelSpec, **changes: Any) -> ModelSpec:
 
 
 def test_layers_leave_the_kernels_by_a_value_that_these_do_not_know():
-    """What is not on the list of what the kernels know is computed layer by layer, also a field of later."""
+    """Whatever the kernels do not list is computed layer by layer, also a field that is added later."""
     spec = make_decoder(torch.bfloat16, **WIDE).spec
     assert kernels_know(spec)
     assert kernels_know(with_layer(spec, mixer={"qkv_bias": True, "output_bias": True, "window": 9}))

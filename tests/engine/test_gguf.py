@@ -298,7 +298,7 @@ def test_a_cut_file(kept, small, tmp_path):
 
 
 def test_more_than_padding_after_the_last_tensor_is_damage(small, tmp_path):
-    """As where two programs without a lock appended to one file."""
+    """Two programs that append to one file without a lock cause it."""
     raw, path = small.read_bytes(), tmp_path / "model.gguf"
     for padding in (b"", b"\0" * 32, b"\0" * 4096):
         path.write_bytes(raw + padding)

@@ -59,7 +59,7 @@ def random_blocks(kind: str, rows: int, columns: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_the_numbers_are_exactly_the_librarys(kernels: CPUKernels, kind: str) -> None:  # noqa: F811
-    """By the reference and by the kernels; a layout of ggml that changed would show here."""
+    """This holds for the reference and for the kernels; a changed layout of ggml would show here."""
     form, method, rows, columns = FORMATS[kind], GGUFBlocks(kind), 21, 512
     assert GGML_QUANT_SIZES[Kind[kind]] == (form.columns, form.num_bytes)
     raw = random_blocks(kind, rows, columns)
@@ -91,7 +91,7 @@ def test_a_file_gives_the_logits_of_the_numbers_it_stands_for(kind: Kind, tmp_pa
 
 @needs_kernels
 def test_projections_of_one_layer_may_be_of_several_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As llama.cpp's mixes have them: what is multiplied as one weight is dequantized then, all others stay."""
+    """llama.cpp's mixes have them: weights that are multiplied as one are dequantized, all others stay."""
     import gguf_writer
 
     kinds = {"attn_v": Kind.Q8_0, "ffn_down": Kind.F16}

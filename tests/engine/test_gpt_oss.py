@@ -149,7 +149,7 @@ def test_other_configurations(changes: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_bfloat16_is_as_close_as_transformers(tmp_path: Path) -> None:
-    """Whose router, too, may choose another expert for a rounding."""
+    """transformers' router, too, may choose another expert for a rounding."""
     model = random_model()
     decoder = load(save(model, tmp_path, dtype=torch.bfloat16), torch.bfloat16)
     tokens = random_tokens(100, 6)

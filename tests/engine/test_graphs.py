@@ -1,4 +1,4 @@
-"""Decode steps by graphs say what eager steps say; the graphs are a stand-in (recorded.py), as there is no GPU here."""
+"""Decode steps by graphs give the tokens of eager steps; without a GPU, a stand-in records (recorded.py)."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_memory_of_graphs_is_not_the_caches() -> None:
 def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From load to answers, with the stand-in in the place of a GPU's graphs."""
+    """From load to answers, with the stand-in for a GPU's graphs."""
     prompts = [[1, 2, 3], [7] * 20, [9, 8]]
     greedy = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
     settings = {"device": "cpu", "dtype": "float32", "max_num_seqs": 8, "max_model_len": 128, "seed": 3}
@@ -409,7 +409,7 @@ def test_ranks_follow_the_first_ones_plan_and_backend(model: tuple[Decoder, Mode
 def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
     model: tuple[Decoder, ModelSpec], max_model_len: int
 ) -> None:
-    """What they do not meet would be compiled in a user's step."""
+    """Kernels that they do not launch would be compiled in a user's step."""
     plans: list[StepPlan] = []
     worker = SimpleNamespace(execute=plans.append)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, max_model_len)

@@ -289,7 +289,7 @@ def test_most_requests_in_a_step_follow_the_device(monkeypatch: pytest.MonkeyPat
 def test_threads_that_wait_sleep_soon_unless_the_user_says_otherwise(
     set_already: dict[str, str], count: str, tiny_model: Path, tmp_path: Path
 ) -> None:
-    """What OpenMP itself says when it is loaded: torch must come after the setting."""
+    """OpenMP itself reports the setting when it is loaded: torch must be imported after it."""
     source = tmp_path / "in.jsonl"
     source.write_text('{"prompt": "w1", "max_tokens": 1}\n')
     command = [sys.executable, "-m", "octavo_engine.cli", "generate", str(tiny_model)]

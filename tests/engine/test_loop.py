@@ -1,4 +1,4 @@
-"""The loop that plans a step ahead: the same tokens as without, and what ends in flight harms nobody."""
+"""The loop that plans a step ahead: the same tokens as without, and requests that end in flight change no other."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class AllAllowed:
         self.ready = True
 
     def prepare(self) -> None:
-        """Nothing takes long."""
+        """Do nothing."""
 
     def add(self, request: Request) -> None:
         self.known.add(request.request_id)

@@ -98,7 +98,7 @@ def base(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> dict[str | None, list[Completion]]:
-    """Of Llama, by adapter."""
+    """Return Llama's answers by adapter."""
     return {name: reference("Llama", name, folder / "expected", PROMPTS) for name in (*ADAPTERS, None)}
 
 

@@ -1,11 +1,4 @@
-"""In any crowd each request says what it says alone: a real model, the real scheduler, worker and engine loop.
-
-Hundreds of schedules, drawn by number: arrivals, aborts, deadlines, choices and branches that share blocks, prefix
-hits, preemptions, swaps out and in, chunk and block sizes, one or two steps under way. Float32 on the CPU. Sums are
-taken in another order where shapes differ, so two logits that are nearly equal could change places: requests that alone
-come to such a place would not be compared, and are counted; a test says that there are nearly none. Some schedules have
-their decodes replayed as graphs (by a stand-in, recorded.py).
-"""
+"""In any crowd each request gets its answer of when it is alone: real model, scheduler, worker and engine loop."""
 
 from __future__ import annotations
 
@@ -173,7 +166,7 @@ def one_thread() -> Iterator[None]:
 
 
 def make_model(folder: Path, window: int | None = None, prompts: int = 24) -> Model:
-    """With a `window`, the first layer sees no more than that."""
+    """Make a model; with a `window`, the first layer sees no more than that."""
     files = resolve_model(str(folder), None, lambda *_: None)
     spec = read_spec(files)
     if window is not None:

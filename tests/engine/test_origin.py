@@ -1,4 +1,4 @@
-"""Which model lies here: the commit, also behind the link that a pod's engine is given, and the size of its weights."""
+"""The identity of a model: its commit, also behind the link that a pod's engine is given, and its weights' size."""
 
 from __future__ import annotations
 

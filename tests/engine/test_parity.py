@@ -82,7 +82,7 @@ def test_in_a_crowd_of_sixteen_mixed_requests(smollm2: LLM, smollm2_reference: A
 
 
 def test_choices_are_scored_as_by_lm_eval(smollm2: LLM, smollm2_reference: Any) -> None:
-    """Of two continuations the likelier one is the answer. The second round's prefixes are cached."""
+    """The likelier of two continuations is the answer. The second round's prefixes are cached."""
     questions = {
         "The capital of France is": (" Paris", " Rome"),
         "Two plus two equals": (" four", " blue"),

@@ -1,4 +1,4 @@
-"""A plan goes to other ranks as bytes: the same plan comes out, in next to no time."""
+"""A plan crosses to other ranks as bytes: the same plan is decoded, in few calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_part_of_a_plan_arrives():
 
 
 def calls_for(decodes: int) -> int:
-    """How many functions Python calls to encode and decode a step of so many decodes."""
+    """Return how many functions Python calls to encode and decode a step of so many decodes."""
     rows = list(range(decodes))
     changes = tuple(TableChange(row, 0, 60, (row * 7,)) for row in range(0, decodes, 16))
     plan = StepPlan(1000, table_changes=changes, decode_rows=rows, decode_starts=[1000 + row for row in rows])

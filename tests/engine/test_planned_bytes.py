@@ -1,4 +1,4 @@
-"""What `plan` says that weights take, against the tensors that are there once a checkpoint of each scheme is loaded."""
+"""The weights' bytes in a `plan`, against the tensors of a loaded checkpoint of each scheme."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def files_of(name: str, directory: Path) -> ModelFiles:
 
 
 def held_bytes() -> int:
-    """Of all tensors that are new and still there, by their memory."""
+    """Return the bytes of all live tensors, each storage counted once."""
     gc.collect()
     tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor) and each.device.type == "cpu"]
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}

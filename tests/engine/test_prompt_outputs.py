@@ -1,4 +1,4 @@
-"""What prompts give is transformers': log probabilities and embeddings, in chunks, beside answers, and preempted."""
+"""Prompts' outputs equal transformers': log probabilities and embeddings, in chunks, beside answers, and preempted."""
 
 from __future__ import annotations
 

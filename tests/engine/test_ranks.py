@@ -1,4 +1,4 @@
-"""The memory that ranks share, and how the first one learns what became of the others."""
+"""The memory that ranks share, and how the first rank learns that another has ended."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Lingering:
 
 
 def test_ranks_that_take_their_time_to_die_are_killed_all_at_once():
-    """As when a driver gives back a GPU's memory: none is waited for before the others are killed, nor for long."""
+    """A driver that frees a GPU's memory delays the end: all are killed before any is waited for."""
     ranks = Ranks(2, "tests.engine.failing_rank", b"silent\n")
     ranks.kill()
     events: list[float | None] = []
@@ -129,7 +129,7 @@ def test_the_file_in_which_ranks_met_is_no_other_file_after_their_end():
 
 
 def test_a_device_that_waits_for_a_lost_rank_does_not_keep_the_news_back():
-    """Of the five seconds in which all has to end three may be gone when a rank counts as stopped."""
+    """Three of the five seconds in which all must end may be over when a rank counts as stopped."""
     assert ranks_module._SILENCE + executor._LOST_SECONDS + ranks_module._KILLED_SECONDS < 4.5
     ranks, worker = Ranks(2, "tests.engine.failing_rank", b"silent\n"), WaitingWorker()
     group = GroupExecutor(ThreadExecutor(cast("Any", worker), DeviceThread()), ranks)
@@ -144,14 +144,14 @@ def test_a_device_that_waits_for_a_lost_rank_does_not_keep_the_news_back():
 
 @pytest.fixture
 def got(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """What the poor rank was sent, in the place of a real one."""
+    """Return the file with what the rank was sent, after replacing real ranks by the poor one."""
     monkeypatch.setattr(startup, "RANK_MODULE", "tests.engine.poor_rank")
     monkeypatch.setenv("POOR_RANK_GOT", str(tmp_path / "got"))
     return tmp_path / "got"
 
 
 def start(model: Path, **settings: int | None) -> None:
-    """As far as it comes with a rank that computes nothing."""
+    """Start an engine as far as it comes with a rank that computes nothing."""
     config = EngineConfig(model=str(model), device="cpu", tensor_parallel_size=2, **settings)
     startup.start_engine(config, lambda *_: None)
 
@@ -174,7 +174,7 @@ def test_what_does_not_fit_on_another_rank_is_said_before_it_is_loaded(tiny_mode
 
 
 def test_ranks_log_in_the_format_of_all(capfd):
-    """What a rank dies of unforeseen, with its traceback: one line of JSON."""
+    """An unforeseen error of a rank is logged with its traceback in one line of JSON."""
     config = EngineConfig(model="nowhere", device="cpu", tensor_parallel_size=2)
     ranks = Ranks(2, MODULE, encode_job(config, ModelFiles("test", directory=Path("nowhere")), "json"))
     try:

@@ -1,4 +1,4 @@
-"""s3://bucket/prefix as a model, against a real S3 server: what is fetched, gone on with, verified, and said."""
+"""s3://bucket/prefix as a model, against a real S3 server: fetched, resumed and verified files, and error messages."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_small_files_come_alone_if_asked_and_the_rest_later(bucket: S3Server
 
 
 def test_how_embeddings_are_pooled_is_fetched_too(bucket: S3Server) -> None:
-    """What sentence-transformers keep in 1_Pooling/, without which a model that modules.json describes cannot start."""
+    """sentence-transformers keep it in 1_Pooling/, without which a model with a modules.json cannot start."""
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in
                (("Transformer", ""), ("Pooling", "1_Pooling"))]  # fmt: skip
     bucket.put("tiny/modules.json", json.dumps(modules).encode())
@@ -220,7 +220,7 @@ class HeldUp:
 def test_without_a_lock_that_works_two_at_once_are_two_downloads_and_no_more(
     bucket: S3Server, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """As on NFS mounted `nolock`: each is told that the lock is its own. Two threads stand in for two pods."""
+    """On NFS mounted `nolock` each process believes that it holds the lock. Two threads stand in for two pods."""
     folder, _ = fetch(weights=False)
     gave_first, may_go_on, two_goes_on = Event(), Event(), Event()
     connect, fill = s3._connect, s3._Files._fill
@@ -328,7 +328,7 @@ def test_a_file_that_comes_damaged_twice_is_refused(bucket: S3Server) -> None:
 
 
 def test_a_bucket_whose_etags_are_no_digests_is_fetched_all_the_same(bucket: S3Server) -> None:
-    """As where it encrypts with keys of its own; the real server keeps ETags beside the files, changed there."""
+    """Buckets with encryption keys of their own have such ETags; here they are changed beside the server's files."""
     for name in ("config.json", "tokenizer.json"):
         os.setxattr(bucket.folder / "tiny" / name, "user.etag", b'"0123456789abcdef0123456789abcdef"')
     folder, _ = fetch()
@@ -336,7 +336,7 @@ def test_a_bucket_whose_etags_are_no_digests_is_fetched_all_the_same(bucket: S3S
 
 
 def test_a_store_that_gives_no_etags_is_good_enough(bucket: S3Server) -> None:
-    """As a file that lies in the server's folder without having come through it."""
+    """The server has no ETag for a file that was put into its folder directly."""
     (bucket.folder / "gguf").mkdir()
     (bucket.folder / "gguf" / "m.gguf").write_bytes(b"GGUF")
     assert fetch(f"s3://{BUCKET}/gguf")[0].read_bytes() == b"GGUF"

@@ -32,7 +32,7 @@ def logits(seed: int, rows: int = 1, vocab: int = VOCAB) -> torch.Tensor:
 
 
 def draw(values: torch.Tensor, count: int, **params: object) -> Counter[int]:
-    """How often each token comes over `count` positions."""
+    """Count how often each token is sampled over `count` positions."""
     counts: Counter[int] = Counter()
     for start in range(0, count, 500):
         rows = [row(position=start + i, **params) for i in range(500)]
@@ -177,7 +177,7 @@ def test_only_allowed_tokens_are_chosen() -> None:
 
 
 def test_no_bad_word_is_completed() -> None:
-    """Of a word of several tokens the last is forbidden, where the others are the answer's last tokens."""
+    """The last token of a bad word is forbidden when its other tokens are the answer's last ones."""
     values = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
     words = ((3,), (1, 2), (0, 1, 2), (2, 2, 1))
     for history, prompt, token in (

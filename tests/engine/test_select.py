@@ -1,4 +1,4 @@
-"""Which attention backend is taken, and that PyTorch's own computes what ours does.
+"""The selection of an attention backend, and that PyTorch's own computes what ours does.
 
 No GPU here: the times are those of stand-ins, and `varlen_attn` is one that does what its documentation says.
 """
@@ -115,7 +115,7 @@ def test_slow_trials_end_the_measuring() -> None:
 
 
 def test_one_candidate_is_not_measured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """As with torch 2.11, whose varlen_attn has no block tables."""
+    """torch 2.11 is such a case: its varlen_attn has no block tables."""
 
     def old(query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor) -> Tensor:
         raise AssertionError

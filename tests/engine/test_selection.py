@@ -1,4 +1,4 @@
-"""Which modules of a checkpoint are quantized, and how: lists of what is left out, groups of targets, overrides."""
+"""The quantized modules of a checkpoint and their schemes: lists of exceptions, groups of targets, overrides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From prompts to answers with drafts and masks between: the same answers in fewer steps, and only allowed tokens.
+"""Answers with drafts and masks: the same answers in fewer steps, and only allowed tokens.
 
 Crowds, preemptions, the prefix cache and graphs are in test_metamorphic.py, two ranks in test_tensor_parallel.py.
 """

@@ -19,7 +19,7 @@ GREEDY = SamplingParams(max_tokens=21, temperature=0.0, ignore_eos=True)
 
 @pytest.mark.parametrize(("model", "swap"), [("lfm2", 0), ("qwen3-next", 1 << 20)])
 def test_second_turns_hit_the_prefix_cache(model: str, swap: int, tmp_path: Path) -> None:
-    """As often as with full attention: all whole blocks whose tokens were computed. Answers are those of no cache."""
+    """Hits are those of full attention: all whole blocks whose tokens were computed. Answers are those of no cache."""
     directory = make_pair(model, tmp_path).directory
     settings = {"device": "cpu", "dtype": "float32", "max_model_len": 160, "max_num_batched_tokens": 32}
     settings |= {"max_num_seqs": 4, "num_kv_blocks": 160, "swap_space": swap}

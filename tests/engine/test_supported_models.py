@@ -1,4 +1,4 @@
-"""What families say of themselves: the command that lists them, and fields that a family does not read."""
+"""The families' descriptions of themselves: the command that lists them, and fields that a family does not read."""
 
 from __future__ import annotations
 

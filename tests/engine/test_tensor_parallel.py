@@ -1,11 +1,4 @@
-"""Several ranks behind `octavo-engine serve`: the tokens of one, and an end of all when one of them ends.
-
-That this takes less than five seconds follows from the limits of each part, which test_ranks.py adds up.
-
-Served are heads dealt unevenly, with biases, and a KV head for each of two ranks. The logits of every configuration by
-two and four ranks, with tied embeddings and a KV head that all ranks have among them, are compared with those of one in
-test_shard.py; SmolLM2 is served by two ranks in tests/cluster/test_tensor_parallel.py.
-"""
+"""Several ranks behind `octavo-engine serve`: the tokens of one rank, and the end of all when one of them ends."""
 
 from __future__ import annotations
 
@@ -110,7 +103,7 @@ class Server:
         return [child for child in self.process.children(recursive=True) if module in command(child)]
 
     def named_memory(self) -> set[str]:
-        """What the processes share under a name, which would stay behind when they are killed."""
+        """Return the files that the processes share by a name, which would stay behind when they are killed."""
         everyone = [self.process, *self.process.children(recursive=True)]
         paths = {mapped.path for process in everyone for mapped in process.memory_maps()}
         return {path for path in paths if path.startswith("/dev/shm/") and Path(path).exists()}
@@ -146,7 +139,7 @@ def assert_answers(server: Server, expected: list[str]) -> None:
 
 
 def end_of_a_stream(server: Server, victim: psutil.Process, how: signal.Signals) -> tuple[str, int]:
-    """What a long answer ends with when `victim` gets a signal in its middle, and the server's exit code."""
+    """Signal `victim` in the middle of an answer; return the rest of the stream and the server's exit code."""
     body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": LONG, "temperature": 0, "stream": True}
     with server.open("/v1/completions", body) as stream:
         for _ in range(6):
@@ -185,7 +178,7 @@ def test_more_ranks_than_heads_are_a_matter_of_configuration(tiny_model):
 
 
 def pretended_answers(model: Path, size: int, texts: list[list[int]] | None) -> list[list[int]]:
-    """Of prompts of which every second is guided, with drafts from `texts` if there are any."""
+    """Return answers to prompts of which every second is guided, with drafts from `texts` if there are any."""
     llm = LLM(str(model), device="cpu", dtype="float32", tensor_parallel_size=size, **SMALL)
     llm._loop.mask_provider = PretendedMasks()
     proposer = llm._loop._scheduler.proposer = PretendedProposer(texts) if texts else None

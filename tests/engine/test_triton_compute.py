@@ -1,4 +1,4 @@
-"""Who computes by Triton kernels, in how many launches, and that ranks agree with PyTorch alone (interpreted)."""
+"""The use of Triton kernels: in how many launches, and that ranks agree with PyTorch alone (interpreted)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Launches(TorchDispatchMode):
 
 
 def launches(scheme: FP8Scheme | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a step launches for two layers."""
+    """Return the kernels that a step launches for two layers."""
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_heads": 2, "num_kv_heads": 1, "head_dim": 128}
     spec = make_decoder(torch.float32, scheme, **sizes).spec
     monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: triton_compute())

@@ -1,4 +1,4 @@
-"""Which drafts are accepted, and what a step's result is made of."""
+"""The verification of drafts, and the parts of a step's result."""
 
 from __future__ import annotations
 

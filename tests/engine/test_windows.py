@@ -1,8 +1,4 @@
-"""Models of which some layers see a sliding window: two KV groups through the whole engine, against transformers.
-
-One checkpoint of Qwen3 serves for all windows: the spec that is read from its config.json, which has none, is changed.
-Answers are greedy, and one forward pass of the reference over prompt and answer judges each place.
-"""
+"""Models with sliding windows in some layers: two KV groups through the whole engine, against transformers."""
 
 from __future__ import annotations
 
@@ -160,7 +156,7 @@ def test_a_window_bounds_what_a_sequence_holds(load: Any) -> None:
 
 
 def test_the_cache_is_allocated_as_planned(load: Any) -> None:
-    """Of the sliding group: for twice 2 requests a window of 16 wherever it begins, and a step of 24 tokens."""
+    """The sliding group has windows of 16 at any offset for twice 2 requests, and a step of 24 tokens."""
     llm = load(16, num_kv_blocks=50, max_model_len=160, max_num_batched_tokens=24, max_num_seqs=2)
     full, sliding = llm._loop._scheduler.memory.pools
     assert (full.num_blocks, sliding.num_blocks) == (50, 4 * 2 + 2)
@@ -200,7 +196,7 @@ def test_windows_make_room_for_the_longest_sequence() -> None:
 
 
 def test_a_length_that_nobody_asked_for_gives_way_before_windows_are_for_one_request() -> None:
-    """With windows for one, a long prompt took all their blocks: none would have begun while another ran."""
+    """With windows for one request, a long prompt took all their blocks: no other could begin while it ran."""
     card = DeviceMemory(int(18.5 * GIB), int(18.5 * GIB), "a GPU")
     plan = plan_memory(GPT_OSS, card, limits())
     assert plan.max_model_len == plan.kv_tokens < 131072

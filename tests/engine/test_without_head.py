@@ -45,7 +45,7 @@ def prompts_of(*lengths: int) -> list[list[int]]:
 
 
 def pooled(llm: LLM, prompts: list[list[int]]) -> torch.Tensor:
-    """What the model gives for each, as it is."""
+    """Return the model's pooled output for each prompt, unchanged."""
     found = llm.generate(prompts, POOL, pooled=True)
     assert not any(each.error for each in found)
     return torch.stack([torch.frombuffer(bytearray(each.pooled), dtype=torch.float32) for each in found])
@@ -145,7 +145,7 @@ def test_qwen3_rerankers_are_not_compared_by_cosine(tiny_model: Path) -> None:
 
 
 def test_the_score_of_transformers_is_found_by_its_own_name(tmp_path: Path) -> None:
-    """As AutoModelForSequenceClassification reads it back: nothing of what was saved is left out."""
+    """AutoModelForSequenceClassification reads the file back without missing tensors."""
     model = saved("Qwen3ForSequenceClassification", tmp_path, id2label={0: "only"})
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float32).eval()
     prompt = prompts_of(30)

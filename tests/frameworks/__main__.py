@@ -44,7 +44,7 @@ def install() -> None:
 
 
 def run(server: RealServer, name: str, command: Sequence[str]) -> bool:
-    """Whether the program ended well; it says why not."""
+    """Run the program; print the result and return True if it succeeded."""
     began = time.monotonic()
     environment = {**os.environ, "OPENAI_BASE_URL": f"{server.url}/v1"}
     good = subprocess.run([*command, server.url], check=False, timeout=600, env=environment).returncode == 0

@@ -54,7 +54,7 @@ def _quantized(tokens: int, inner: int, dtype: torch.dtype, activation: str, dev
 
 
 def _extreme_gates(device: torch.device) -> None:
-    """Where e to the gate leaves float32's range, and where there is no number."""
+    """Check gates whose exponential exceeds float32, and NaN."""
     gate = torch.tensor([-1000.0, -90.0, -1.0, 0.0, 1.0, 90.0, 1000.0, torch.nan], device=device)
     x = torch.cat((gate, torch.ones(8, device=device)))[None]
     for activation, plain in _PLAIN.items():

@@ -1,4 +1,4 @@
-"""What a check of a Triton kernel is: it compares results with a reference, and names the builds to look at.
+"""The record of a check of a Triton kernel: it compares results with a reference, and names the builds to inspect.
 
 Each kernel has a module `<kernel>_checks.py` with CHECKS and BUILDS. The modules import only what the device machine
 has (torch, triton, numpy), so that the same checks run under Triton's interpreter here and on a real GPU there.
@@ -16,7 +16,7 @@ import torch
 
 
 class NotCheckedError(Exception):
-    """What a check needs is not here: it has neither passed nor failed."""
+    """A requirement of the check is missing here: it has neither passed nor failed."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _decoder(
     *,
     in_8_bits: bool = False,
 ) -> Decoder:
-    """With the weights of a seed."""
+    """Return a decoder with random weights of a fixed seed."""
     with mock.patch.object(decoder_module, "choose_compute", lambda *_: compute()):
         decoder = Decoder(spec, dtype=dtype, device=device)
     generator = torch.Generator().manual_seed(3)
@@ -141,7 +141,7 @@ def _inputs(step: tuple[tuple[int, int], ...], groups: int, device: torch.device
 
 @torch.inference_mode()
 def _logits(decoder: Decoder, backend: AttentionBackend, device: torch.device) -> Tensor:
-    """Of all tokens of all steps; the cache holds NaN before."""
+    """Return the logits of all tokens of all steps; the cache holds NaN before."""
     groups, dtype = decoder.spec.kv_groups, decoder.dtype
     caches = {}
     for group in groups:
@@ -185,7 +185,7 @@ class _UnfusedPointwise(TorchPointwise):
     """Linears quantize for themselves, and sums are PyTorch's."""
 
     def norm(self, stream: ResidualStream, norm: NormWeights, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
-        """By our kernel, as the fused one: PyTorch adds squares up in another order."""
+        """Normalise by our kernel, as the fused one does: PyTorch adds squares in another order."""
         x = summed(stream)
         return rms_norm(x, norm.weight, norm.eps)[0], x
 
@@ -216,7 +216,7 @@ def _same_logits_in_fp8(spec: ModelSpec, device: torch.device) -> None:
 
 
 def _gpt_oss() -> ModelSpec:
-    """With sinks, YaRN and experts; the first layer has a window."""
+    """Return a spec with sinks, YaRN and experts; the first layer has a window."""
     spec = _spec(qk_norm=False, bias=True, heads=2, kv_heads=1, head_dim=16, hidden=64)
     rope = RopeSpec(10000.0, "yarn", 8.0, original_max_position=64, attention_factor=1.2)
     moe = MoESpec(

@@ -45,7 +45,7 @@ def _tokens(tokens: int, width: int, dtype: torch.dtype, device: torch.device) -
 
 
 def _given_scale(device: torch.device) -> None:
-    """What is beyond the scale's range becomes the largest number; NaN stays."""
+    """Check that values beyond the scale's range become the largest number, and that NaN stays."""
     x = torch.tensor([[448.0, -900.0, 3e38, -0.25, 0.0, torch.nan, 1.0, 17.0]], device=device)
     quantized = quantize(x, Scaling(given=torch.tensor([0.5], device=device)))
     found = quantized.values.float()[0]
@@ -106,7 +106,7 @@ def _product(tokens: int, rows: int, depth: int, device: torch.device) -> None:
 
 
 def _linear(by_block: bool, device: torch.device) -> None:
-    """What a layer does where 8 bits are multiplied: near the product of what was not quantized, with its bias."""
+    """Check a layer with 8-bit products: near the product of what was not quantized, with its bias."""
     x, weight = torch.randn(5, 384, device=device, dtype=torch.bfloat16), torch.randn(256, 384, device=device)
     parts = weight.view(2, 128, 3, 128) if by_block else weight.view(256, 1, 1, 384)
     scale = parts.abs().amax((1, 3)) / 448

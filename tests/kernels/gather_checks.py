@@ -62,7 +62,7 @@ def _assert_same(got: GatheredStep, expected: GatheredStep) -> None:
 
 
 def _by_torch(plan: StepPlan, table: StateTable) -> GatheredStep:
-    """What a CPU does."""
+    """Gather as a CPU does."""
     return torch_inputs._mixed(plan, table)
 
 
@@ -83,7 +83,7 @@ def _any_plan(
 
 
 def _into_buffers_that_are_too_long(device: torch.device, block_size: int) -> None:
-    """As a CUDA graph's: the step's rows are those of any other step, the others padding."""
+    """Check buffers like a CUDA graph's: the step's rows are those of any other step, the others padding."""
     table = make_table(device, block_size, 2)
     plan = StepPlan(1, decode_rows=[4, 0, 7], decode_starts=[70, 0, 333])
     buffers = _poisoned(table, 8)

@@ -60,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one check."""
+    """The result of one check."""
 
     module: str
     check: str
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def _turn(name: str) -> tuple[int, str]:
-    """When a module's checks are run."""
+    """Return a key by which modules' checks are ordered."""
     short = _short(name)
     if short in _FIRST:
         return _FIRST.index(short), short
@@ -124,7 +124,7 @@ class Worker(threading.Thread):
         self._connection: Any = None
 
     def run(self) -> None:
-        """Until no check waits."""
+        """Run checks until none waits."""
         while True:
             try:
                 job = self._waiting.popleft()
@@ -181,7 +181,7 @@ class Worker(threading.Thread):
 
 
 def run(jobs: Sequence[Job], args: argparse.Namespace) -> list[Outcome]:
-    """What became of each job; written after each, so that a machine that is taken away loses nothing."""
+    """Run all jobs; outcomes are written after each, so that a machine that is taken away loses none."""
     waiting, outcomes, lock = deque(jobs), list[Outcome](), threading.Lock()
     order = {job: place for place, job in enumerate(jobs)}
     begin, save = time.monotonic(), saver(args, len(jobs))

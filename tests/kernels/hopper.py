@@ -1,9 +1,4 @@
-"""Kernels compiled ahead of time for Hopper (sm_90), and what they take there, without a GPU.
-
-    python -m tests.kernels.hopper
-
-prints a table of all builds; `python -m bench.gpu.roofline --builds` writes it into bench/results/ROOFLINE.md.
-"""
+"""Compiles kernels ahead of time for Hopper (sm_90), without a GPU, and reads their resources."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 
 @dataclass(frozen=True)
 class Resources:
-    """What one build takes."""
+    """The resources of one build."""
 
     registers: int
     """Of a thread."""
@@ -83,7 +78,7 @@ def compile_all(processes: int = 2) -> dict[str, Resources | Exception]:
 
 
 def _compiled(module: str, place: int) -> Resources:
-    """For another process, which finds the build itself: kernels cannot be sent to it."""
+    """Compile in another process, which finds the build itself: kernels cannot be sent to it."""
     return compiled(importlib.import_module(module).BUILDS[place])
 
 

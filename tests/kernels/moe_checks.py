@@ -98,7 +98,7 @@ def _torch_equals_it(device: torch.device) -> None:
 
 
 def _not_a_number_stays_so(device: torch.device) -> None:
-    """Where numbers are cut off, too: a row that went wrong is to be seen."""
+    """Check that NaN survives, also where numbers are cut off: a row that went wrong must be visible."""
     x, experts, chosen, weights = _routed(device, torch.float32, Case(4, 32, 32, 4, 2, gpt_oss=True))
     x[2, 5] = torch.nan
     for compute in (mixture_of_experts, torch_mixture_of_experts) if device.type == "cpu" else (mixture_of_experts,):

@@ -61,11 +61,11 @@ class Step:
     variant: AttentionVariant
 
     def launches(self) -> tuple[PagedSequences, ...]:
-        """As the backend gives them to the kernels."""
+        """Return the launches that the backend gives to the kernels."""
         return TritonAttention().prepare(self.inputs, 0, self.case.block_size, self.case.window).launches
 
     def attend(self, launches: tuple[PagedSequences, ...] | None = None) -> torch.Tensor:
-        """What the kernels make of NaN in output and scratch."""
+        """Attend with NaN in output and scratch before."""
         case, device = self.case, self.query.device
         output, alibi = torch.full_like(self.query, torch.nan), self.variant.alibi
         size = scratch_floats(case.group * case.kv_heads, case.kv_heads, case.head_dim)
@@ -214,12 +214,12 @@ def all_pairs(grid: dict[str, list[object]]) -> list[dict[str, object]]:
 
 
 def _more_sequences_than_are_split(device: torch.device) -> None:
-    """So many that no context is split; each has its own length."""
+    """Check so many sequences that no context is split; each has its own length."""
     check_case(Case(tuple((1, 1 + s % 40) for s in range(130)), dtype=torch.float32), device)
 
 
 def _rows_without_context(device: torch.device) -> None:
-    """What pads a CUDA graph: no context gives zeros and no query leaves the output alone; others notice nothing."""
+    """Check padding of a CUDA graph: no context gives zeros, no query leaves the output, other rows stay."""
     step = make_step(Case(((1, 5), (1, 70), (1, 1))), device)
     expected = step.expected()
     (launch,) = step.launches()
@@ -252,7 +252,7 @@ def _tokens_of_no_sequence(device: torch.device) -> None:
 
 
 def _replayed_with_other_contexts(device: torch.device) -> None:
-    """What was prepared for short contexts is right for long ones that the block table has room for, as in a graph."""
+    """Check that launches prepared for short contexts are right for all contexts of the block table, as in a graph."""
     long = make_step(Case(((1, 500), (1, 130), (1, 64))), device)
     inputs = replace(long.inputs, context_lens=torch.ones_like(long.inputs.context_lens), context_lens_host=(1, 1, 1))
     metadata = TritonAttention().prepare(inputs, 0, long.case.block_size, None)
@@ -261,7 +261,7 @@ def _replayed_with_other_contexts(device: torch.device) -> None:
 
 
 def _company_changes_no_digit(device: torch.device) -> None:
-    """Where a context is cut depends on its own length alone, not on the block table's width or on other sequences."""
+    """Check that a context's segments depend on its length alone, not on the block table's width or other rows."""
     step = make_step(Case(((1, 1000), (1, 130), (1, 64)), dtype=torch.float32), device)
     (launch,) = step.launches()
     together = step.attend((launch,))

@@ -52,7 +52,7 @@ def _normalised(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """By complex multiplication, in float64, rounded once."""
+    """Rotate by complex multiplication, in float64, rounded once."""
     first, second = x.double().chunk(2, dim=-1)
     product = torch.complex(first, second) * torch.complex(cos.double(), sin.double())
     return torch.cat((product.real, product.imag), dim=-1).to(x.dtype)
@@ -98,7 +98,7 @@ def _written(shape: _Shape, device: torch.device) -> None:
 
 
 def _written_as_they_are(shape: _Shape, device: torch.device) -> None:
-    """By `write_kv`, of tensors whose tokens lie at different distances, what `write_heads` writes without angles."""
+    """Check that `write_kv`, with tokens at different strides, writes what `write_heads` writes without angles."""
     heads, (cos, sin) = _projection(shape, device), _angles(shape, device)
     key, value = heads[:, shape.heads : -shape.kv_heads].clone(), heads[:, -shape.kv_heads :]
     cache = torch.full((4, 4, shape.block_size, shape.kv_heads, shape.head_dim), torch.nan, device=device)
@@ -113,7 +113,7 @@ def _written_as_they_are(shape: _Shape, device: torch.device) -> None:
 
 
 def _fp8_keeps_nan(device: torch.device) -> None:
-    """What is no number stays none in a cache of FP8, and what is too large becomes the largest number."""
+    """Check that NaN stays NaN in a cache of FP8, and that too large values become the largest number."""
     heads = torch.zeros(1, 3, 64, device=device)
     heads[0, 2, :3] = torch.tensor([torch.nan, 1e30, -torch.inf], device=device)
     caches = [torch.zeros(1, 16, 1, 64, device=device).to(FP8) for _ in range(2)]

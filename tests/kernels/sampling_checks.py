@@ -1,4 +1,4 @@
-"""Checks of the sampling kernels: greedy, random, and which tokens the filters keep."""
+"""Checks of the sampling kernels: greedy and random tokens, and the tokens that filters keep."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _SLACK = 1e-6
 def reference_kept(
     logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, slack: float = 0.0
 ) -> Tensor:
-    """Which tokens of one row [V] may be drawn, by sorting and adding up in float64.
+    """Return the tokens of one row [V] that may be drawn, by sorting and adding up in float64.
 
     Top-k and top-p keep or drop equal logits together, top-p by what comes before the first of them. With a `slack`
     also those that would be with so much more mass, or fewer where it is negative.

@@ -21,11 +21,11 @@ class Steps:
 
     @property
     def tokens(self) -> int:
-        """Of the step, with two of padding."""
+        """The number of tokens of the step, with two of padding."""
         return self.first_row + sum(self.query_lens) + 2
 
     def slices(self) -> list[slice]:
-        """Where each sequence's tokens are."""
+        """Return the slice of each sequence's tokens."""
         ends = self.cu_query_lens.tolist()
         return [slice(begin, end) for begin, end in pairwise(ends)]
 

@@ -1,4 +1,4 @@
-"""What Triton compiles a kernel for is the same in steps of every size, so that none has to wait for a compiler.
+"""Steps of every size launch each kernel in the same compiled form, so that none has to wait for a compiler.
 
 A launch looks at its arguments: a number that is 1 or a multiple of 16, or an address that is no multiple of 16, each
 compile the kernel anew. Here launches are only looked at, of steps of many sizes; nothing runs.
@@ -42,7 +42,7 @@ Found = dict[tuple[str, ...], set[tuple[tuple[str, str], ...]]]
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
-    """What the launches of a test would be compiled for on Hopper."""
+    """Collect the forms for which a test's launches would be compiled on Hopper."""
     seen = Found()
     watch_launches(monkeypatch, lambda it: seen.setdefault((it.kernel, *it.constants), set()).add(it.found))
     yield seen

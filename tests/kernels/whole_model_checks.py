@@ -41,7 +41,7 @@ _LENGTHS = (1, 2, 15, 16, 17, 33, 100, 127, 128, 129, 400, 700)
 
 @dataclass(frozen=True)
 class Errors:
-    """How far log probabilities are from the exact ones, over all places of all answers."""
+    """The differences of log probabilities from the exact ones, over all places of all answers."""
 
     rms: float
     largest: float
@@ -106,7 +106,7 @@ chooses the other one at some places, at others than transformers', and the answ
 def _errors(
     values: list[torch.Tensor], exact: list[torch.Tensor], same: list[torch.Tensor], without: float = 0.0
 ) -> Errors:
-    """Of `values` against `exact` at the same tokens, `without` the worst share of them.
+    """Compare `values` with `exact` at the same tokens, without the worst share `without`.
 
     `same` says where the likeliest token is the exact one.
     """
@@ -158,7 +158,7 @@ def parity(shape: Shape, lengths: Sequence[int], count: int, device: torch.devic
 
 @contextmanager
 def _graph_messages() -> Iterator[list[str]]:
-    """What the log says meanwhile of graphs that were captured."""
+    """Collect the log's messages about captured graphs."""
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
@@ -204,7 +204,7 @@ def _graphs_equal_eager(shape: Shape, dtype: str, device: torch.device) -> str:
 
 
 def _their_largest(folder: Path, device: torch.device, answers: list[Completion]) -> float:
-    """How far transformers' bfloat16 is from its float32 at most, at the likeliest tokens of these answers."""
+    """Return the largest error of transformers' bfloat16 against its float32, at these answers' likeliest tokens."""
     tops = [torch.tensor([[token for token, _ in entry.top] for entry in answer.logprobs]) for answer in answers]
     exact, theirs = (
         [values.gather(1, ids) for values, ids in zip(_reference(folder, device, dtype, answers), tops, strict=True)]

@@ -73,7 +73,7 @@ def evaluate(packages: Path, tasks: Path, comparison: Comparison, model: str, ar
 
 
 def compare(packages: Path, tasks: Path, checkpoint: Path, server: RealServer, comparison: Comparison) -> bool:
-    """Whether both accuracies are the same, within MOST_POINTS; they are printed."""
+    """Print both accuracies; return True if they are the same within MOST_POINTS."""
     began = time.monotonic()
     theirs = {"pretrained": checkpoint, "dtype": "float32"}
     ours: dict[str, object] = {

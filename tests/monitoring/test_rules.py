@@ -145,7 +145,7 @@ def test_another_services_trouble_is_not_ours(case: Case, tmp_path: Path) -> Non
 
 
 def test_vllms_names_have_vllms_buckets() -> None:
-    """Who reads them compares them with vLLM's own: what our alerts need beside is not there."""
+    """Readers compare them with vLLM's own, so buckets that only our alerts need are absent."""
     shown = Metrics("m", EngineState, lambda: 0).render().decode().splitlines()
     bounds = [line for line in shown if line.startswith("vllm:time_to_first_token_seconds_bucket")]
     assert len(bounds) == 23

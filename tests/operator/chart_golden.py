@@ -102,7 +102,7 @@ def rendered(*settings: str) -> list[str]:
 
 
 def change(value: str) -> str:
-    """What the setting of `value` changes, as a diff without context."""
+    """Return the changes by the setting of `value`, as a diff without context."""
     needed = ("--set", _WITH[value]) if value in _WITH else ()
     before, after = rendered(*needed), rendered(*needed, "--set-json", f"{value}={json.dumps(SETTINGS[value])}")
     if value in _SHORT:

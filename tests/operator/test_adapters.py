@@ -1,4 +1,4 @@
-"""LoRA adapters of an LLMService: the list that pods get, what a change of it means, and what pods say of it."""
+"""LoRA adapters of an LLMService: the list that pods get, the effect of a change, and the pods' reports."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def volumes(of: LLMService) -> list[dict[str, Any]]:
 
 
 def listed(of: LLMService, pod_of: LLMService | None = None) -> dict[str, dict[str, Any]]:
-    """What a pod that was made of `pod_of` gets as its list."""
+    """Return the list that a pod made from `pod_of` gets."""
     return {each["name"]: each for each in json.loads(adapter_list(of.spec, volumes(pod_of or of)))["adapters"]}
 
 

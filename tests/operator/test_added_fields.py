@@ -1,4 +1,4 @@
-"""What other managers have added to a child, told by the managed fields as a real API server writes them."""
+"""Fields that other managers have added to a child, found by managed fields as a real API server writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart renders without a cluster, with one that somebody else has claimed, and below another chart."""
+"""The chart's output without a cluster, with a metrics API that another server has claimed, and as a subchart."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def api_services(objects: list[Object]) -> list[Object]:
 
 @dataclass
 class ApiServer:
-    """As much of an API server as helm's `lookup` asks, with one APIService or none."""
+    """A stand-in for the API server that answers helm's `lookup`, with one APIService or none."""
 
     folder: Path
     api_service: Object | None = None
     asked: list[str] = field(default_factory=list)
 
     def settings(self, port: int) -> tuple[str, ...]:
-        """How helm is to ask it."""
+        """Return helm's flags for asking it."""
         cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
         context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
         users = [{"name": "u", "user": {}}]
@@ -122,7 +122,7 @@ def claimed_by(release: str, namespace: str) -> Object:
 def test_without_a_cluster_to_look_at_the_clusters_api_service_is_claimed_only_if_told_so(
     choice: str, made: int
 ) -> None:
-    """As Argo CD renders it, in a cluster where KEDA may have it."""
+    """Argo CD renders it so, in a cluster where KEDA may have it."""
     objects = template("--set", f"metricsApi.apiService={choice}", "--api-versions", "external.metrics.k8s.io/v1beta1")
     assert len(api_services(objects)) == made
     assert [found for found in objects if found["metadata"]["name"] == "octavo-operator-metrics"]
@@ -219,7 +219,7 @@ def test_the_registry_goes_before_the_images_of_the_plain_manifests_as_the_docs_
 
 
 def test_it_can_be_a_part_of_another_chart(tmp_path: Path) -> None:
-    """Of one that switches it by a condition and shares values of its own with all its parts."""
+    """The parent switches it by a condition and shares values of its own with all subcharts."""
     shutil.copytree(CHART, tmp_path / "charts" / "octavo")
     part = {"name": "octavo", "version": "0.1.0", "condition": "octavo.enabled"}
     chart = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [part]}
@@ -258,7 +258,7 @@ SCHEMAS_OF = {"ValidatingAdmissionPolicy", "Deployment", "Service", "ClusterRole
 
 @pytest.mark.parametrize("minor", MINORS)
 def test_each_minor_of_kubernetes_knows_all_fields(minor: str) -> None:
-    """By the published schemas: what is run on is the newest."""
+    """The published schemas are used: only the newest minor runs here."""
     everything = CHART / "ci" / "everything-values.yaml"
     objects = template("-f", str(everything), "--kube-version", f"{minor}.0")
     judged = [each for each in objects if each["kind"] in SCHEMAS_OF]

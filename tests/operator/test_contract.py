@@ -1,4 +1,4 @@
-"""Two programs, one contract: each flag that the operator renders or lets through is one that the engine parses."""
+"""The contract of both programs: the engine parses each flag that the operator renders or lets through."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_extra_flag_of_the_server_is_kept_from_fetching() -> None:
 
 
 def refusal(arguments: list[str]) -> str:
-    """What the engine says against its arguments; empty if it would start."""
+    """Return the engine's error about its arguments; empty if it would start."""
     parsed = build_parser().parse_args(arguments)
     try:
         read_engine_config(parsed, {})

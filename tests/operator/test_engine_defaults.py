@@ -1,4 +1,4 @@
-"""What the administrator sets for all engines holds where an LLMService says nothing else."""
+"""The administrator's defaults for all engines apply where an LLMService sets nothing else."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def spec() -> dict[str, Any]:
 
 
 def names(schema: dict[str, Any]) -> Iterator[str]:
-    """Of all fields below a schema."""
+    """Yield the names of all fields below a schema."""
     for name, field in schema.get("properties", {}).items():
         yield name
         yield from names(field)

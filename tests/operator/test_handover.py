@@ -47,7 +47,7 @@ class Server:
         self.meanwhile: int | None = None
 
     def scale(self, replicas: int) -> None:
-        """As an autoscaler writes: an update of /scale takes the field away from all who applied it."""
+        """Set the replicas as an autoscaler does: an update of /scale takes the field from all who applied it."""
         self.replicas, self.owners = replicas, {"kube-controller-manager"}
 
     def live(self) -> dict[str, Any]:

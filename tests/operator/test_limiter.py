@@ -1,4 +1,4 @@
-"""What the API server asks for is waited for by every request but those for the Lease."""
+"""Every request but those for the Lease waits as long as the API server asks."""
 
 from __future__ import annotations
 

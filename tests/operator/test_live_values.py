@@ -1,4 +1,4 @@
-"""What is fought over is left as it is while the rest of an object is applied."""
+"""A contested field keeps its live value while the rest of an object is applied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def manifest(engine: dict[str, Any] | None = None, before: tuple[Any, ...] = (),
 
 
 def live(engine: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """As others have made it: with a container and a field of theirs."""
+    """Return the object as others have made it: with a container and a field of theirs."""
     return manifest(engine, (SIDECAR,), theirs=1, **spec)
 
 

@@ -1,4 +1,4 @@
-"""How long loading takes is measured on pods that serve, and on nothing that only looks like it."""
+"""The load time is measured on pods that serve, and on no other."""
 
 from __future__ import annotations
 

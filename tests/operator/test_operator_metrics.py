@@ -1,4 +1,4 @@
-"""What the operator tells of itself: over HTTP, in a format that Prometheus reads, under names that the docs know."""
+"""The operator's own metrics and health: over HTTP, in Prometheus' format, under documented names."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_gauges_are_read_when_they_are_asked_for() -> None:
 
 
 def indexes_of(holding: list[str], monitored: bool = False) -> dict[str, dict[Key, list[Any]]]:
-    """Of one LLMService, in which these conditions hold of Ready and Degraded."""
+    """Return indexes of one LLMService for which these conditions of Ready and Degraded hold."""
     conditions = [{"type": kind, "status": str(kind in holding)} for kind in ("Ready", "Degraded")]
     status = {"conditions": conditions, "desiredReplicas": 2}
     monitors = {"servicemonitors": {KEY: [{"metadata": {}}]}} if monitored else {}
@@ -171,7 +171,7 @@ class Moments:
         await (asyncio.Event().wait() if key == KEY else self.ends.acquire())
 
     async def pass_seconds(self, seconds: float) -> str:
-        """What is wrong after so many seconds more; before, all work that can go on does."""
+        """Let time pass after all work that can go on; return what is wrong then."""
         for _ in range(5):
             await asyncio.sleep(0)
         self.now += seconds

@@ -325,7 +325,7 @@ async def test_a_passing_failure_is_tried_again_and_not_told(status: int) -> Non
 
 
 async def test_a_failure_that_should_pass_and_lasts_is_told() -> None:
-    """As that of an admission webhook that is gone."""
+    """The failure of a missing admission webhook is such a case."""
     server = Server()
     operator = reconciler(server)
     server.failures["PodDisruptionBudget"] = ApiError(500, "InternalError", 'failed calling webhook "policy"')
@@ -355,7 +355,7 @@ async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
 
 
 def with_pods(server: Server, ready: int) -> None:
-    """What the Deployment's controller counts."""
+    """Set the counts of the Deployment's controller."""
     counts = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": ready, "availableReplicas": ready}
     generation = server.live["Deployment"]["metadata"]["generation"]
     server.live["Deployment"]["status"] = {"observedGeneration": generation, **counts}
@@ -539,7 +539,7 @@ async def test_a_crd_that_is_older_than_the_operator_stops_nothing(monkeypatch: 
 
 
 async def test_a_child_that_is_about_to_go_is_waited_for_and_told_if_it_stays() -> None:
-    """As a Deployment whose finalizer nobody removes."""
+    """A Deployment with a finalizer that no controller removes is such a case."""
     server = Server()
     operator = await settled(server)
     going = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/lost"]}
@@ -729,7 +729,7 @@ async def test_drift_is_mended_at_once_and_a_fight_once_a_minute(clock: Clock) -
 
 
 async def test_what_a_webhook_writes_anew_at_each_write_is_no_fight(clock: Clock) -> None:
-    """As the time of the last change; a dry run shows it too."""
+    """Such a value is the time of the last change; a dry run shows it too."""
 
     class Stamped(Server):
         tries = 0
@@ -836,7 +836,7 @@ async def test_a_long_fight_is_told_once_and_written_once_a_minute(clock: Clock)
 
 
 async def test_who_comes_back_every_minute_and_a_half_fights_too_and_is_told_of_once(clock: Clock) -> None:
-    """As GitOps tools do: each change is mended at once, and none is the last."""
+    """GitOps tools do so: each change is reverted at once, and none is the last."""
     server = Server()
     operator = await settled(server)
     for seconds in range(900):

@@ -1,4 +1,4 @@
-"""When a CRD comes, the watches are opened anew: nobody works before they know the whole cluster again.
+"""When a CRD appears, the watches are reopened: no worker starts before the indexes are complete again.
 
 kopf runs for real here, against an API server that lists one LLMService and one pod, the pod late.
 """
@@ -83,7 +83,7 @@ class ApiServer:
             raise ApiError(403, "Forbidden", f"no right to {kind.plural} in {namespace}")
 
     async def get(self, kind: Kind, namespace: str, name: str) -> None:
-        """Nothing else is there."""
+        """Return None: there are no other objects."""
 
     async def credentials(self) -> dict[str, Any]:
         return {"server": self.url}

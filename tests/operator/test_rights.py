@@ -1,4 +1,4 @@
-"""A right that the operator lacks is named, keeps nothing else from being done, and is soon asked for again."""
+"""A right that the operator lacks is named, stops no other work, and is soon asked for again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCALED = {"autoscaling": {"minReplicas": 1, "maxReplicas": 2}}
 
 
 def refusal(verb: str, resource: str, group: str = "") -> ApiError:
-    """What an API server with RBAC says."""
+    """Return the refusal of an API server with RBAC."""
     asks = f'{USER} cannot {verb} resource "{resource}" in API group "{group}" in the namespace "llm"'
     return ApiError(403, "Forbidden", f'{resource} "good" is forbidden: {asks}')
 

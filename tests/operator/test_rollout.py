@@ -1,4 +1,4 @@
-"""How a rollout goes on, from what the cluster shows of it at one moment. Pure functions, real shapes."""
+"""Decisions about a rollout, from one state of the cluster. Pure functions, real shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rollout(**fields: Any) -> Rollout:
 
 
 def placement(**spec: Any) -> Placement:
-    """Of a pod of one GPU, or with these requests."""
+    """Return the placement of a pod with one GPU, or with these requests."""
     requests = {"cpu": "4", "memory": "32Gi", GPU: "1", **spec.pop("requests", {})}
     return placement_of({"containers": [{"name": "engine", "resources": {"requests": requests}}], **spec})
 

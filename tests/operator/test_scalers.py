@@ -1,4 +1,4 @@
-"""What is rendered to follow the load: by a HorizontalPodAutoscaler or by KEDA, and how fast."""
+"""The rendered autoscalers: a HorizontalPodAutoscaler or KEDA's ScaledObject, and their speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bounds are in force when: on the clock of a place, over changes of that clock, and with overlaps."""
+"""The autoscaling bounds in force at a time: in time zones, over clock changes, and with overlaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GitOps tools see of an LLMService: kstatus' own rules, applied to the conditions of many situations."""
+"""The view of GitOps tools on an LLMService: kstatus' own rules, applied to the conditions of many situations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def seen(*pods: dict[str, Any], result: Result | None = None, of: Any = None, **
 
 
 def kstatus(status: dict[str, Any], generation: int = 3) -> str:
-    """As sigs.k8s.io/cli-utils/pkg/kstatus judges an object of a kind that it does not know."""
+    """Judge a status as sigs.k8s.io/cli-utils/pkg/kstatus does for a kind that it does not know."""
     conditions = {each["type"]: each["status"] for each in status["conditions"]}
     if status["observedGeneration"] != generation:
         return "InProgress"

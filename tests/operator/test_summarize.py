@@ -1,4 +1,4 @@
-"""From pods and Deployments as Kubernetes reports them to what `kubectl get llms` says. Pure functions, real shapes."""
+"""Pods and Deployments as Kubernetes reports them, summarized for `kubectl get llms`. Pure functions, real shapes."""
 
 from __future__ import annotations
 
@@ -642,7 +642,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def test_a_status_that_another_version_has_written_otherwise_stops_nothing() -> None:
-    """Whatever one of its fields holds: the next status is written over it."""
+    """Any value of any field is survived: the next status is written over it."""
     before = summary(of=service(adapters=[{"name": "sql", "source": {"s3": {"bucket": "models", "prefix": "sql"}}}]))
     known = before.as_object()
     known["model"]["memory"] = {"subject": "x", "weightBytes": 1, "stepBytes": 2, "kvBytesPerToken": 3, "totalBytes": 4}

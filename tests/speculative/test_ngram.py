@@ -15,7 +15,7 @@ from octavo_engine.speculative.settings import SpeculativeSettings
 
 
 def searched(text: Sequence[int], settings: SpeculativeSettings) -> list[int]:
-    """By the definition: the longest n-gram first, its last occurrence first."""
+    """Search by the definition: the longest n-gram first, its last occurrence first."""
     for length in range(settings.lookup_max, settings.lookup_min - 1, -1):
         for start in range(len(text) - length - 1, -1, -1):
             if list(text[start : start + length]) == list(text[-length:]):

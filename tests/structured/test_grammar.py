@@ -1,4 +1,4 @@
-"""What a request may ask for as a grammar, and what is wrong with what it may not."""
+"""The grammars that requests may ask for, and the errors of those that they may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which texts a structural tag allows."""
+"""The texts that structural tags allow."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_any_character_may_stand_in_a_text() -> None:
 
 
 def test_triggers_share_the_rule_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is checked once, however many triggers lead to it; what grows beyond the limit ends at once."""
+    """The schema is checked once, however many triggers lead to it; what grows beyond the limit ends at once."""
     checked, written = Mock(wraps=json_schema_grammar), Mock(wraps=literal)
     monkeypatch.setattr("octavo_engine.structured.structural_tags.json_schema_grammar", checked)
     monkeypatch.setattr("octavo_engine.structured.structural_tags.literal", written)
