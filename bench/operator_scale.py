@@ -147,8 +147,7 @@ class Fleet:
         )
 
     def stalled(self) -> bool:
-        """Return True if every LLMService is reported as stalled, the last change of a status that time alone brings.
-        """
+        """Return True if every LLMService is reported as stalled, the last change of a status, by time alone."""
         items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
         return all(_condition(item, "Stalled").get("status") == "True" for item in items)
 

@@ -202,7 +202,7 @@ def documented_varlen_attn(
     seqused_k: Tensor,
     block_table: Tensor,
 ) -> Tensor:
-    """What PyTorch's documentation says that varlen_attn computes with a block table."""
+    """Attend over a block table as PyTorch's documentation says that varlen_attn does."""
     assert block_table.dtype == seqused_k.dtype == cu_seq_q.dtype == torch.int32
     assert block_table.is_contiguous()
     assert enable_gqa == (query.shape[1] != key.shape[2])

@@ -231,7 +231,7 @@ def path_of(args: argparse.Namespace) -> Path:
 
 
 def saver(args: argparse.Namespace, jobs: int) -> Callable[[Sequence[Outcome], float], None]:
-    """What writes all outcomes so far, and the seconds taken, as JSON, and the table beside it."""
+    """Return a function that writes all outcomes so far, and the seconds taken, as JSON, and a table of them."""
     path, device = path_of(args), describe(torch.device(args.device))
     said = {"device": device, "seed": args.seed, "workers": args.workers, "jobs": jobs}
     args.out.mkdir(parents=True, exist_ok=True)

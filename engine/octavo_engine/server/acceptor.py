@@ -164,7 +164,7 @@ class Acceptor:
 
     @contextlib.contextmanager
     def _closed_by_an_error(self, connection: socket.socket) -> Iterator[None]:
-        """Whatever goes wrong with one connection ends that one alone."""
+        """Close a connection about which an error is raised in the block; accepting goes on."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  (others are still to be accepted, and the log is bounded)
