@@ -333,7 +333,7 @@ async def test_a_failure_that_should_pass_and_lasts_is_told() -> None:
         operator._clock = lambda second=second: f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"  # type: ignore[misc]
         with pytest.raises(ApiError, match="failed calling webhook") as raised:
             await operator.reconcile(KEY)
-        assert raised.value.within == (None if reason else 60 - second), "the growing pauses do not delay the report"
+        assert raised.value.within == (60 if reason else 60 - second), "growing pauses delay neither report nor healing"
         assert (server.reason("Degraded") == "ApplyFailed") == (reason is not None)
     server.failures.clear()
     await operator.reconcile(KEY)
@@ -391,9 +391,17 @@ async def test_who_keeps_a_name_is_told() -> None:
     server = Server()
     metadata = {"uid": "theirs", "generation": 1, "resourceVersion": "1"}
     server.live["Service"] = {"kind": "Service", "metadata": metadata, "spec": {}}
-    with pytest.raises(ApiError, match="is not this LLMService's"):
-        await reconciler(server).reconcile(KEY)
+    server.failures["PodDisruptionBudget"] = ApiError(403, "Forbidden", "a policy says no")
+    operator = reconciler(server)
+    with pytest.raises(ApiError) as raised:
+        await operator.reconcile(KEY)
+    assert raised.value.within == 15, "no event tells that the name is free"
     assert (server.reason("Ready"), server.reason("Degraded")) == ("NameTaken", "NameTaken")
+    assert "is not this LLMService's" in server.condition("Ready")["message"]
+    del server.live["Service"]
+    server.failures.clear()
+    await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "AsExpected"
 
 
 @pytest.mark.parametrize("status", [403, 503])

@@ -254,14 +254,25 @@ def test_a_surge_pod_that_may_not_be_made_blocks(said: str, reason: Reason, help
 
 
 @pytest.mark.parametrize("strategy", ["Auto", "Surge"])
-def test_pods_of_a_first_rollout_that_were_refused_are_tried_again_every_minute(strategy: str) -> None:
-    """Else a quota that was raised would be seen after up to 16 minutes."""
+def test_pods_of_a_first_rollout_that_were_refused_are_tried_again(strategy: str) -> None:
+    """Every 10 s at first, later every minute: a ReplicaSet would see a higher quota after up to 16 minutes."""
     deployment = live(total=0, updated=0, available=0)
-    deployment["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]
-    states = [rollout_state(rollout(strategy=strategy), deployment, [], at(seconds)) for seconds in (0, 59, 60)]
-    assert [each.retry for each in states] == [60, 1, 60]
+    failure = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota", "lastTransitionTime": at(0)}
+    deployment["status"]["conditions"] = [failure]
+    moments = (0, 9, 10, 300, 359, 360)
+    states = [rollout_state(rollout(strategy=strategy), deployment, [], at(seconds)) for seconds in moments]
+    assert [each.retry for each in states] == [10, 1, 10, 60, 1, 60]
     assert states[0].tried == states[1].tried != states[2].tried
+    assert states[3].tried == states[4].tried != states[5].tried
     assert not any(each.blocked or each.in_place for each in states)
+
+
+def test_a_claim_that_is_missing_ends_no_pod_that_serves() -> None:
+    """The new pod's claim is not there, or lost: the end of an old pod would not bring it back."""
+    claims, missing = frozenset({"weights"}), 'persistentvolumeclaim "weights" not found'
+    pods = [old(claims=claims), surge(Reason.WAITING_FOR_VOLUMES, missing, claims=claims)]
+    state = rollout_state(rollout(), live(), pods, at(9999), claims)
+    assert (state.blocked, state.in_place, state.problem.reason) == (True, False, Reason.NO_VOLUME_FOR_SURGE)
 
 
 def test_one_old_pod_that_makes_room_is_enough() -> None:

@@ -13,10 +13,11 @@ from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.api.status import Condition, LLMServiceStatus
 from octavo_operator.reconcile.adapter_report import AdapterReport, ReportedAdapter
 from octavo_operator.reconcile.adapter_states import MOST_ROWS
+from octavo_operator.reconcile.container_trouble import last_words
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Observation, trimmed
-from octavo_operator.reconcile.pods import last_words, view
+from octavo_operator.reconcile.pods import view
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.summarize import Result, invalid_status, summarize
 from octavo_operator.render.adapters import version_of
@@ -168,6 +169,42 @@ def test_a_crash_a_moment_ago_is_news(since: str) -> None:
     assert status.loading.phase == ("NotReady" if since.endswith("05:00Z") else "Warmup")
 
 
+def held_back(*others: dict[str, Any], **ready: str) -> dict[str, Any]:
+    """A pod whose engine is ready and that is not, beside `others`, containers that a podTemplate has added."""
+    found = pod(container=SERVING)
+    found["spec"] = {"nodeName": "gpu-7"}
+    found["status"]["containerStatuses"] += others
+    containers = {"type": "ContainersReady", "status": "False" if others else "True"}
+    scheduled = found["status"]["conditions"][0]
+    found["status"]["conditions"] = [scheduled, containers, {"type": "Ready", "status": "False", **ready}]
+    return found
+
+
+GATES = {"reason": "ReadinessGatesNotReady", "message": 'readiness gate "lb/ready" does not exist'}
+PROXY = {"name": "proxy", "image": "proxy:1", "ready": False}
+PROXY_CRASHES = {**PROXY, **exited(2, "no such host")}
+UNREADY = [
+    (held_back(), Reason.NODE_LOST, False, "its node gpu-7 has not answered for a while"),
+    (held_back(**GATES), Reason.NO_READY_REPLICA, False, 'readiness gate "lb/ready" does not exist'),
+    (held_back(PROXY), Reason.NO_READY_REPLICA, False, "its container proxy is not"),
+    (held_back(PROXY_CRASHES), Reason.CRASH_LOOP, True, "proxy of pod good-1 ended with exit code 2: no such"),
+    (held_back({**PROXY, **waiting("ImagePullBackOff")}), Reason.PULL_FAILED, True, "cannot pull proxy:1"),
+]
+
+
+@pytest.mark.parametrize(("pod", "reason", "degraded", "words"), UNREADY, ids=[row[3] for row in UNREADY])
+def test_a_pod_that_is_not_ready_though_its_engine_is_says_why(
+    pod: dict[str, Any], reason: Reason, degraded: bool, words: str
+) -> None:
+    status = summary(trimmed(POD, pod), children=deployment())
+    assert status.loading.phase == "NotReady"
+    ready = condition(status, ConditionType.READY)
+    assert (ready.status, ready.reason) == ("False", reason)
+    assert words in ready.message
+    assert condition(status, ConditionType.DEGRADED).status == str(degraded)
+    assert condition(status, ConditionType.MODEL_LOADED).status == "True"
+
+
 def test_all_eight_conditions_are_always_there() -> None:
     for status in (
         summary(),
@@ -317,6 +354,60 @@ def test_lack_of_a_gpu_is_told_from_other_lacks(resource: str, message: str, rea
     waits = view(pod(conditions=[unscheduled]), resource).waits
     assert waits is not None
     assert waits.reason == reason
+
+
+LACKS_CLAIM = [
+    ('persistentvolumeclaim "weights" not found', "create PersistentVolumeClaim weights"),
+    ('persistentvolumeclaim "weights" bound to non-existent persistentvolume "pv-1"', "restore PersistentVolume pv-1"),
+    ("pod has unbound immediate PersistentVolumeClaims", "spec.cache.storageClassName"),
+]
+
+
+@pytest.mark.parametrize(("said", "help_"), LACKS_CLAIM)
+def test_a_claim_without_a_volume_is_waited_for_and_says_what_helps(said: str, help_: str) -> None:
+    said = f"0/1 nodes are available: {said}. not found"
+    since = "2025-12-31T23:59:00Z"  # volumes that are there are had sooner
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": said, "lastTransitionTime": since}
+    found = condition(summary(pod(conditions=[unscheduled]), children=deployment()), ConditionType.READY)
+    assert found.reason == Reason.WAITING_FOR_VOLUMES
+    assert said.rstrip(".") in found.message
+    assert help_ in found.message
+
+
+def test_a_cache_whose_volume_is_gone_is_told_before_its_pods_end() -> None:
+    claim = {"metadata": {"name": "good-cache"}, "status": {"phase": "Lost"}}
+    children = {**deployment(ready=1), ("PersistentVolumeClaim", "good-cache"): claim}
+    status = summary(pod(container=SERVING), children=children)
+    assert condition(status, ConditionType.READY).reason == Reason.SERVING
+    found = condition(status, ConditionType.DEGRADED)
+    assert found.reason == Reason.VOLUME_LOST
+    assert "kubectl delete pvc good-cache" in found.message
+
+
+REFUSED_PODS = [
+    ("no PriorityClass with name urgent was found", "create PriorityClass urgent"),
+    ('pod rejected: RuntimeClass "nvidia" not found', "spec.scheduling.runtimeClassName"),
+    (
+        "exceeded quota: team, requested: pods=1,requests.memory=16Gi, used: pods=4,requests.memory=64Gi, limited: "
+        "pods=4,requests.memory=64Gi",
+        "make room for pods=1,requests.memory=16Gi in ResourceQuota team",
+    ),
+    ("maximum memory usage per Container is 1Gi, but limit is 2Gi", "how much memory the spec asks for"),
+    ('violates PodSecurity "restricted:latest": hostPath volumes', "pod-security.kubernetes.io/enforce"),
+    ('failed calling webhook "a.b.example": timeout', "repair the admission webhook a.b.example"),
+    ("something that no version has said yet", "something that no version has said yet"),
+]
+
+
+@pytest.mark.parametrize(("said", "help_"), REFUSED_PODS, ids=[row[1] for row in REFUSED_PODS])
+def test_a_refusal_of_pods_says_what_helps(said: str, help_: str) -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "message": f'pods "good-1" is forbidden: {said}'}
+    status = summary(children=deployment(updated=0, total=0, conditions=[failure]))
+    for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
+        found = condition(status, kind)
+        assert found.reason == Reason.POLICY_DENIED
+        assert said in found.message
+        assert help_ in found.message
 
 
 def test_scheduling_gates_are_named() -> None:

@@ -57,6 +57,7 @@ class Reason(StrEnum):
     WAITING_FOR_VOLUMES = "WaitingForVolumes"
     UNSCHEDULABLE = "Unschedulable"
     SCHEDULING_GATED = "SchedulingGated"
+    NODE_LOST = "NodeLost"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     # Degraded
     AS_EXPECTED = "AsExpected"
@@ -68,6 +69,7 @@ class Reason(StrEnum):
     CRASH_LOOP = "CrashLoop"
     PROBE_FAILED = "ProbeFailed"
     PULL_FAILED = "PullFailed"
+    VOLUME_LOST = "VolumeLost"
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - a reason
     POLICY_DENIED = "PolicyDenied"
     APPLY_FAILED = "ApplyFailed"

@@ -30,7 +30,9 @@ _TRIES = 5
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 _WRONG_TYPE = "failed to create typed patch object"
 REFUSED_SECONDS = 60.0
-"""After so long a refusal is tried again: no event reports a right given, a quota raised, or a policy changed."""
+"""After so long it is tried again: no event reports a right given, a quota raised, a policy changed, or a webhook that
+answers again.
+"""
 _NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"
 _REVIEW = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -39,13 +41,15 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=
 class ApiError(ExpectedError):
     """The API server refused, or could not be reached (`status` 0). `reason` is its word, `message` its sentence."""
 
+    longest_pause = REFUSED_SECONDS
+
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
         self.at_least = retry_after
-        self.within = None if self.transient else REFUSED_SECONDS
+        self.within = self.longest_pause
 
     @property
     def transient(self) -> bool:

@@ -47,7 +47,12 @@ _WHOLE_LISTS = {"Service": ("spec", "ports")}
 
 
 class NameTakenError(ApiError):
-    """An object of the child's name exists and is not ours. The operator found this, not the API server."""
+    """An object of the child's name exists and is not ours. The operator found this, not the API server.
+
+    No watch tells when that name is free, and looking is cheap.
+    """
+
+    longest_pause = 15.0
 
     def __init__(self, identity: Identity) -> None:
         kind, name = identity

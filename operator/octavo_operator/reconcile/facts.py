@@ -9,6 +9,7 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import AdapterStatus
+from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.autoscaling import Scaling
 from octavo_operator.reconcile.kinds import Kind
 from octavo_operator.reconcile.load_report import LoadReport
@@ -56,6 +57,7 @@ class Facts:
     unknown: Sequence[str] = ()
     leaving: tuple[str, str] | None = None
     unreached: Problem | None = None
+    lost_claim: Problem | None = None
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
 
     @property
@@ -84,12 +86,18 @@ class Facts:
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
         """
         found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
-        refused = condition_of(self.deployment, "ReplicaFailure")
-        if refused.get("status") == "True":
-            found.append(Problem(Reason.POLICY_DENIED, f"pods cannot be made: {refused.get('message')}"))
+        found += [each for each in (self.refused_pods, self.lost_claim) if each]
         if self.out_of_time:
             found.append(self.late)
         return next(iter(found), None)
+
+    @property
+    def refused_pods(self) -> Problem | None:
+        """The refusal of the API server to make pods; None: there is none."""
+        refusal = condition_of(self.deployment, "ReplicaFailure")
+        if refusal.get("status") != "True":
+            return None
+        return Problem(Reason.POLICY_DENIED, f"pods cannot be made: {advice(str(refusal.get('message')))}")
 
     @property
     def waits(self) -> Problem | None:

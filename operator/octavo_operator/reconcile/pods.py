@@ -9,27 +9,19 @@ from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
 from octavo_operator.api.resource import LLMService
+from octavo_operator.reconcile.container_trouble import exit_trouble, last_exit, waiting_trouble
 from octavo_operator.reconcile.placement import Placement, placement_of
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.unready import why_unready
 from octavo_operator.reconcile.unschedulable import why_unschedulable
 from octavo_operator.render.container import CONTAINER, PORT_NAME, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
-_PULL_FAILURES = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
-_EXIT_CODES = {
-    2: Reason.CONFIGURATION_ERROR,
-    3: Reason.MODEL_NOT_FOUND,
-    4: Reason.OUT_OF_MEMORY,
-    5: Reason.ENGINE_STALLED,
-}
-_ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
-_OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
 _OLD_SECONDS = 600.0  # a container that had run well for so long since it ended is not unready for that
 _LASTING = (Reason.CONFIGURATION_ERROR, Reason.MODEL_NOT_FOUND, Reason.PULL_FAILED, Reason.SECRET_MISSING)
 """Troubles that come back at each start; others are taken for lasting after so many restarts."""
 _MANY_RESTARTS = 2
 _MOUNT_SECONDS = 10.0  # volumes that are there are mounted sooner
-_LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
 
 @dataclass(frozen=True)
@@ -148,17 +140,24 @@ def _engine_state(
     name = pod["metadata"]["name"]
     state = container.get("state") or {}
     if waiting := state.get("waiting"):
-        return LoadingPhase.PULLING, _waits_for_volumes(pod), _waiting_trouble(name, waiting, container)
+        return LoadingPhase.PULLING, _waits_for_volumes(pod), waiting_trouble(name, waiting, container)
     if terminated := state.get("terminated"):
-        return LoadingPhase.LOADING, None, _exit_trouble(name, terminated)
+        return LoadingPhase.LOADING, None, exit_trouble(name, container, terminated)
     if container.get("ready"):
-        return LoadingPhase.SERVING, None, None
+        return _state_of_ready_engine(pod)
     if not container.get("started"):
-        return LoadingPhase.LOADING, None, _last_exit(name, container)
+        return LoadingPhase.LOADING, None, last_exit(name, container)
     if not _was_ready(pod, state):
-        return LoadingPhase.WARMUP, None, _last_exit(name, container)
+        return LoadingPhase.WARMUP, None, last_exit(name, container)
     waits = Problem(Reason.NO_READY_REPLICA, f"pod {name} has loaded its model, and is not ready to take requests")
-    return LoadingPhase.NOT_READY, waits, None if _is_old(pod, container) else _last_exit(name, container)
+    return LoadingPhase.NOT_READY, waits, None if _is_old(pod, container) else last_exit(name, container)
+
+
+def _state_of_ready_engine(pod: Mapping[str, Any]) -> tuple[LoadingPhase, Problem | None, Problem | None]:
+    ready = condition_of(pod, "Ready")
+    if ready.get("status") == "False":
+        return LoadingPhase.NOT_READY, *why_unready(pod, ready, condition_of(pod, "ContainersReady"))
+    return LoadingPhase.SERVING, None, None
 
 
 def _was_ready(pod: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
@@ -202,12 +201,12 @@ def _before_the_engine(
     name, state = pod["metadata"]["name"], container.get("state") or {}
     fetches = container["name"] == FETCH
     if waiting := state.get("waiting"):
-        return LoadingPhase.PULLING, _waits_for_volumes(pod), _waiting_trouble(name, waiting, container)
+        return LoadingPhase.PULLING, _waits_for_volumes(pod), waiting_trouble(name, waiting, container)
     phase = LoadingPhase.DOWNLOADING if fetches else LoadingPhase.PULLING
     if terminated := state.get("terminated"):
-        return phase, None, _exit_trouble(name, terminated)
+        return phase, None, exit_trouble(name, container, terminated)
     waits = None if fetches else Problem(Reason.DEPLOYING, f"pod {name} runs its init container {container['name']}")
-    return phase, waits, _last_exit(name, container)
+    return phase, waits, last_exit(name, container)
 
 
 def _waits_for_volumes(pod: Mapping[str, Any]) -> Problem | None:
@@ -228,46 +227,3 @@ def mounted_objects(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _claims(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
     return [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
-
-
-def _waiting_trouble(name: str, waiting: Mapping[str, Any], container: Mapping[str, Any]) -> Problem | None:
-    why, message = waiting.get("reason") or "", waiting.get("message") or ""
-    if why in _PULL_FAILURES:
-        return Problem(Reason.PULL_FAILED, f"pod {name} cannot pull {container.get('image')}: {message or why}")
-    if why == "CreateContainerConfigError":
-        return Problem(Reason.SECRET_MISSING, f"pod {name} cannot start: {message}")
-    if why in ("CreateContainerError", "RunContainerError"):
-        return Problem(Reason.CRASH_LOOP, f"pod {name} cannot start: {message}")
-    return _last_exit(name, container)
-
-
-def _last_exit(name: str, container: Mapping[str, Any]) -> Problem | None:
-    terminated = (container.get("lastState") or {}).get("terminated")
-    return _exit_trouble(name, terminated) if terminated else None
-
-
-def _exit_trouble(name: str, terminated: Mapping[str, Any]) -> Problem:
-    code, words = terminated.get("exitCode", -1), last_words(terminated.get("message") or "")
-    if terminated.get("reason") == "OOMKilled":
-        return Problem(
-            Reason.OUT_OF_MEMORY,
-            f"pod {name} was killed for exceeding its memory limit: raise resources.limits.memory, or lower "
-            "engine.maxModelLength or engine.maxConcurrentRequests",
-        )
-    if code in _ASKED_TO_END:
-        return Problem(
-            Reason.PROBE_FAILED,
-            f"pod {name} was stopped (exit code {code}), as a failed probe does: raise rollout.startupTimeoutSeconds "
-            "if the model needs longer to load",
-        )
-    reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
-    return Problem(reason, f"pod {name} ended with exit code {code}" + (f": {words}" if words else ""))
-
-
-def last_words(message: str) -> str:
-    """The end of a termination message, in one line: the engine's own last sentence, if it got that far."""
-    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith(_OWN_WORDS)]
-    if said:
-        return said[-1][-_LAST_WORDS:]
-    return " / ".join(lines[-3:])[-_LAST_WORDS:]

@@ -13,7 +13,8 @@ from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, par
 from octavo_operator.api.status import from_status
 from octavo_operator.reconcile.adapter_lists import PodWriter, write_adapter_lists
 from octavo_operator.reconcile.adapter_report import AdapterReport
-from octavo_operator.reconcile.apply import REFUSED_SECONDS, ApiError
+from octavo_operator.reconcile.advice import advice
+from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Writer
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Result
@@ -145,7 +146,7 @@ class Reconciler:
             for failure in (*applied.refusals.values(), *applied.failures.values()):
                 raise failure
         except ApiError as error:
-            within = [again, None if error.transient else REFUSED_SECONDS]
+            within = [again, error.longest_pause, *(each.longest_pause for each in applied.failures.values())]
             error.within = min((each for each in within if each is not None), default=None)
             raise
         return again
@@ -276,4 +277,4 @@ def _problem(failure: ApiError) -> Problem:
     if isinstance(failure, NameTakenError):
         return Problem(Reason.NAME_TAKEN, failure.message)
     reason = Reason.RIGHTS_MISSING if refused_right(failure.message) else Reason.APPLY_FAILED
-    return Problem(reason, failure.message)
+    return Problem(reason, advice(failure.message))

@@ -26,8 +26,10 @@ _NO_ROOM = (
     "serving: free what is lacking, or set rollout.strategy to InPlace"
 )
 _NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
-_RETRY_SECONDS, _RETRY_REFUSED_SECONDS = 10.0, 60.0
-"""Between two tries to make pods that the API server refused: while an old pod makes room for them, and otherwise.
+_RETRY_SECONDS, _RETRY_LATER_SECONDS = 10.0, 60.0
+_SOON = 300.0
+"""Between two tries to make pods that the API server refused: in the first minutes and while an old pod makes room for
+them, and otherwise.
 
 A ReplicaSet whose pods were refused waits for up to 16 minutes before it tries again, though a quota may be larger by
 then. It tries at once when it changes, and its Deployment hands annotations down to it.
@@ -63,10 +65,11 @@ def rollout_state(
     """
     state = _state(rollout, deployment, pods, now, exclusive)
     none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
-    if none_wanted or condition_of(deployment, "ReplicaFailure").get("status") != "True":
+    failure = condition_of(deployment, "ReplicaFailure")
+    if none_wanted or failure.get("status") != "True":
         return state
-    seconds = _RETRY_SECONDS if state.in_place else _RETRY_REFUSED_SECONDS
-    moment = datetime.fromisoformat(now)
+    moment, refused_for = datetime.fromisoformat(now), _seconds(failure.get("lastTransitionTime") or "", now)
+    seconds = _RETRY_SECONDS if state.in_place or refused_for < _SOON else _RETRY_LATER_SECONDS
     since = moment.timestamp() % seconds
     return replace(state, tried=(moment - timedelta(seconds=since)).isoformat(), retry=seconds - since)
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.facts import Facts, Verdict
-from octavo_operator.reconcile.pods import PodView, condition_of
+from octavo_operator.reconcile.pods import PodView
 from octavo_operator.reconcile.problem import Problem
 
 PATIENCE_SECONDS = 45.0
@@ -68,9 +68,7 @@ def _of_pods(facts: Facts, now: str) -> Problem | None:
     pods = _newest(facts.pods)
     found = [pod.trouble for pod in pods if pod.stuck and pod.trouble]
     if not facts.result.rollout.in_place:  # else old pods are about to make room
-        refusal = condition_of(facts.deployment, "ReplicaFailure")
-        if refusal.get("status") == "True":
-            found.append(Problem(Reason.POLICY_DENIED, f"pods cannot be made: {refusal.get('message')}"))
+        found += [facts.refused_pods] if facts.refused_pods else []
         found += [pod.waits for pod in pods if pod.waits and _waits(pod) and _waited(pod, now) >= PATIENCE_SECONDS]
     return next(iter(found), None)
 

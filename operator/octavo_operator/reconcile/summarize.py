@@ -60,6 +60,7 @@ def summarize(
         deployment=observed.children.get(("Deployment", service.name), {}),
         pods=pods,
         unreached=_unreached(service, pods, observed, now),
+        lost_claim=_lost_claim(observed),
         result=result,
         reports=observed.reports,
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
@@ -113,6 +114,16 @@ def _unreached(service: LLMService, pods: Sequence[PodView], observed: Observati
         f"operator makes its endpoints, or the pods have other labels or ports than it selects; kubectl get "
         f"endpointslices -l kubernetes.io/service-name={service.name}",
     )
+
+
+def _lost_claim(observed: Observation) -> Problem | None:
+    """The cache's claim if its volume is gone: pods that have it go on, and no other pod starts."""
+    for (kind, name), child in observed.children.items():
+        if kind == "PersistentVolumeClaim" and child["status"].get("phase") == "Lost":
+            what = f"PersistentVolumeClaim {name} is Lost: its PersistentVolume was deleted"
+            help_ = f"restore that, or kubectl delete pvc {name}: it is made again, and filled anew"
+            return Problem(Reason.VOLUME_LOST, f"{what}; {help_}")
+    return None
 
 
 def _settled(pod: PodView, now: str) -> PodView:

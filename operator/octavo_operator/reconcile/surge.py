@@ -73,7 +73,9 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
             held = bool(lacking(said)) or any(words in said for words in _HELD_BY_OLD_PODS)
             return obstacle(Reason.NO_ROOM_FOR_SURGE, lambda old: held and makes_room(old))
         case Reason.WAITING_FOR_VOLUMES if not mounting_seconds(pod, now):
-            return obstacle(Reason.NO_VOLUME_FOR_SURGE, lambda old: bool(old.claims & pod.claims & exclusive))
+            # Without a node it waits for a claim that is not there, or has no volume: no end of a pod brings that.
+            claims = pod.claims & exclusive if pod.scheduled else frozenset()
+            return obstacle(Reason.NO_VOLUME_FOR_SURGE, lambda old: bool(old.claims & claims))
     return None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.advice import advice, is_about_claims
 from octavo_operator.reconcile.placement import lacking, placement_of
 from octavo_operator.reconcile.problem import Problem
 
@@ -25,6 +26,8 @@ def why_unschedulable(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_
         gates = ", ".join(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ())
         return Problem(Reason.SCHEDULING_GATED, f"pod {name} is held back by its scheduling gates ({gates})")
     begin = f"pod {name} finds no node: "
+    if is_about_claims(said):
+        return Problem(Reason.WAITING_FOR_VOLUMES, f"{begin}{advice(said)}")
     why = _no_gpu(pod, said, gpu_resource)
     if why is None:
         return Problem(Reason.UNSCHEDULABLE, f"{begin}{said}")

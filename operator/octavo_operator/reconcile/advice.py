@@ -1,0 +1,64 @@
+"""Advice on refusals, by the words in which Kubernetes gives them: the field of the spec, or the object. Pure.
+
+The words are those of Kubernetes 1.31 to 1.36; of others nothing is known, and the refusal stands alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ADVICE = (
+    (
+        r"no PriorityClass with name (\S+) was found",
+        "create PriorityClass {0}, or change spec.scheduling.priorityClassName",
+    ),
+    (r'RuntimeClass "([^"]+)" not found', "create RuntimeClass {0}, or change spec.scheduling.runtimeClassName"),
+    (r'serviceaccount "([^"]+)" not found', "create ServiceAccount {0}, or name another one in spec.podTemplate"),
+    (
+        r"exceeded quota: (\S+), requested: (\S+), used:",
+        "make room for {1} in ResourceQuota {0}: raise it, end something else, or ask for less in the spec",
+    ),
+    (r"failed quota: (\S+): must specify (\S+)", "ResourceQuota {0} wants {1}: set them in spec.resources"),
+    (
+        r"(?:maximum|minimum) (\S+) usage per (?:Container|Pod|PersistentVolumeClaim)",
+        "change the LimitRange (kubectl get limitrange), or how much {0} the spec asks for",
+    ),
+    (
+        r"violates PodSecurity",
+        "change spec.podTemplate or spec.cache, or the namespace's label pod-security.kubernetes.io/enforce",
+    ),
+    (
+        r'failed calling webhook "([^"]+)"',
+        "repair the admission webhook {0}, or have its administrator set failurePolicy to Ignore",
+    ),
+    (r"because it is being terminated", "create the LLMService in another namespace"),
+    (
+        r'persistentvolumeclaim "([^"]+)" not found',
+        "create PersistentVolumeClaim {0}, or name another one in the spec",
+    ),
+    (
+        r'persistentvolumeclaim "([^"]+)" bound to non-existent persistentvolume "([^"]+)"',
+        "restore PersistentVolume {1}, or delete PersistentVolumeClaim {0} and have its contents fetched anew",
+    ),
+    (
+        r"unbound immediate PersistentVolumeClaims",
+        "kubectl describe pvc says why no volume is bound: perhaps a StorageClass that does not exist "
+        "(spec.cache.storageClassName), no default one, or a provisioner that does not answer",
+    ),
+)
+
+
+def advice(said: str) -> str:
+    """Return the sentence `said`, with advice where there is any."""
+    for pattern, words in _ADVICE:
+        if found := re.search(pattern, said):
+            return f"{said.rstrip('. ')}; {words.format(*(each.rstrip(',') for each in found.groups()))}"
+    return said
+
+
+_CLAIMS = ('persistentvolumeclaim "', "unbound immediate PersistentVolumeClaims")
+
+
+def is_about_claims(said: str) -> bool:
+    """Return True if the scheduler's sentence is about claims without a volume."""
+    return any(words in said for words in _CLAIMS)

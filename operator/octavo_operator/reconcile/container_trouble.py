@@ -1,0 +1,81 @@
+"""The problem of a container that cannot start, or has ended, read from its status alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.render.adapters import SIDECAR
+from octavo_operator.render.container import CONTAINER
+from octavo_operator.render.fetch import FETCH
+
+_PULL_FAILURES = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
+_EXIT_CODES = {
+    2: Reason.CONFIGURATION_ERROR,
+    3: Reason.MODEL_NOT_FOUND,
+    4: Reason.OUT_OF_MEMORY,
+    5: Reason.ENGINE_STALLED,
+}
+_OURS = (CONTAINER, FETCH, SIDECAR)
+"""Containers whose exit codes mean what _EXIT_CODES says."""
+_ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
+_OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
+_LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
+
+
+def waiting_trouble(pod: str, waiting: Mapping[str, Any], container: Mapping[str, Any]) -> Problem | None:
+    """The problem of a `container` of the pod of this name whose state is `waiting`."""
+    why, message = waiting.get("reason") or "", waiting.get("message") or ""
+    if why in _PULL_FAILURES:
+        return Problem(Reason.PULL_FAILED, f"pod {pod} cannot pull {container.get('image')}: {message or why}")
+    if why == "CreateContainerConfigError":
+        return Problem(Reason.SECRET_MISSING, f"pod {pod} cannot start: {message}")
+    if why in ("CreateContainerError", "RunContainerError"):
+        return Problem(Reason.CRASH_LOOP, f"pod {pod} cannot start: {message}")
+    return last_exit(pod, container)
+
+
+def last_exit(pod: str, container: Mapping[str, Any]) -> Problem | None:
+    """The problem with which the `container` ended before it was started again."""
+    terminated = (container.get("lastState") or {}).get("terminated")
+    return exit_trouble(pod, container, terminated) if terminated else None
+
+
+def exit_trouble(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
+    """The problem of a `container` that was `terminated`."""
+    if container.get("name") not in _OURS:
+        return _exit_of_others(pod, container, terminated)
+    code, words = terminated.get("exitCode", -1), last_words(terminated.get("message") or "")
+    if terminated.get("reason") == "OOMKilled":
+        return Problem(
+            Reason.OUT_OF_MEMORY,
+            f"pod {pod} was killed for exceeding its memory limit: raise resources.limits.memory, or lower "
+            "engine.maxModelLength or engine.maxConcurrentRequests",
+        )
+    if code in _ASKED_TO_END:
+        return Problem(
+            Reason.PROBE_FAILED,
+            f"pod {pod} was stopped (exit code {code}), as a failed probe does: raise rollout.startupTimeoutSeconds "
+            "if the model needs longer to load",
+        )
+    reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
+    return Problem(reason, f"pod {pod} ended with exit code {code}" + (f": {words}" if words else ""))
+
+
+def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
+    """Of a container that spec.podTemplate or an admission webhook has added."""
+    name, code, words = container.get("name"), terminated.get("exitCode", -1), terminated.get("message") or ""
+    killed = ", killed for exceeding its memory limit" if terminated.get("reason") == "OOMKilled" else ""
+    said = f": {last_words(words)}" if words else f"; kubectl logs {pod} -c {name} --previous may say why"
+    return Problem(Reason.CRASH_LOOP, f"container {name} of pod {pod} ended with exit code {code}{killed}{said}")
+
+
+def last_words(message: str) -> str:
+    """The end of a termination message, in one line: the engine's own last sentence, if it got that far."""
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith(_OWN_WORDS)]
+    if said:
+        return said[-1][-_LAST_WORDS:]
+    return " / ".join(lines[-3:])[-_LAST_WORDS:]
