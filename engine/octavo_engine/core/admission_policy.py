@@ -1,7 +1,6 @@
 """The admission policy: chooses the next request, a prompt's part of a step, and the requests to preempt.
 
-This is policy: it reads what requests hold and counts what tenants use, but moves neither rows nor blocks. The
-mechanism that asks it is `core.planner`. docs/concepts/scheduling.md explains the rules.
+It reads what requests hold and counts what tenants use, but moves neither rows nor blocks: `core.planner` does.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ class AdmissionPolicy:
         """Whether a request with this adapter may begin now; the engine's, where it serves adapters."""
 
     def charge(self, requests: Iterable[RequestState]) -> None:
-        """Let tenants pay for what was generated since they last did."""
+        """Charge tenants for the tokens generated since the last charge."""
         for state in requests:
             self.accounts.generated(state.tenant, state.num_output - state.charged)
             state.charged = state.num_output
 
     def tick(self, now: float, running: Iterable[RequestState]) -> None:
-        """Time passes: what tenants have used counts less."""
+        """Let earlier use decay, so that it counts less against a tenant as time passes."""
         if self.accounts.due(now):
             self.charge(running)
             self.accounts.decay(now)
@@ -125,7 +124,7 @@ class AdmissionRound:
         self._closed = False
 
     def next(self) -> RequestState | None:
-        """The request whose turn it is; None if no more is to be tried in this step."""
+        """Return the next request to try to admit; None if no more are to be tried in this step."""
         if self._closed or len(self._blocked) >= _LOOK_AHEAD:
             return None
         return self._policy.waiting.next(self._order, self._passes_over, self._over_share)
@@ -146,8 +145,7 @@ class AdmissionRound:
             self._closed = self._closed or state.skipped >= self._max_skips
 
     def blocked(self, state: RequestState, *, seated: bool) -> None:
-        """There is no room for it now. Others may skip it for some time; one of a heavy tenant makes no other wait, nor
-        does one without a seat: none of its tenant's others in its lane has one."""
+        """Note that it does not fit now. Others may skip it a while; a heavy tenant's holds up its own others only."""
         if self._policy.accounts.heavy(state.tenant) or (not seated and len(self._order) == 1):
             self._over_share.add(state.tenant)
         elif state.skipped >= self._max_skips:

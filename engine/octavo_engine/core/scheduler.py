@@ -1,4 +1,9 @@
-"""Continuous batching: the scheduler decides how many tokens of which requests the next step computes."""
+"""Continuous batching: the scheduler decides how many tokens of which requests the next step computes.
+
+A step mixes prefill and decode: each decoding request gets its token, then chunks of prompts fill the token budget.
+`schedule` counts tokens as computed before they are, so that the next step is planned while this one runs; blocks may
+change hands in between, as the device runs steps in the order of plans. docs/concepts/scheduling.md explains the rules.
+"""
 
 from __future__ import annotations
 
