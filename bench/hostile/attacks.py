@@ -51,6 +51,8 @@ def letters(target: Target) -> Callable[[int], bytes]:
         head.replace(b"\r\n", b"\n") + b"{}",
         chunked + b"fffffffffffffffff\r\n{}",
         chunked + b"-2\r\n{}\r\n0\r\n\r\n",
+        chunked + b"\r\n{}\r\n0\r\n\r\n",
+        head.replace(b"/tokenize", b"http:///tokenize") + b"{}",
         head.replace(b"Host: x", b"X-Big: " + b"x" * 60_000) + b"{}",
         head.replace(b"Host: x", b"\r\n".join(b"X-%d: y" % number for number in range(300))) + b"{}",
         b"\x16\x03\x01\x02\x00\x01\x00" + b"\x00" * 500,

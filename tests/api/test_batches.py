@@ -268,6 +268,7 @@ def test_uploads_are_bounded_and_leave_nothing(start: Start, tmp_path: Path, mon
          "expires_after[anchor]"),
         ({"json": {"purpose": "batch"}}, 400, None),
         ({"content": b"--b\r\nnonsense", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, None),
+        ({"content": b"--b--", "headers": {"Content-Type": f"multipart/form-data; boundary={'b' * 5000}"}}, 400, None),
         ({"content": b"--b\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, None),
         ({"files": [(f"p{n}", (None, b"")) for n in range(2000)]}, 400, None),
     ):  # fmt: skip

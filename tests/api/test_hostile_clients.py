@@ -545,6 +545,15 @@ _CHUNKED = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json
     f"GET /version?{'x' * 70_000} HTTP/1.1\r\nHost: x\r\n\r\n",
     _CHUNKED + "\r\n11111111111111111\r\n",
     _CHUNKED + "\r\n2\r\n{}X\r\n",
+    _CHUNKED + "\r\n\r\n{}\r\n",
+    _CHUNKED + "\r\n;a=b\r\n{}\r\n",
+    _CHUNKED + "\r\n0x2\r\n{}\r\n",
+    _CHUNKED + "\r\n\u00b2\r\n{}\r\n",
+    "GET ?a=b HTTP/1.1\r\nHost: x\r\n\r\n",
+    "GET version HTTP/1.1\r\nHost: x\r\n\r\n",
+    "GET * HTTP/1.1\r\nHost: x\r\n\r\n",
+    "GET http:///version HTTP/1.1\r\nHost: x\r\n\r\n",
+    "GET ftp://x/version HTTP/1.1\r\nHost: x\r\n\r\n",
     _CHUNKED + "\r\n" + "1\r\n \r\n" * 1100,
     _CHUNKED + "\r\n2\r\n{}\r\n0\r\nX: a\r\n b\r\n\r\n",
     "GET /version HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\nHost: x\n\n",
@@ -555,6 +564,41 @@ def test_what_proxies_may_read_differently_is_400_and_ends_the_connection(server
     assert last.startswith(b"400 ")
     assert b"invalid_http" in last
     assert b"connection: close" in last.lower()
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("http://x/version", 200), ("HTTPS://a:b@x:1/version?a=/", 200), ("http://x/nope", 404), ("http://x", 200),
+     ("http://x?a=/version", 200), ("http://x//version", 404), ("http://http://x/version", 404)],
+)  # fmt: skip
+def test_a_target_as_proxies_are_sent_it_is_its_path(server: Served, target: str, status: int) -> None:
+    """RFC 9112, 3.2.2: a server has to accept it. The router, the check of keys and the log see the path alone."""
+    answer = raw(server, f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_target_as_proxies_are_sent_it_opens_nothing(start: Callable[..., Served], tmp_path: Path) -> None:
+    server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "a"))
+    for target in ("http://x/v1/models", "http://health/live/v1/models", "http://x/health/live/../v1/models"):
+        answer = raw(server, f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 401 ")
+
+
+def test_an_error_of_the_parser_ends_its_connection_and_does_not_fill_the_log(
+    server: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: object) -> None:
+        raise ValueError("not expected")
+
+    limit_warnings_of_connections()
+    monkeypatch.setattr(connection.StrictBuffer, "maybe_extract_lines", broken)
+    for _ in range(5):
+        with contextlib.suppress(ConnectionResetError):
+            assert raw(server, b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+    monkeypatch.undo()
+    assert server.http.get("/version").status_code == 200
+    assert caplog.text.count("by an error of the server: ValueError") <= 1
+    assert "Traceback" not in caplog.text
 
 
 def test_a_chunk_extension_without_end_is_400_also_for_a_client_that_writes_on(server: Served) -> None:

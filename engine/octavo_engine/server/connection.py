@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -13,6 +14,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.strict_http import StrictBuffer
+
+log = logging.getLogger("octavo.connections")
 
 HEAD_SECONDS = 10.0
 """In which a request's headers have to be complete, from the connection's first moment or their first byte."""
@@ -101,6 +104,14 @@ class ClientConnection(H11Protocol):
                 self._expect(None)
         elif not waited or self._timer is None:
             self._expect(HEAD_SECONDS)
+
+    def handle_events(self) -> None:
+        """Take in what has come. An error of ours ends this connection, and is no way to fill the log."""
+        try:
+            super().handle_events()
+        except Exception as error:  # noqa: BLE001
+            log.warning("a connection was closed by an error of the server: %r", error)
+            self.abort()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more. True keeps the connection: it has sent a whole request and may wait for it.

@@ -7,8 +7,10 @@ import re
 from h11 import LocalProtocolError
 from h11._receivebuffer import ReceiveBuffer
 
-_REQUEST_LINE = re.compile(rb"[^ :]+ [^ ]* HTTP/(.*)")
-"""With its version; a line of trailers has a colon after its name."""
+_REQUEST_LINE = re.compile(rb"([^ :]+) ([^ ]*) HTTP/(.*)")
+"""Method, target and version; a line of trailers has a colon after its name."""
+_ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]+(?=[/?#]|$)", re.IGNORECASE)
+"""What stands before the path in a target as proxies are sent it, and every server has to take it."""
 _LONGEST_HEAD = 64 << 10
 """Bytes of a head or of trailers, also if all of it has come at once."""
 _CHUNK_SIZE_DIGITS = 16
@@ -33,6 +35,8 @@ class StrictBuffer(ReceiveBuffer):
             if (used := size - len(self._data)) > _LONGEST_HEAD:
                 raise LocalProtocolError(f"the head has more than {_LONGEST_HEAD} bytes")
             _check_head(bytes(before[:used]))
+            if lines and (request := _REQUEST_LINE.fullmatch(lines[0])):
+                lines[0] = bytearray(b"%s %s HTTP/%s" % (request[1], _in_origin_form(*request.group(1, 2)), request[3]))
             self._chunks, self._chunked_bytes = 0, 0
         return lines
 
@@ -48,10 +52,22 @@ class StrictBuffer(ReceiveBuffer):
         if len(size) > _CHUNK_SIZE_DIGITS:
             raise LocalProtocolError("a chunk's size has more than 64 bits")
         self._chunks += 1
-        self._chunked_bytes += int(size, 16) if all(digit in _HEXADECIMAL for digit in size) else 0
+        if not size or any(digit not in _HEXADECIMAL for digit in size):
+            raise LocalProtocolError("a chunk's size must be a hexadecimal number")
+        self._chunked_bytes += int(size, 16)
         if self._chunks > _SMALL_CHUNKS + self._chunked_bytes // _CHUNK_BYTES:
             raise LocalProtocolError("the body has too many small chunks; send larger ones")
         return line
+
+
+def _in_origin_form(method: bytes, target: bytes) -> bytes:
+    """The target as a path; that of OPTIONS may be `*`, that of CONNECT a host, and no route has either."""
+    if absolute := _ABSOLUTE_FORM.match(target):
+        rest = target[absolute.end() :]
+        return rest if rest.startswith(b"/") else b"/" + rest
+    if target.startswith(b"/") or (method, target) == (b"OPTIONS", b"*") or method == b"CONNECT":
+        return target
+    raise LocalProtocolError("the target must begin with / or http://HOST")
 
 
 def _check_head(head: bytes) -> None:
@@ -59,7 +75,7 @@ def _check_head(head: bytes) -> None:
     if head.count(b"\n") != ends or head.count(b"\r") != ends:
         raise LocalProtocolError("a line must end with CR LF")
     lines = head.split(b"\r\n")
-    if (request := _REQUEST_LINE.fullmatch(lines[0])) and request[1] not in (b"1.0", b"1.1"):
+    if (request := _REQUEST_LINE.fullmatch(lines[0])) and request[3] not in (b"1.0", b"1.1"):
         raise LocalProtocolError("the version must be HTTP/1.1 or HTTP/1.0")
     if any(line[:1] in (b" ", b"\t") for line in lines):
         raise LocalProtocolError("a header must not be folded over several lines")

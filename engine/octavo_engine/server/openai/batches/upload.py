@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import IO, TYPE_CHECKING
 
 from python_multipart import MultipartParser
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError, MultipartParseError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
@@ -55,7 +55,10 @@ class _Form:
             "on_part_data": self._take_data,
             "on_end": self._end,
         }
-        self._parser = MultipartParser(boundary, callbacks)
+        try:
+            self._parser = MultipartParser(boundary, callbacks)
+        except FormParserError as error:
+            raise _invalid(f"the form cannot be read: {error}") from None
 
     def write(self, data: bytes) -> None:
         """APIError 400 if this is no form, or one of too much beside its file."""
