@@ -24,7 +24,7 @@ _LITTLE_MEMORY = 2 * _GIB
 _LITTLE_DISK = 20 * _GIB
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _LITTLE_SHARED_MEMORY = 64 << 20
-"""What ranks on one machine pass each other in /dev/shm, with room to spare."""
+"""The bytes that ranks on one machine need in /dev/shm, with room to spare."""
 _FEW_FILES = 8192
 """Twice the default of --max-connections."""
 _OLDEST_CAPABILITY = (8, 0)

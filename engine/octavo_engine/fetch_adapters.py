@@ -55,7 +55,7 @@ class Wanted(BaseModel):
     revision: Text | None = None
     message: Text = ""
     variables: dict[str, Text] = Field(default_factory=dict)
-    """Of the fetching process: endpoints and the like."""
+    """Environment variables of the fetching process: endpoints and the like."""
     files: dict[str, Text] = Field(default_factory=dict)
     """Variables whose values are in files below --credentials, SECRET/KEY; read again at each try."""
     optional: list[str] = Field(default_factory=list)

@@ -78,4 +78,4 @@ EXAMPLES = {
     "top": _TOP,
     "completion": _COMPLETION,
 }
-"""By command; a line may end with what it does, after two spaces or more."""
+"""The examples of each command; a line may end with a comment, after two spaces or more."""

@@ -43,7 +43,7 @@ class Completion:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Of each token of the prompt but its first, where they were asked for."""
+    """Log probabilities of each token of the prompt but its first, if they were asked for."""
     pooled: bytes = b""
     """The vector that stands for the prompt, float32, where it was asked for."""
     finish_reason: str | None = None

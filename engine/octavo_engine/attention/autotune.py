@@ -33,8 +33,8 @@ class Trial:
 
     name: str
     steps: tuple[Lens, ...]
-    """Of several no two have one shape, as prefills seldom do: what a backend does for each new shape counts. The first
-    is not measured then."""
+    """The sequence lengths of each step. No two of several steps have one shape, as prefills seldom do: a backend's
+    cost for each new shape counts. The first step is not measured then."""
 
     @property
     def decodes(self) -> bool:

@@ -66,7 +66,7 @@ class AttentionTask:
     block_size: int
     dtype: torch.dtype
     kv_dtype: torch.dtype
-    """Of the cache."""
+    """The type of the cache."""
     num_heads: int
     """Query heads."""
     plain: bool = True
@@ -100,10 +100,10 @@ class LayerCache:
     """[num_blocks, B, K, D], as the values."""
     value: Tensor
     key_scale: float = 1.0
-    """Of a cache in FP8 (torch.float8_e4m3fn), which holds key / key_scale, saturated; else 1."""
+    """The scale of a cache in FP8 (torch.float8_e4m3fn), which holds key / key_scale, saturated; otherwise 1."""
     value_scale: float = 1.0
     latent: int | None = None
-    """Where it is given, `value` is `key`, of which values are the first so many numbers."""
+    """If given, `value` is `key`, and values are its first `latent` numbers (latent attention)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,10 @@ class StepInputs:
     context_lens: Tensor
     """[S], tokens of the sequence after this step, those of the step included."""
     block_tables: tuple[Tensor, ...]
-    """For each KV group [S, max blocks]; entries beyond the context are undefined but valid block ids (0)."""
+    """The block table of each KV group, [S, max blocks]; entries beyond the context are undefined but valid block ids
+    (0)."""
     slot_mapping: tuple[Tensor, ...]
-    """For each KV group [T] int64: the slot each token's key and value are written to; -1: nowhere (padding)."""
+    """The slot that each token's key and value are written to, [T] int64 for each KV group; -1: nowhere (padding)."""
     token_indices: Tensor
     """[R] int64, indices into T whose hidden state gives logits."""
     query_lens_host: tuple[int, ...]

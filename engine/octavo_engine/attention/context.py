@@ -23,15 +23,15 @@ class AttentionContext:
 
     backend: AttentionBackend
     caches: Mapping[int, LayerCache]
-    """By layer index."""
+    """The cache of each layer, by its index."""
     metadata: tuple[Any, ...]
-    """By KV group, as `backend.prepare` gave it."""
+    """The result of `backend.prepare` for each KV group."""
     group_of_layer: Sequence[int]
-    """By layer index, the KV group of its keys and values."""
+    """The KV group of each layer's keys and values, by layer index."""
     states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
-    """By layer index, of layers that keep a state: its tensors [places, size]."""
+    """The state tensors [places, size] of each layer that keeps a state, by layer index."""
     state_groups: Mapping[int, int] = field(default_factory=dict)
-    """By layer index, the KV group of its states."""
+    """The KV group of each layer's states, by layer index."""
     per_layer_inputs: Tensor | None = None
     """[T, layers, size] of models whose layers get vectors of the tokens besides the residual stream."""
     embedded: Tensor | None = None

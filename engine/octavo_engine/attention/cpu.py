@@ -18,7 +18,7 @@ from octavo_engine.kernels.cpu.library import DTYPES, HEAD_DIMS, LANES, Attentio
 from octavo_engine.kernels.cpu.pages import use_huge_pages
 
 _CHUNK = 8
-"""From so many tokens of a sequence on they are computed together."""
+"""The number of a sequence's tokens from which they are computed together."""
 _SHORTEST_PART = 128
 _MOST_PARTS = 16
 

@@ -21,7 +21,7 @@ _LENS = [(1, 1), (1, 64), (1, 333), (1, 1500), (40, 200), (65, 65)]
 """Decodes, one of them so long that its context may be split, and chunks; no context but one fills its last block."""
 _TOLERANCES = {torch.float32: 1e-3, torch.float16: 5e-3}
 _TOLERANCE = 3e-2
-"""Of bfloat16: results are within some 4, and two of its roundings apart."""
+"""The tolerance for bfloat16: results are within some 4, and two roundings apart."""
 
 
 @torch.inference_mode()

@@ -27,7 +27,7 @@ _XQA_BYTES = 32 << 20
 _PLAN_BYTES = 1 << 20
 """Scratch memory of a prefill that splits no context is hardly any."""
 _WRAPPER_BYTES = _PLAN_BYTES + (9 << 20)
-"""With the plan itself, which the wrapper allocates."""
+"""The bytes of a wrapper, including the plan, which it allocates."""
 _GROUPS = 2
 """KV groups that are counted on: full attention and a window."""
 

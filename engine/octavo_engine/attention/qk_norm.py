@@ -20,7 +20,7 @@ class WholeProjection:
     """Elements of a token's query on all ranks."""
     key_size: int
     all_reduce: Callable[[Tensor], Tensor]
-    """From this rank's sums of squares, float32 [T, 2] of query and key, to those of all ranks."""
+    """Sums squares over ranks: from this rank's, float32 [T, 2] of query and key, to those of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ class BackendEntry:
     module: str
     """The file beside this one."""
     name: str
-    """Of the class in it."""
+    """The name of the class in the module."""
     other: bool = False
     """Whether it is another project's, which computes on GPUs what `triton` does."""
     has_run: bool = True

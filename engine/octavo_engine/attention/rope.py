@@ -19,7 +19,7 @@ class Rope:
     """float32 [T, 1, R / 2], contiguous, as the sines."""
     sin: Tensor
     query_scale: Tensor | None = None
-    """What queries are multiplied with, float32 [T, 1, 1]; None: nothing."""
+    """Factors of the queries, float32 [T, 1, 1]; None: 1."""
 
     @property
     def rotary_dim(self) -> int:

@@ -23,7 +23,7 @@ class StateStep:
     ends: Tensor
     """[S] int64, where each sequence's tokens end in T."""
     lens: tuple[int, ...]
-    """How many tokens each sequence has in this step, on the host."""
+    """The number of tokens of each sequence in this step, on the host."""
 
 
 def prepare_states(inputs: StepInputs, group: int, spare: int) -> StateStep:

@@ -86,7 +86,7 @@ class StepPlan:
     decode_rows: list[int] = field(default_factory=list)  # they compute their last known token, and sample
     decode_starts: list[int] = field(default_factory=list)  # that token's position, for each of `decode_rows`
     drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """By index into `decode_rows`: tokens guessed to follow that token, which are computed and verified with it."""
+    """Draft tokens by index into `decode_rows`: guesses that follow the row's token, computed and verified with it."""
     chunks: tuple[Chunk, ...] = ()
 
     @property
@@ -107,9 +107,9 @@ class StepResult:
     step: int
     token_ids: list[int]  # the first token of each sampling row; meaningless where there is an error
     more_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """By index into `token_ids`: the tokens after the first of a row whose drafts were accepted."""
+    """Further tokens by index into `token_ids`: those after the first, of a row whose drafts were accepted."""
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
-    """By index into `token_ids`, where they were asked for: one for each of the row's tokens."""
+    """Log probabilities by index into `token_ids`, if they were asked for: one for each of the row's tokens."""
     errors: dict[int, str] = field(default_factory=dict)  # by index: sampling failed, and that request alone ends
     seconds: float = 0.0
     prompts: dict[int, PromptOutput] = field(default_factory=dict)  # by index: what the row's prompt gave

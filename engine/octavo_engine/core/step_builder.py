@@ -18,7 +18,7 @@ class StepBuilder:
     decoding: list[RequestState] = field(default_factory=list)
     decode_starts: list[int] = field(default_factory=list)  # the position of each one's token
     drafts: dict[RequestState, tuple[int, ...]] = field(default_factory=dict)
-    """Of requests that decode: the tokens guessed to follow their last one."""
+    """The draft tokens of requests that decode: guesses that follow their last token."""
     chunks: dict[RequestState, Chunk] = field(default_factory=dict)
     prompt_tokens: dict[str, int] = field(default_factory=dict)  # tokens of chunks by tenant
     preempted: bool = False  # whether a request had to give up its blocks: then none is admitted in this step

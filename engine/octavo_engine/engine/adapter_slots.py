@@ -38,7 +38,7 @@ class AdapterSlots:
         self._slots = [_Slot() for _ in range(count)]
         self._store, self._executor = store, executor
         self._refused: dict[str, int] = {}
-        """For each adapter that found no slot the first step in which it did not."""
+        """The first step in which an adapter found no slot, for each adapter without one."""
         self._in_use: set[int] = set()
         self._step = 0
         self._replaced: deque[Adapter] = deque(maxlen=2 * count + 2)

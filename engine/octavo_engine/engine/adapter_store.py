@@ -33,7 +33,7 @@ class _Known:
     adapter: Adapter | None
     """None while it is not in CPU memory."""
     names: set[str] = field(default_factory=set)
-    """When there is none left and no request uses it, it is forgotten."""
+    """The names that stand for it. Without names and requests it is forgotten."""
     requests: set[str] = field(default_factory=set)
     """Ids of those that use it."""
     used: int = 0

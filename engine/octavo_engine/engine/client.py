@@ -63,7 +63,7 @@ _PING_INTERVAL = 1.0
 _STOP_GRACE = 5.0
 _PROCESS = "octavo_engine.engine.process"
 _LONGEST_SOCKET_PATH = 107
-"""Of sun_path, unix(7)."""
+"""The longest path that fits into sun_path (unix(7))."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ class MemoryInfo:
     step: int
     kv_per_token: int
     total: int
-    """Of the device, or of the container on CPU."""
+    """The bytes of the device, or of the container on CPU."""
 
     def as_json(self) -> dict[str, int]:
         """The fields of /health/startup."""
@@ -33,7 +33,7 @@ class ModelInfo:
     """The identity of the served model."""
 
     commit: str | None
-    """Of a Hugging Face repository, where that is known."""
+    """The commit of a Hugging Face repository, if it is known."""
     size: int
     """Bytes of the weights' files."""
 
@@ -52,11 +52,11 @@ class EmbeddingInfo:
 
     size: int
     pooling: str = "last"
-    """Which hidden states they are made of: one of `COMPUTED_POOLINGS`, or what is not computed."""
+    """The hidden states that vectors are made of: one of `COMPUTED_POOLINGS`, or a kind that is not supported."""
     normalize: bool = True
     """Whether they have length 1 where a request does not say."""
     why_no_ranks: str = ""
-    """Why the cosine of two vectors says nothing about texts; empty: it does."""
+    """The reason why the cosine of two vectors says nothing about their texts; empty: it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class ClassifierInfo:
 
     labels: tuple[str, ...]
     activation: Literal["softmax", "sigmoid", "identity"]
-    """What makes probabilities, or a score, of logits."""
+    """The function that turns logits into probabilities or a score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +75,12 @@ class AdapterInfo:
     name: str
     """The model name by which requests select it."""
     path: str
-    """Where it was loaded from."""
+    """The path that it was loaded from."""
     digest: str
-    """Of its weights."""
+    """The digest of its weights."""
     rank: int
     created: int
-    """When it was loaded, in seconds of Unix time."""
+    """The time at which it was loaded, in seconds of Unix time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

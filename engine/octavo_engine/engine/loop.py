@@ -61,7 +61,7 @@ class EngineLoop:
         self._waits_for_masks = False
         """Whether the newest step is not sampled yet. No other is launched until it is."""
         self._busy_until = 0.0
-        """When the launched steps will have ended, by an estimate."""
+        """The estimated end of the launched steps."""
         self._ended: list[RequestOutput] = []
         self._not_ready: dict[str, tuple[Request, float]] = {}
         """Requests whose masks are still being prepared, with when they came: no step waits for that."""

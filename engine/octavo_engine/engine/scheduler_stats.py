@@ -34,7 +34,7 @@ class SchedulerStats:
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     copied_blocks: int = 0
-    """By copy-on-write."""
+    """Blocks copied on write."""
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     draft_tokens: int = 0

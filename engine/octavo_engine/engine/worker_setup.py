@@ -52,7 +52,7 @@ _PROMPTS = (129, 64, 32, 16)
 """Tokens of a prompt for each of these. Kernels choose tiles by them, with borders at 16, 32, 64 and no later than 128:
 attention of heads that share nothing counts 16 tokens as few, a product by blocks of FP8 has tiles for each."""
 _MANY_ROWS = 129
-"""So many decodes keep a device busy without cutting their contexts into parts."""
+"""A number of decodes that keeps a device busy without splitting their contexts."""
 _LONG_ENOUGH = 512
 """Tokens of a context that every kernel of attention cuts into parts."""
 
@@ -67,7 +67,7 @@ class WorkerSetup:
     plan: MemoryPlan
     shard: Shard
     meeting: str = ""
-    """Where the ranks find each other, if there are several."""
+    """The address at which ranks find each other, if there are several."""
     replan: Callable[[int], MemoryPlan] | None = None
     """The plan recomputed for so many bytes of CUDA graphs; the first rank's, which the others follow."""
 
@@ -82,7 +82,7 @@ class ReadyWorker:
     adapters: AdapterLimits | None
     """Limits of adapters, where they are served."""
     swap_seconds: float
-    """To swap a block of every group out and in."""
+    """The seconds for swapping a block of every group out and in."""
 
 
 def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:

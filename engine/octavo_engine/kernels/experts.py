@@ -26,7 +26,7 @@ class Experts:
     and what follows is gate * sigmoid(alpha * gate) * (up + 1)."""
     alpha: float = 1.0
     activation: Callable[[Tensor], Tensor] | None = None
-    """Of the gate, or of what experts without a gate have; None: SiLU, or as `limit` says."""
+    """The activation of the gate, or of experts without a gate; None: SiLU, or as `limit` says."""
     gated: bool = True
 
     def activate(self, gate_up: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ class Scaling:
     """The scaling that a linear needs of its input [T, N] in e4m3."""
 
     group: int | None = None
-    """So many columns of a token share a scale, a power of two that divides N; None: all of them do."""
+    """The number of columns of a token that share a scale, a power of two that divides N; None: all of them."""
     given: Tensor | None = None
     """The one scale of all tokens, float32 [1]; None: such that the largest of what shares a scale becomes 448."""
 

@@ -32,9 +32,9 @@ class GatherOutputs:
     context_lens: torch.Tensor
     """[S]"""
     block_tables: Sequence[torch.Tensor]
-    """For each KV group [S, at least as wide as asked]."""
+    """The block table of each KV group, [S, at least as wide as asked]."""
     slot_mapping: Sequence[torch.Tensor]
-    """For each KV group [T] int64"""
+    """The slots of each KV group, [T] int64."""
     token_indices: torch.Tensor
     """[R] int64, the last token of each sequence that samples."""
     state_rows: torch.Tensor

@@ -39,7 +39,7 @@ class LoraWeights:
     scales: torch.Tensor
     """[adapters] float32: alpha / rank."""
     widths: tuple[int, ...]
-    """Of each slice, its columns of `out`."""
+    """The number of columns of `out` of each slice."""
     starts: torch.Tensor = field(init=False)
     """[slices + 1] int32 on the device: where slices begin in `out`."""
 

@@ -152,7 +152,7 @@ class Tiles:
 
     rows: int
     gate_up_columns: int
-    """Of gate, and as many of up."""
+    """Columns of gate, and as many of up."""
     down_columns: int
     warps: int
     stages: int

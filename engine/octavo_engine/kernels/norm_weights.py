@@ -20,7 +20,7 @@ class NormWeights:
     eps: float
     kind: NormKind = "rms"
     bias: Tensor | None = None
-    """Of the weight's shape."""
+    """The bias, in the weight's shape."""
     weight_offset: float = 0.0
     """Added to the weight (Gemma stores the weight less one)."""
 

@@ -29,7 +29,8 @@ from octavo_engine.kernels.attention_reduce import (
 
 _LOG2_E = 1.4426950408889634
 _BUSY = 128
-"""So many programs keep a device busy (an H100 has 132 multiprocessors): with no more of them, contexts are split."""
+"""The number of programs that keep a device busy (an H100 has 132 multiprocessors): contexts are split if there are no
+more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 """safetensors' names of the types that are cast to the model's own."""
 
 Rows = slice | Tensor
-"""Which rows of a target: consecutive ones, or their numbers, int64."""
+"""Rows of a target: consecutive ones, or their indices, int64."""
 Fill = Callable[[Tensor, Rows, Tensor], None]
 """Writes values into these rows of a target; ValueError says what is wrong with the values."""
 
@@ -25,7 +25,7 @@ class Span:
     size: int
     total: int
     what: str = ""
-    """Of what the dimension consists, for messages."""
+    """A name for the dimension's elements, for messages."""
 
     @property
     def slice(self) -> slice:
@@ -67,10 +67,10 @@ class Piece:
     target: Tensor
     """A view of a parameter, with a row for each row of the part."""
     part: tuple[slice, ...] = ()
-    """Of the stored tensor's first dimensions; of all others everything."""
+    """The part in the stored tensor's first dimensions; of further dimensions it has everything."""
     fill: Fill = write
     order: Tensor | None = None
-    """Which row of the target each row of the part is, int64; None: the same one."""
+    """The row of the target that each row of the part becomes, int64; None: the same one."""
     transposed: bool = False
     """Whether columns of the target are what is stored as rows."""
 
@@ -90,9 +90,9 @@ class CheckpointTensor:
 
     name: str
     shape: tuple[int, ...] | None
-    """As stored; None: any."""
+    """The shape as stored; None: any."""
     pieces: tuple[Piece, ...]
-    """Of this rank; there may be none."""
+    """The parts that this rank reads; there may be none."""
     types: tuple[str, ...] = FLOATS
     """safetensors' names of the types it may have."""
     optional: bool = False

@@ -21,13 +21,14 @@ log = logging.getLogger(__name__)
 
 dist: Any = torch.distributed  # whose backends have no types
 _TIMEOUT = timedelta(minutes=10)
-"""For a rank that does not come; one that is dead or stopped is noticed long before, by others."""
+"""The time limit for a rank that does not join a collective; dead or stopped ranks are noticed long before, by
+others."""
 
 
 _MEETING = timedelta(seconds=60)
-"""For the ranks to map each other's memory."""
+"""The time limit for ranks to map each other's memory."""
 _TRIAL_SECONDS = 30.0
-"""For a trial sum, whose kernel has no limit of its own where another rank does not come."""
+"""The time limit for a trial sum, whose kernel has none of its own if another rank does not join."""
 _SMALL_BYTES = 256 << 10
 """A one-shot sum reads all ranks' numbers in every rank; beyond this NCCL's way of dividing that work is worth it."""
 

@@ -29,7 +29,7 @@ from octavo_engine.model.tied_head import with_stored_head
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _QUANTIZATION = "hf_quant_config.json"
-"""What modelopt writes beside a config.json that does not say how weights are stored."""
+"""The file that modelopt writes beside a config.json which does not say how weights are stored."""
 _MAX_CONFIG_BYTES = 16 << 20
 _LONGEST_NAME = 200
 """Characters of an architecture's name, which is compared with all that are supported."""

@@ -60,9 +60,9 @@ class Decoder(nn.Module):
         check_size(spec, ranks.shard.size)
         self.spec, self.ranks, self.dtype = spec, ranks, dtype
         self.dense: DenseModules | None = None
-        """What vectors of texts go through, of models that have such modules."""
+        """The dense modules that vectors of texts go through, in models that have such."""
         self.lora: LoraBatch | None = None
-        """Which adapters a step's tokens have, where adapters are served."""
+        """The adapters of a step's tokens, if adapters are served."""
         self.compute = choose_compute(spec, dtype, device, ranks.shard)
         fp8_products = multiplies_fp8(device) if fp8_products is None else fp8_products
         options = LayerOptions(

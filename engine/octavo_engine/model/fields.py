@@ -17,7 +17,7 @@ class Fields:
     """The fields of one JSON object or one GGUF header. Absent and null are the same."""
 
     origin: str
-    """Where the mapping comes from, as messages name it."""
+    """The origin of the mapping, for messages."""
     values: Mapping[str, Any]
     prefix: str = ""
     """A prefix of field names in messages, such as `rope_scaling.`."""

@@ -18,7 +18,7 @@ from octavo_engine.sampling_params import LEAST_TOP_P, SamplingParams
 
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
 _LARGEST = 1e9
-"""Of any of them and of top_k; what each may be is SamplingParams' to say."""
+"""A bound for all numbers and for top_k; SamplingParams has the range of each."""
 
 
 def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:

@@ -91,7 +91,7 @@ class GGUFArchitecture:
     read: Callable[[Header], dict[str, Any]] = _nothing
     """Fields of config.json beside those that all architectures have."""
     change: Callable[[ModelSpec], ModelSpec] = _unchanged
-    """What is stored in another way than in Hugging Face's checkpoints."""
+    """Changes the spec where GGUF files store tensors in another way than Hugging Face's checkpoints."""
     interleaves_rope: bool = False
     """Whether the rows of query and key are permuted, so that rotated pairs lie side by side."""
 

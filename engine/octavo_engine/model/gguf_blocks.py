@@ -16,7 +16,7 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 
 _ROLES = ("query", "key", "value", "output", "gate", "up", "down", "shared_gate", "shared_up", "shared_down")
-"""Of the linear layers that files of the supported architectures have."""
+"""The roles of the linear layers in files of the supported architectures."""
 
 
 def quantized(files: ModelFiles, spec: ModelSpec, name: str | None) -> ModelSpec:

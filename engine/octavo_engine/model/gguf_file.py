@@ -25,7 +25,8 @@ _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
 _MAX_HEADER_BYTES = 256 << 20
 _MAX_PARTS = 4_000_000
-"""Of a header: keys, items of arrays, tensors (of which each is as much work as _PARTS_OF_TENSOR items)."""
+"""The most parts of a header: keys, items of arrays, tensors (each of which is as much work as _PARTS_OF_TENSOR
+items)."""
 _PARTS_OF_TENSOR = 16
 _PIECE_ELEMENTS = 1 << 20
 """Elements dequantized at once: small enough for the processor's cache, large enough to make the calls few."""

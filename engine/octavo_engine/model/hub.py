@@ -28,7 +28,7 @@ class Snapshot:
 
     directory: Path
     commit: str
-    """What `revision` meant when it was asked for: a branch moves on, a commit does not."""
+    """The commit that `revision` meant when it was asked for: a branch moves on, a commit does not."""
 
 
 def pull(repository: str, revision: str | None, report: Report, *, weights: bool) -> Snapshot:

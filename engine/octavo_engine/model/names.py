@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 ExpertLayout = Literal["interleaved columns", "columns", "rows"]
-"""How one tensor holds all experts of a layer, each transposed with the columns of gate and up in turn (gpt-oss) or one
-after another (Llama 4), or as a linear's weight with the rows of gate before those of up (Granite)."""
+"""The layout of one tensor with all experts of a layer: each transposed with the columns of gate and up interleaved
+(gpt-oss) or one after another (Llama 4), or as a linear's weight with the rows of gate before those of up (Granite)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TensorNames:
     """
 
     qkv_layout: QKVLayout = QKVLayout()
-    """Where some of the roles `query`, `key`, `value` and `output_gate` share a name."""
+    """The layout if some of the roles `query`, `key`, `value` and `output_gate` share a name."""
     delta_layout: QKVLayout = QKVLayout(order=(0, 1, 2, 3, 4, 5))
     """The same of Gated DeltaNet's projections: query, key, value, gate, strength, decay."""
     transposed: bool = False
@@ -44,7 +44,8 @@ class TensorNames:
     """Whole names of what old checkpoints hold of each layer and nothing reads, such as masks."""
 
     sublayers: int = 1
-    """How many layers have a number in common: `{layer}` is that number then, `{sublayer}` which of them it is."""
+    """The number of layers that share a number: `{layer}` is that number then, `{sublayer}` the layer's index among
+    them."""
 
     embedding: str = "model.embed_tokens"
     positions: str = "model.embed_positions"
@@ -77,7 +78,7 @@ class TensorNames:
     output: str = "model.layers.{layer}.self_attn.o_proj"
     query_norm: str = "model.layers.{layer}.self_attn.q_norm"
     key_norm: str = "model.layers.{layer}.self_attn.k_norm"
-    """With `{head}` where each head has weights of its own."""
+    """The key's norm; with `{head}` if each head has weights of its own."""
     sinks: str = "model.layers.{layer}.self_attn.sinks"
     """The whole name."""
     query_down: str = "model.layers.{layer}.self_attn.q_a_proj"
@@ -110,7 +111,7 @@ class TensorNames:
     delta_output: str = "model.layers.{layer}.linear_attn.out_proj"
 
     lightning_query: str = "model.layers.{layer}.self_attn.qkv_proj"
-    """With key and value laid out as `qkv_layout` says."""
+    """The query's projection, with key and value laid out as `qkv_layout` says."""
     lightning_key: str = "model.layers.{layer}.self_attn.qkv_proj"
     lightning_value: str = "model.layers.{layer}.self_attn.qkv_proj"
     lightning_gate: str = "model.layers.{layer}.self_attn.output_gate"
@@ -127,10 +128,10 @@ class TensorNames:
 
     gate: str = "model.layers.{layer}.mlp.gate_proj"
     up: str = "model.layers.{layer}.mlp.up_proj"
-    """For a feed-forward without a gate, its only projection to the intermediate size."""
+    """The projection to the intermediate size; the only one for a feed-forward without a gate."""
     down: str = "model.layers.{layer}.mlp.down_proj"
     gate_up_layout: QKVLayout | None = None
-    """Where gate and up share a name; None: the gate's rows come first."""
+    """The layout if gate and up share a name; None: the gate's rows come first."""
     output_norm: str = "model.layers.{layer}.self_attn.attn_sub_norm"
     inner_norm: str = "model.layers.{layer}.mlp.ffn_sub_norm"
     output_gate: str = "model.layers.{layer}.self_attn.gate_proj"
@@ -166,7 +167,7 @@ class TensorNames:
     """The whole name, of what is added to the sum of experts."""
 
     expert_layout: ExpertLayout = "interleaved columns"
-    """Of tensors that hold all experts."""
+    """The layout of tensors that hold all experts."""
     correction_bias: str = "model.layers.{layer}.mlp.gate.e_score_correction_bias"
     """The whole name."""
     router_scale: str = "model.layers.{layer}.router.scale"

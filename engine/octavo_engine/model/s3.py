@@ -43,7 +43,7 @@ _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 _PART = 32 << 20
 _FILES_AT_ONCE = 8
 _MOST_FOLDERS = 16
-"""Of sentence-transformers' modules, which are as many at most as anyone publishes."""
+"""The most folders of sentence-transformers' modules: no published model has more."""
 _HEADER = 1 << 20
 """Bytes of a GGUF file that are looked at first; a large vocabulary takes eight times as many."""
 
@@ -56,7 +56,7 @@ class Entry:
     size: int
     etag: str
     folder: str = ""
-    """Where under the prefix it lies; empty: at its top."""
+    """Its folder under the prefix; empty: at the top."""
 
     @property
     def name(self) -> str:

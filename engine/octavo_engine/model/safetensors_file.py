@@ -18,9 +18,10 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.model_file import has_file, open_file, read_file
 
 _MAX_HEADER_BYTES = 32 << 20
-"""Of one file, a third of the library's own limit: 200,000 tensors, a few seconds and a GiB of memory to read."""
+"""The most bytes of one file's header, a third of the library's own limit: 200,000 tensors, a few seconds and a GiB of
+memory to read."""
 _MAX_HEADERS_BYTES = 100_000_000
-"""Of all files of a model."""
+"""The most bytes of the headers of all files of a model."""
 _MAX_INDEX_BYTES = 100_000_000
 _MAX_FILES = 10_000
 """Files that an index may name: looking for a million would take half a minute."""
@@ -32,7 +33,8 @@ _DTYPE_BYTES = {
 }
 _FILE_NAME = re.compile(r"(?!\.)[^/\0]{1,200}\.safetensors")
 _MAX_DIMENSIONS = 8
-"""Of a tensor: with tens of thousands, the product of a hostile header's shape takes seconds to compute."""
+"""The most dimensions of a tensor: with tens of thousands, the product of a hostile header's shape takes seconds to
+compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class TensorHeader:
     shape: tuple[int, ...]
     num_bytes: int
     begin: int = 0
-    """Where in the file its numbers begin."""
+    """The offset of its numbers in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class SafetensorsHeader:
     path: Path
     tensors: dict[str, TensorHeader]
     num_bytes: int = 0
-    """Of the header itself."""
+    """The bytes of the header itself."""
 
 
 def weight_files(directory: Path) -> tuple[Path, ...]:

@@ -32,7 +32,7 @@ class ModelFiles:
     directory: Path | None = None
     gguf: Path | None = None
     commit: str | None = None
-    """Of a Hugging Face repository: ask for this revision to get more of the same files."""
+    """The commit of a Hugging Face repository: ask for this revision to get more of the same files."""
 
 
 def resolve_model(model: str, revision: str | None, progress: Progress, *, weights: bool = True) -> ModelFiles:

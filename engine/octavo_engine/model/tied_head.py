@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 _PART = 16 << 20
 """Bytes that are compared at a time."""
 _PACKED = ("weight_packed", "qweight")
-"""What schemes call the codes of a weight instead of `weight`."""
+"""Names that schemes give the codes of a weight instead of `weight`."""
 
 
 def with_stored_head(spec: ModelSpec, directory: Path) -> ModelSpec:

@@ -29,7 +29,7 @@ class Part:
     name: str = ""
     """The function that a call calls."""
     id: str = ""
-    """Of a call."""
+    """The id of a call."""
     pieces: list[str] = field(default_factory=list)
 
     @property

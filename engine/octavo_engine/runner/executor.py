@@ -18,7 +18,7 @@ from octavo_engine.runner.ranks import Ranks
 from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 
 _LOOK_SECONDS = 0.0005
-"""Between two looks at whether a device is done: CUDA has no wait with a limit."""
+"""The pause between two checks whether a device is done: CUDA has no wait with a limit."""
 _LOST_SECONDS = 0.3
 """Seconds for each of a rank's threads to end when another rank is gone. On GPUs it waits for that one's part of a sum
 forever; the error has to be reported and this process ended within 5 s, of which 3 may have gone by."""

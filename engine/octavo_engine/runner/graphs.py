@@ -25,7 +25,7 @@ from octavo_engine.runner.state_table import StateTable
 log = logging.getLogger(__name__)
 
 LARGEST = 512
-"""Above it a step's kernels take so long that launching them is hidden anyway."""
+"""The largest graph: a larger step's kernels take so long that launching them is hidden anyway."""
 _RUNGS = (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST + 1, 16))
 
 Forward = Callable[[StepInputs, Tensor], None]

@@ -13,7 +13,7 @@ from torch import Tensor
 from octavo_engine.runner.sampling_table import ParameterColumns
 
 _CANDIDATES = 1024
-"""So many of the likeliest tokens are sorted for top-p before all are."""
+"""The number of likeliest tokens that are sorted for top-p before all are."""
 _GROUP = 256
 """Logits whose maximum is looked for together."""
 

@@ -23,7 +23,7 @@ class WindowNeed:
 
 
 _BLOCKS_OF_SNAPSHOT = 64
-"""Where tokens take no memory, blocks for which there is one snapshot of a state."""
+"""The blocks for which there is one snapshot of a state, if tokens take no memory."""
 
 
 @dataclass(frozen=True, slots=True)

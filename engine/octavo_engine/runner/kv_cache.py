@@ -25,7 +25,8 @@ class KVCache:
     layers: Mapping[int, LayerCache]
     swap: Mapping[int, LayerCache]
     states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
-    """By layer, of those that keep a state; the first dimension is the block here, too, and one more for padding."""
+    """The tensors of each layer that keeps a state; the first dimension is the block here, too, and one more for
+    padding."""
     swapped_states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 from octavo_engine.core.step import StepPlan
 
 Masks = Mapping[int, Tensor]
-"""By index of a step's sampling row: bits [1 + drafts, ceil(vocab / 32)], int32 on the host, as llguidance and
+"""Masks by index of a step's sampling row: bits [1 + drafts, ceil(vocab / 32)], int32 on the host, as llguidance and
 XGrammar write them. The lowest bit of the first word is token 0; a token whose bit is 0 is not sampled. The first line
 is for the row's next token, each other line for the token after one more of its drafts."""
 NO_MASKS: Masks = MappingProxyType({})

@@ -45,13 +45,13 @@ class MemoryNeed:
     step: int
     """Upper bound of one step's activations, logits included."""
     kv_per_token: int
-    """Of full attention, which keeps every token."""
+    """Bytes a token of full attention, which keeps every token."""
     graphs: int = 0
-    """What CUDA graphs keep: estimated before loading, measured after."""
+    """Bytes that CUDA graphs keep: estimated before loading, measured after."""
     windows: tuple[WindowNeed, ...] = ()
-    """Of each group with a sliding window."""
+    """The needs of each group with a sliding window."""
     state: int = 0
-    """Of one sequence in all layers that keep a state of it."""
+    """Bytes of one sequence in all layers that keep a state of it."""
     adapters: int = 0
     """Slots of LoRA adapters."""
 

@@ -32,7 +32,7 @@ class PromptRead:
     start: int
     """Position of the first one in its sequence."""
     place: int
-    """Of the first one among the step's tokens."""
+    """The index of the first one among the step's tokens."""
     count: int
     """May be 0: nothing follows the last token of a prompt."""
     result: int | None
@@ -45,7 +45,7 @@ class _Asked:
 
     prompt_len: int
     top: int | None
-    """How many of the likeliest tokens are reported at each place; None for no log probabilities."""
+    """The number of likeliest tokens that are reported at each place; None for no log probabilities."""
     pooled: bool
     """Whether the vector that stands for it is asked for."""
     parts: list[ToHost] = field(default_factory=list)

@@ -21,7 +21,7 @@ class RowAdapters:
         self._digests = [""] * slots.num_slots
         self._slot_of_row = [NO_SLOT] * rows
         self._graph_slots = torch.full((max_sampled,), NO_SLOT, dtype=torch.int32, device=device)
-        """Of the tokens of a step that is a CUDA graph's."""
+        """The slots of the tokens of a step that a CUDA graph computes."""
 
     def write(self, write: AdapterWrite) -> None:
         """Put a part of an adapter into its slot."""

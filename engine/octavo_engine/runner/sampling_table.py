@@ -22,7 +22,7 @@ _GREEDY_BELOW = 1e-5
 """Dividing by a temperature smaller than this would leave float32's range; it means greedy, as in vLLM."""
 
 DRAWS, FILTERS, PENALIZES, BIASES, BANS, LOGPROBS, ALLOWS, BAD_WORDS = (1 << bit for bit in range(8))
-"""What sampling a row needs besides the largest logit, bit by bit: a random number; top-k, top-p or min-p; penalties,
+"""Flags for what sampling a row needs besides the largest logit: a random number; top-k, top-p or min-p; penalties,
 which look at its tokens; biases added to logits; stop tokens forbidden at first; log probabilities; only some tokens
 allowed; sequences of tokens forbidden."""
 
@@ -40,7 +40,8 @@ class SampledRows:
     positions_device: Tensor
     """[R] int64"""
     masks: Mapping[int, Tensor] = field(default_factory=dict)
-    """By index into them: bits [ceil(vocab / 32)], int32 on the host, of the tokens that may be sampled."""
+    """Bits of the tokens that may be sampled, by index into the sampling rows: [ceil(vocab / 32)], int32 on the
+    host."""
 
     def only(self, index: int) -> SampledRows:
         """One of the places."""

@@ -19,7 +19,7 @@ _RING = 4 << 20
 _BEATS, _READ, _LOADED, _CODE, _LENGTH, _TOTAL, _FREE = range(7)
 """The words of a rank's page."""
 _ERROR_TEXT = 64
-"""Where in its page the text of a rank's error begins."""
+"""The offset in a rank's page of the text of its error."""
 _MILLIONTHS = 1_000_000
 
 Waiting = Callable[[], None]

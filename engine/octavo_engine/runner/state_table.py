@@ -46,7 +46,7 @@ class StateTable:
         self._seed = seed
         self._long_context = long_context
         self.second_texts = [0] * rows
-        """Where the second text of each row's pair begins; 0: there is none."""
+        """The position at which the second text of each row's pair begins; 0: there is none."""
         self.long_rows: list[bool] | None = None if long_context is None else [False] * rows
         """Whether each row is a long sequence; None if that makes no difference."""
 

@@ -45,7 +45,7 @@ class ForwardedStep:
     logits: Tensor | None = None
     """[R, vocab] of all places that are sampled; None if there are none."""
     prompts: dict[int, PromptReadback] = field(default_factory=dict)
-    """By index among the rows that sample, what their prompts gave."""
+    """The outputs of prompts, by index among the rows that sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class LaunchedStep:
     plan: StepPlan
     timer: StepTimer
     samples: list[Readback]
-    """Of all sampled places in order, those that were sampled together in one."""
+    """The results of all sampled places in order; those that were sampled together are one item."""
     errors: dict[int, str]
     """Places that could not be sampled, by index; they are among the samples all the same."""
     prompts: dict[int, PromptReadback]
-    """By index among the rows that sample."""
+    """The outputs of prompts, by index among the rows that sample."""
 
 
 class Worker:

@@ -50,7 +50,7 @@ class AdapterEntry(BaseModel):
     failed: bool = False
     """Whether it cannot be fetched."""
     message: Annotated[str, Field(max_length=4096)] = ""
-    """Why there is no path."""
+    """The reason why there is no path."""
 
 
 class AdapterList(BaseModel):

@@ -24,7 +24,7 @@ from octavo_engine.server.openai.protocol import Body
 from octavo_engine.server.serving import Serving
 
 _MOST_BYTES = 64 << 10
-"""Of a body, which has a name and a path."""
+"""The most bytes of a body, which has a name and a path."""
 
 
 class LoadBody(Body):

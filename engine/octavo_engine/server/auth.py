@@ -69,7 +69,7 @@ class KeyEntry(BaseModel):
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     weight: Annotated[float, Field(ge=0.001, le=1000)] | None = None
     rights: list[Literal["adapters"]] | None = None
-    """What it may do besides asking for answers: `adapters` loads and unloads LoRA adapters."""
+    """Rights besides asking for answers: `adapters` loads and unloads LoRA adapters."""
 
     @model_validator(mode="after")
     def _one_secret(self) -> KeyEntry:

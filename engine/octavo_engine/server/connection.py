@@ -18,18 +18,18 @@ from octavo_engine.server.strict_http import StrictBuffer
 log = logging.getLogger("octavo.connections")
 
 HEAD_SECONDS = 10.0
-"""In which a request's headers have to be complete, from the connection's first moment or their first byte."""
+"""The time in which a request's headers must be complete, from the connection's first moment or their first byte."""
 STALL_SECONDS = 30.0
-"""In which a client has to read what waits for it."""
+"""The time in which a client must read what waits for it."""
 _SEND_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client in this process; more is not even written."""
 _READ_AHEAD = 64 << 10
 """Bytes of requests that may wait here until the one before them is answered; further ones stay with the client."""
 _REST_SECONDS = 5.0
-"""In which the rest of a body has to come whose request has been answered already."""
+"""The time in which the rest of a body must arrive if its request has been answered already."""
 _LINGER_BYTES, _LINGER_SECONDS = 32 << 20, 3.0
-"""So much is read and forgotten after a request that is not HTTP, and for no longer: a connection that is closed while
-bytes of its client are unread is reset, and the client may lose the answer."""
+"""The most bytes, and the longest time, that are read and dropped after a request that is not HTTP: a connection that
+is closed while bytes of its client are unread is reset, and the client may lose the answer."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FIRST_CHECK, _LAST_CHECK = 0.05, 5.0
 """Seconds between two looks whether a client that sends nothing more is still there; each is twice the last one."""
@@ -59,11 +59,11 @@ class ClientConnection(H11Protocol):
         self.conn._receive_buffer = StrictBuffer()
         self.app_state = {**self.app_state, "connection": self}
         self._timer: asyncio.TimerHandle | None = None
-        """Until when the client has to send."""
+        """The timer for the client to send."""
         self._stall: asyncio.TimerHandle | None = None
-        """Until when the client has to read."""
+        """The timer for the client to read."""
         self._check: asyncio.TimerHandle | None = None
-        """When the client that sends nothing more is looked for."""
+        """The timer for the check whether a client that sends nothing more is still there."""
         self._half_closed = False
         """Whether the client sends nothing more, but its answers are still to come."""
         self._refused = False

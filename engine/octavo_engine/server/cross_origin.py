@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 from octavo_engine.config import ServerConfig
 
 _SHOWN_HEADERS = ("X-Request-Id", "Request-Id", "Retry-After", "X-Should-Retry", "traceparent")
-"""Of answers, which scripts may read besides those that they always may."""
+"""Headers of answers that scripts may read, besides those that they always may."""
 
 
 def with_cross_origin(app: ASGIApp, config: ServerConfig) -> ASGIApp:

@@ -29,7 +29,7 @@ class _Row:
     vllm_names: tuple[str, ...]
     help: str
     value: Callable[[EngineState, int], float]
-    """Of the engine's state and the number of requests that the server knows to wait."""
+    """Returns the value, given the engine's state and the number of requests that wait by the server's own count."""
 
 
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily

@@ -74,7 +74,7 @@ class Generation:
         self._admitted = admitted
         self._shown_id, self._span = shown_id, span
         self._outcome: Outcome = "abort"
-        """How the sequences end that have not ended when reading stops."""
+        """The outcome of sequences that have not ended when reading stops."""
         serving.running.add(self)
 
     @contextlib.asynccontextmanager

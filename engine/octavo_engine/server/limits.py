@@ -76,7 +76,7 @@ class AdmittedRequest:
     priority: int
     meter: KeyMeter
     occupancies: tuple[Occupancies, Occupancies]
-    """Of all keys together, and of its own key."""
+    """The amounts of all keys together, and of its own key."""
     waiting: int
     """Sequences that have not begun to answer."""
     begun: int = 0

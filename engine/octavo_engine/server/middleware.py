@@ -36,8 +36,8 @@ UPLOAD_TIMEOUT = 60.0
 """Seconds in which a request's body must have arrived."""
 LINGER_BYTES = 32 << 20
 LINGER_SECONDS = 3.0
-"""So much of a body that is too large is still read before the error is sent, and for no longer: clients that write a
-whole body before they read, as Python's http.client does, would see a reset connection instead of the error."""
+"""The longest time for which the rest of a too large body is read before the error is sent: clients that write a whole
+body before they read, as Python's http.client does, would otherwise see a reset connection."""
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
 
 

@@ -40,7 +40,7 @@ BODIES: Mapping[str, type[Body]] = {
     "/v1/load_lora_adapter": LoadBody,
     "/v1/unload_lora_adapter": UnloadBody,
 }
-"""What is posted to each path. A text worker reads bodies, so their classes are not in the routes' signatures."""
+"""The body of each path's POST. A text worker reads bodies, so their classes are not in the routes' signatures."""
 
 
 def add_document(app: FastAPI) -> None:

@@ -45,7 +45,7 @@ _OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
-"""By path; the others' is the last part of their path."""
+"""The operation of each path; that of others is the last part of their path."""
 _MOST_SEQUENCES = 16
 """Sequences of one request that have spans of their own."""
 _CLOSING = 2.0

@@ -35,15 +35,15 @@ class PooledOptions(msgspec.Struct, frozen=True, kw_only=True):
     normalize: bool = True
     base64: bool = False
     queries: int = 0
-    """So many of the prompts, the first ones, are compared with the others: one with each, or pair by pair."""
+    """The number of first prompts that are compared with the others: one with each, or pair by pair."""
     documents: tuple[str, ...] = ()
     """The texts of the others, where the answer repeats them."""
     top_n: int | None = None
-    """So many of the best are in the answer; None for all."""
+    """The number of best documents in the answer; None for all."""
     activation: str = ""
-    """What makes probabilities of the logits of a model that classifies; empty where they are no logits."""
+    """The function that makes probabilities of a classifier's logits; empty if they are not logits."""
     labels: tuple[str, ...] = ()
-    """What its classes are called."""
+    """The names of its classes."""
 
 
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,22 +51,23 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     prompts: tuple[tuple[int, ...], ...]
     echoes: tuple[str, ...]
-    """What each prompt's answers begin with: the prompt if the client wants it back, else nothing."""
+    """The text that each prompt's answers begin with: the prompt if the client wants it back, else nothing."""
     n: int
     """Choices for each prompt."""
     sampling: SamplingParams
-    """Of the first choice of each prompt."""
+    """The sampling parameters of the first choice of each prompt."""
     text: TextOptions
     form: AnswerForm
-    """How the text of a chat's answers is to be read."""
+    """The form in which the text of a chat's answers is parsed."""
     prompt_logprobs: int | None = None
-    """How many likeliest tokens are reported at each place of the prompts, beside the answers; None for none."""
+    """The number of likeliest tokens that are reported at each place of the prompts, beside the answers; None for
+    none."""
     scores_echo: bool = False
     """Whether the log probabilities of an answer begin with those of the prompt that it begins with."""
     pooled: PooledOptions | None = None
     """None: answers are text."""
     second_texts: tuple[int, ...] = ()
-    """Where in each prompt the second text of a pair begins; empty where no prompt is a pair."""
+    """The position in each prompt at which the second text of a pair begins; empty if no prompt is a pair."""
     model: str | None
     stream: bool
     include_usage: bool

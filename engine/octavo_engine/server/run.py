@@ -160,7 +160,7 @@ class Server:
         self._hurried = asyncio.Event()
         self._connecting: set[asyncio.Task[None]] = set()
         self._broken = ""
-        """What of this process has ended although the server needs it."""
+        """The part of this process that has ended although the server needs it."""
         self._closing = False
         folder, size = serving.config.batch_storage, serving.config.batch_storage_size
         self._storage = Storage(folder, size, serving.several_keys) if folder is not None else None

@@ -28,13 +28,13 @@ class SequenceOutput:
     index: int
     text: str
     logprobs: tuple[TokenLogprobs, ...] = ()
-    """Of the tokens behind `text`, where they were asked for."""
+    """Log probabilities of the tokens behind `text`, if they were asked for."""
     finish_reason: str | None = None
     """stop or length, on the last one."""
     stop_reason: int | str | None = None
     """The stop string or token id of the request that ended it; None for the model's own end."""
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    """Of the prompt's tokens but its first, on the first one, where they were asked for."""
+    """Log probabilities of the prompt's tokens but its first, on the first output, if they were asked for."""
     pooled: bytes = b""
     """The vector that stands for the prompt, on the first one, where it was asked for."""
 
@@ -56,7 +56,7 @@ class Sequence:
         self.num_tokens = 0
         self.cached_tokens = 0
         self.outcome: Outcome | None = None
-        """How it ended."""
+        """Its outcome once it has ended."""
         self._metrics = metrics
         self._ends = options.ends
         self._arrival = arrival

@@ -45,7 +45,7 @@ POOLING = frozenset(
     }
 )
 GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}) | POOLING
-"""Where requests wait for the engine."""
+"""The paths whose requests wait for the engine."""
 _MAX_UPLOADS = 96 << 20
 """Bytes of bodies that have come and are not prepared yet."""
 _SHOWN = 20
@@ -136,7 +136,7 @@ class Serving:
     priorities: bool = False
     """Whether a request's priority acts."""
     tracing: Tracing | None = None
-    """Where spans of requests go."""
+    """The receiver of requests' spans."""
     metrics: Metrics = field(init=False)
     admission: Admission = field(init=False)
     text: TextPool = field(init=False)
@@ -148,7 +148,7 @@ class Serving:
     tokenizer: Tokenizer | None = None
     draining: bool = False
     beat_at: float | None = None
-    """When the server's loop last turned (monotonic seconds); None before it serves."""
+    """The time of the server loop's last turn (monotonic seconds); None before it serves."""
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:

@@ -10,11 +10,11 @@ from h11._receivebuffer import ReceiveBuffer
 _REQUEST_LINE = re.compile(rb"([^ :]+) ([^ ]*) HTTP/(.*)")
 """Method, target and version; a line of trailers has a colon after its name."""
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]+(?=[/?#]|$)", re.IGNORECASE)
-"""What stands before the path in a target as proxies are sent it, and every server has to take it."""
+"""Scheme and authority before the path of a target, as proxies are sent it; every server must accept it."""
 _LONGEST_HEAD = 64 << 10
 """Bytes of a head or of trailers, also if all of it has come at once."""
 _CHUNK_SIZE_DIGITS = 16
-"""Of hexadecimal: 64 bits."""
+"""The most hexadecimal digits: 64 bits."""
 _HEXADECIMAL = b"0123456789abcdefABCDEF"
 _SMALL_CHUNKS, _CHUNK_BYTES = 1024, 1024
 """A body may have so many chunks of any size; further ones have so many bytes on average, or more."""

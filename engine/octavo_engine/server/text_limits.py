@@ -5,11 +5,12 @@ from __future__ import annotations
 CPU_SECONDS = 5.0
 """A prompt of a million tokens takes about two."""
 WALL_SECONDS = 30.0
-"""After which a worker is killed that has used less than its CPU time: it hangs, or the machine is overloaded."""
+"""The time after which a worker is killed although it has not used its CPU time: it hangs, or the machine is
+overloaded."""
 HEADROOM = 256 << 20
 """Bytes of memory beside what the process has after loading its tokenizer, and beside `TOKEN_BYTES` for each token."""
 TOKEN_BYTES = 192
-"""What the tokenizer takes for a token, of as many as the model's longest sequence may have."""
+"""Bytes that the tokenizer takes for a token, counted for as many as the model's longest sequence may have."""
 MAX_RESULT = 16 << 20
 """Bytes of a result."""
 NICENESS = 5

@@ -46,7 +46,8 @@ def default_workers() -> int:
 
 
 ENDING_SECONDS = 1.0
-"""In which an interpreter ends whose socket is closed, as after a MemoryError; killed sooner, it could not say why."""
+"""The time for an interpreter to end after its socket is closed, as after a MemoryError; killed sooner, it could not
+say why."""
 
 
 class WorkerDiedError(Exception):

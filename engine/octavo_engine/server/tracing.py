@@ -32,7 +32,7 @@ class Answered:
     n: int
     sampling: SamplingParams
     sent: float
-    """When the engine got it, monotonic seconds: after it was read, rendered and tokenized."""
+    """The time at which the engine got it, in monotonic seconds: after it was read, rendered and tokenized."""
     prompt_tokens: int
     cached_tokens: int
     sequences: Sequence[SequenceTimes]

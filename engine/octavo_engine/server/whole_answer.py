@@ -13,7 +13,7 @@ from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.connection import abort_connection
 
 READING_SECONDS = 5.0
-"""In which, after a request's deadline, its client has to have read what waits for it."""
+"""The time after a request's deadline in which its client must have read what waits for it."""
 _PART = 64 << 10
 
 

@@ -14,7 +14,7 @@ _FLAG = "--speculative-config"
 _EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
 _KEYS = ("method", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 _MOST = 64
-"""Of draft tokens, and of tokens in an n-gram."""
+"""The most draft tokens, and the most tokens of an n-gram."""
 _LENGTH = 5
 """Tokens of an n-gram where neither length is given, as in vLLM."""
 

@@ -16,17 +16,17 @@ from llguidance.gbnf_to_lark import any_to_lark
 from octavo_engine.errors import NotAdmissibleError
 
 MAX_CHARACTERS = 1 << 18
-"""Of one grammar, or of the schema that it is made from."""
+"""The most characters of one grammar, or of the schema that it is made from."""
 LIMITS = LLParserLimits(
     max_lexer_states=20_000, max_grammar_size=24_000, step_lexer_fuel=200_000, step_max_items=50_000,
     verbose_errors=False,
 )  # fmt: skip
-"""What one grammar may take while it is compiled and while a mask is computed: some 40 MB, and some 20 ms a mask. A
-request that needs more ends with an error of its own. A mask's time grows with the square of how many alternatives
-there are at one place, before they are counted: 10,000 took 1.8 s, in which no other request went on. The size allows
-4,000 of the smallest (0.3 s), or a schema of 2,500 properties."""
+"""The limits of one grammar while it is compiled and while a mask is computed: some 40 MB, and some 20 ms a mask. A
+request that needs more ends with an error of its own. A mask's time grows with the square of the number of alternatives
+at one place, before they are counted: 10,000 took 1.8 s, in which no other request went on. The size allows 4,000 of
+the smallest (0.3 s), or a schema of 2,500 properties."""
 WHITESPACE = r"( |\n {0,32})"
-"""What may stand between JSON's tokens, or nothing: enough for any usual layout, and no endless run of spaces."""
+"""White space allowed between JSON's tokens: enough for any usual layout, and no endless run of spaces."""
 
 
 class GrammarError(NotAdmissibleError):

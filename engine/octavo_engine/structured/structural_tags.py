@@ -39,7 +39,7 @@ class _Rules:
         self.lines: list[str] = []
         self._characters = 0
         self._names: dict[str, str] = {}
-        """Of the rules of schemas and regular expressions, which several triggers may lead to."""
+        """The names of the rules of schemas and regular expressions, which several triggers may lead to."""
 
     def of(self, form: Mapping[str, Any], *, last: bool) -> str:
         """A part as an expression; `last` where nothing follows it, so that a text may be endless."""

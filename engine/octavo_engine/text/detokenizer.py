@@ -18,7 +18,7 @@ class TextDelta:
     text: str
     """May be empty: the tokens are held back, or are no text."""
     tokens: int
-    """How many of the given tokens belong to the answer; fewer than given when a stop string ended it."""
+    """The number of given tokens that belong to the answer; fewer than given if a stop string ended it."""
     stop: str | None = None
     """The stop string that ended the answer; it is not part of `text`."""
 

@@ -20,7 +20,7 @@ class TextLogprobs:
     top_logprobs: list[dict[str, float] | None] = field(default_factory=list)
     """The likeliest tokens at this place, and the chosen one. Of tokens with the same text the likeliest counts."""
     text_offset: list[int] = field(default_factory=list)
-    """Where in the text each token begins, in characters."""
+    """The position of each token in the text, in characters."""
 
 
 def text_logprobs(positions: Iterable[TokenLogprobs], tokenizer: Tokenizer, offset: int = 0) -> TextLogprobs:
@@ -75,7 +75,8 @@ class PromptLogprob:
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""For each token of a prompt, by token ids as text: the token and the likeliest ones. None for the first."""
+"""For each token of a prompt a mapping from token ids as text to the token and the likeliest ones; None for the
+first."""
 
 
 def prompt_logprobs(positions: Iterable[TokenLogprobs], tokenizer: Tokenizer, most: int) -> PromptLogprobs:

@@ -30,15 +30,15 @@ _STEPS_OF_CALL = 8
 MAX_SIZE = 16 << 20
 """Characters of a text, items of a list."""
 _SIZE_OF_STEP = 1024
-"""What is copied while making something large costs steps, too."""
+"""The size of a copy that counts as one step."""
 MAX_BITS = 4096
-"""Of a number."""
+"""The most bits of a number."""
 _MAX_WIDTH = 10_000
-"""Of a text that is padded or indented."""
+"""The largest width of a text that is padded or indented."""
 _WIDE = re.compile(r"%[^%a-zA-Z]*(\*|\d{5})|\{[^{}]*:[^{}]*\d{5}")
-"""In a format: a width of five digits or more, or one that `%` takes from the arguments."""
+"""A width of five digits or more in a format, or one that `%` takes from the arguments."""
 _NESTED = re.compile(r"\{[^{}]*:[^{}]*\{")
-"""In a format: what may be a width that `str.format` takes from the arguments."""
+"""A part of a format that may be a width which `str.format` takes from the arguments."""
 _PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
 
 _left: ContextVar[int] = ContextVar("steps left")

@@ -27,7 +27,7 @@ class TextPair:
 
     ids: list[int]
     second: int
-    """Where the tokens of the second text begin; 0 where the tokenizer makes no difference."""
+    """The position at which the tokens of the second text begin; 0 if the tokenizer does not mark it."""
 
 
 class Tokenizer:

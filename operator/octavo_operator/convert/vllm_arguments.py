@@ -39,7 +39,7 @@ _NEEDLESS = frozenset({
     "max-cpu-loras", "guided-decoding-backend", "download-dir", "load-format", "uvicorn-log-level", "tokenizer-mode",
     "config-format",
 })  # fmt: skip
-"""What Octavo does by itself, or the operator decides."""
+"""Flags for what Octavo does by itself, or the operator decides."""
 _CONVERTIBLE_SCHEMES = ("fp8", "int8", "int4", "awq", "gptq")
 _ADVICE = {
     "api-key": "keys are in a Secret that spec.auth.apiKeysSecretRef names, one entry for each client",

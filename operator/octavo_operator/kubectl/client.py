@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")
-"""How the lines begin that kubectl's libraries log, such as one for each try to connect."""
+"""The beginning of lines that kubectl's libraries log, such as one for each try to connect."""
 _HINTS = {
     "was refused": "kubectl reaches no cluster: name its kubeconfig with --kubeconfig or KUBECONFIG",
     'have a resource type "llmservices': "Octavo is not installed in this cluster: helm install octavo charts/octavo",

@@ -21,7 +21,7 @@ from octavo_operator.render.scaledobject import IN_FLIGHT, WAITING, path
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Admits = Callable[[], FrontProxy]
-"""Who is admitted now: it may change while we run."""
+"""Returns who is admitted now: it may change at run time."""
 Wrong = Callable[[], str]
 """The problem, as a sentence; empty if there is none."""
 

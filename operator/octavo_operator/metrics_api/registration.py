@@ -26,7 +26,7 @@ FAILED_SECONDS = 120.0
 RETURN_SECONDS = 300.0
 """A replica that ran while the API server could not reach it lets it try again after this time."""
 MOST_AUTHORITIES = 8
-"""Of former replicas some are kept: which of them run is not known here."""
+"""The number of authorities, some of former replicas, that are kept: it is not known here which replicas run."""
 
 
 class Registry(Protocol):

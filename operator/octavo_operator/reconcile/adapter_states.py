@@ -40,7 +40,7 @@ def adapter_statuses(
 
 
 _Rows = Mapping[tuple[str, str], AdapterReplicaStatus]
-"""By the names of adapter and pod."""
+"""Rows by the names of adapter and pod."""
 
 
 def _rows_before(service: LLMService) -> _Rows:

@@ -9,7 +9,7 @@ from octavo_operator.api.names import FIELD_MANAGER
 from octavo_operator.reconcile.ownership import is_item
 
 Path = tuple[str | int, ...]
-"""Where in an object: keys of mappings, indexes of lists."""
+"""A path in an object: keys of mappings, indexes of lists."""
 
 _SPEC: tuple[tuple[str, ...], ...] = (("spec",),)
 _OURS: Mapping[str, tuple[tuple[str, ...], ...]] = {

@@ -30,7 +30,7 @@ _TRIES = 5
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 _WRONG_TYPE = "failed to create typed patch object"
 REFUSED_SECONDS = 60.0
-"""After so long it is tried again: no event reports a right given, a quota raised, a policy changed, or a webhook that
+"""The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy changed, or a webhook that
 answers again.
 """
 _NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _INVALID = 422
 PASS_SECONDS = 30.0
-"""When a pass has taken so long, children that are left wait for the next one, and workers are free for others."""
+"""The time after which a pass leaves further children to the next one, so that workers are free for other services."""
 _WHOLE_LISTS = {"Service": ("spec", "ports")}
 """Lists of which all items are ours: one more would be a way to the pods that the LLMService does not ask for."""
 

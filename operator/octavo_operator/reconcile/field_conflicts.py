@@ -18,13 +18,13 @@ from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.ownership import APPLIED
 
 PAUSE_SECONDS = 60.0
-"""Between two writes of ours to the same field that others keep changing."""
+"""The pause between two writes of ours to the same field that others keep changing."""
 
 CONFLICT_SECONDS = 180.0
 """A conflict ends when the field was not changed for this time, which is longer than the interval of GitOps tools."""
 
 _AUTOSCALERS = "kube-controller-manager"
-"""Who changes a number of replicas for HorizontalPodAutoscalers."""
+"""The manager that changes replicas for HorizontalPodAutoscalers."""
 
 _SERVERS_OWN = {"managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"}
 

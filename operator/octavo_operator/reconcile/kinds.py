@@ -48,7 +48,7 @@ CHILDREN = (
     Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
     Kind("HorizontalPodAutoscaler", "autoscaling/v2", "horizontalpodautoscalers"),
 )
-"""What the operator itself creates; the objects of OBSERVED are made by others, and only watched."""
+"""The kinds that the operator itself creates; objects of OBSERVED are made by others, and only watched."""
 
 OBSERVED = (POD, ENDPOINT_SLICE)
 

@@ -21,13 +21,13 @@ from octavo_operator.reconcile.kinds import LEASE, Kind
 logger = logging.getLogger(__name__)
 
 DURATION_SECONDS = 12
-"""After this time without a renewal another replica may lead."""
+"""The time without a renewal after which another replica may lead."""
 DEADLINE_SECONDS = 10.0
-"""After this time without a renewal the leader stops: before anyone else may lead."""
+"""The time without a renewal after which the leader stops: before another may lead."""
 PAUSE_SECONDS = 2.0
-"""Between two renewals, and between two looks of a follower."""
+"""The pause between two renewals, and between two looks of a follower."""
 REQUEST_SECONDS = 3.0
-"""After this time a request counts as lost, and another one is sent: one that hangs must not cost the lease."""
+"""The time after which a request counts as lost, and another one is sent: one that hangs must not cost the lease."""
 _NO_ANSWER = f"no answer within {REQUEST_SECONDS:.0f} s"
 
 

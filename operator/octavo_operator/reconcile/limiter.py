@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 PAUSE_SECONDS = 1.0
-"""Where the API server does not say how long."""
+"""The pause if the API server does not say how long."""
 LONGEST_SECONDS = 60.0
 _OVERLOADED = (0, 429, 503)
 """Statuses that say something about the API server and not about the request; 0: it cannot be reached."""

@@ -33,7 +33,7 @@ _AT_ONCE = 32
 _LONGEST_ANSWER = 16_384
 
 Reports = dict[str, LoadReport]
-"""By the uid of the pod."""
+"""Reports by the uid of the pod."""
 
 
 class LoadWatch:

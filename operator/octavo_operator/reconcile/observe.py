@@ -107,7 +107,7 @@ _KEPT_METADATA = (
     "ownerReferences",
 )
 _KEPT_SPEC = {"Deployment": ("replicas", "strategy", "paused"), "Service": ("ports",), POD.name: ("volumes",)}
-"""Of pods also what their placement depends on."""
+"""The fields of a spec that are kept; of pods also those that decide their placement."""
 _CONTROLLERS_NOTES = "deployment.kubernetes.io/"  # annotations by which the Deployment's controller counts revisions
 
 

@@ -43,11 +43,11 @@ _FORBIDDEN = 403
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 """Access modes of claims that pods on several nodes may have at the same time."""
 _LASTING = timedelta(minutes=1)
-"""What should pass and has not for so long is reported, such as the failure of an admission webhook that is gone."""
+"""The time after which a failure that should pass is reported, such as that of a missing admission webhook."""
 _CLAIM_SECONDS = 10.0
-"""Between two looks for a claim that is not there."""
+"""The pause between two looks for a claim that is not there."""
 _CLAIM_TRUST = timedelta(minutes=1)
-"""For so long a claim that was there is not asked for again."""
+"""The time for which a claim that was there is not asked for again."""
 
 
 class ReconcileCluster(Writer, StatusCluster, PodWriter, Protocol):

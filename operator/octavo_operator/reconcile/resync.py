@@ -18,7 +18,8 @@ from octavo_operator.reconcile.relist import Listing, Missed, keys, missed
 logger = logging.getLogger(__name__)
 
 FIRST_SECONDS = 60.0
-"""After the start: a CRD that comes and goes just then may leave kopf without a watch of its kind."""
+"""The time from the start to the first resync: a CRD that comes and goes just then may leave kopf without a watch of
+its kind."""
 RESYNC_SECONDS = 600.0
 RETRY_SECONDS = 60.0
 SETTLE_SECONDS = 30.0  # an event may be on its way; a watch that has not reported it in this time will not

@@ -26,11 +26,11 @@ Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 LOAD_PAUSE = timedelta(minutes=1)
-"""Between two writes of a status in which only the load is another: autoscalers measure it every few seconds."""
+"""The pause between two writes of a status in which only the load differs: autoscalers measure it every few seconds."""
 UNKNOWN_SECONDS = 600.0
-"""For so long a field that the CRD does not have is left out; then it may have been upgraded."""
+"""The time for which a field that the CRD does not have is left out; then the CRD may have been upgraded."""
 FIGHT_SECONDS = 180.0
-"""Who writes a status three times in this time, between our own writes, fights for it."""
+"""The time in which three writes of a status by another manager, between our own, count as a fight."""
 FIGHT_PAUSE_SECONDS = 60.0
 """Seconds between two of our writes while another client (such as a second operator) overwrites the status."""
 _FIGHTS = 3

@@ -19,7 +19,7 @@ from octavo_operator.reconcile.pods import PodView, condition_of, mounting_secon
 
 _QUOTA = "exceeded quota"
 _HELD_BY_OLD_PODS = ("anti-affinity rules", "free ports", "ReadWriteOncePod")
-"""What the scheduler says of a node that is refused for a pod that runs there."""
+"""The scheduler's words about a node that is refused for a pod that runs there."""
 
 
 @dataclass(frozen=True)

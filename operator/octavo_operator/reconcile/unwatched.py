@@ -11,7 +11,7 @@ from octavo_operator.reconcile.kinds import OBSERVED, Kind
 from octavo_operator.reconcile.observe import Key, Observation, belongs_to, trimmed
 
 UNWATCHED_SECONDS = 30.0
-"""Between two passes where not all is watched: no event reports what happens to the rest."""
+"""The pause between two passes where some kinds are not watched: no event reports their changes."""
 _FORBIDDEN = 403
 
 

@@ -19,14 +19,14 @@ from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 10.0
-"""Between two looks at LLMServices, and at what was refused."""
+"""The pause between two looks at LLMServices, and at what was refused."""
 ALL_LOOKS = 6
 """Each such look asks for all kinds; a right that is lost is seldom, and a watch that ends with it tells as well."""
 _FORBIDDEN = 403
 _CLUSTER = ""
 
 Refused = dict[tuple[str, Kind], str]
-"""Why a kind cannot be read in a namespace."""
+"""The reasons why kinds cannot be read in namespaces."""
 
 
 class NamespacesChangedError(WatchesOutdatedError):

@@ -26,7 +26,7 @@ _CLIENT_TIMEOUT_SECONDS = 330  # and also where the API server, or what is betwe
 _IDLE_SECONDS = 0.5
 _FAILED_SECONDS = 1.0
 WIND_UP_SECONDS = 10.0
-"""How long kopf may take to end its watches; it puts no limit to that itself."""
+"""The time that kopf may take to end its watches; it has no limit of its own."""
 _KOPF = f"{Path(kopf.__file__).parent}{os.sep}"
 _BACKOFFS = (1, 1, 2, 3, 5, 8, 13)
 _LAST_BACKOFF = 20

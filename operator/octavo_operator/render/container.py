@@ -26,7 +26,7 @@ SECURITY = {
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
 }
-"""What the Pod Security Standard `restricted` asks for, and a root file system that cannot be written."""
+"""The requirements of the Pod Security Standard `restricted`, and a root file system that cannot be written."""
 
 
 @dataclass(frozen=True)

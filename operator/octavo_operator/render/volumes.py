@@ -19,15 +19,16 @@ LINK = f"{HOME}/model"
 """The link to the fetched model, wherever it lies in the cache."""
 CACHE = "/cache"
 NODE_FOLDER = "octavo-cache"
-"""Below `hostPath`, with a folder for each namespace: only that one is mounted, and given to the engine's user.
+"""The folder below `hostPath`, with a folder for each namespace: only that one is mounted, and given to the engine's
+user.
 
-What pods of one namespace write, code among it, is never read by those of another. No pod can write in the folders
-above, so no symbolic link of a pod's can lead a mount elsewhere.
+Files that pods of one namespace write, code among them, are never read by those of another. No pod can write in the
+folders above, so no symbolic link of a pod's can lead a mount elsewhere.
 """
 WEIGHTS = "/models"
 API_KEYS = "/etc/octavo/api-keys"
 ADAPTERS = "/adapters"
-"""Below it is a folder for each claim and image with adapters."""
+"""The folder with a folder for each claim and image with adapters."""
 ADAPTER_FILE = f"{HOME}/adapters.json"
 """Written by the container that fetches adapters, read by the engine."""
 

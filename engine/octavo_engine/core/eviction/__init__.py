@@ -14,4 +14,4 @@ POLICIES: dict[str, Callable[[], EvictionPolicy]] = {
     "lfu": LeastFrequentlyUsed,
     "priority": LeastImportant,
 }
-"""By the name that --prefix-cache-policy takes."""
+"""The policies by their names as values of --prefix-cache-policy."""

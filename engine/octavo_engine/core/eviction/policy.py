@@ -15,7 +15,8 @@ class EvictionPolicy(ABC):
         self.ranks: dict[int, float] = {}
         """The unused blocks, each with its rank."""
         self._blocks: dict[float, OrderedDict[int, None]] = {}
-        """By rank; there are few ranks, as blocks that were used as often, or by as important requests, share one."""
+        """The blocks of each rank; there are few ranks, as blocks used equally often, or by equally important requests,
+        share one."""
         self.last_rank = 0.0  # of the block that was evicted last, cold ones aside
 
     @abstractmethod

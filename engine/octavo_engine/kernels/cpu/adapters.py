@@ -11,7 +11,7 @@ from torch import Tensor
 from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels
 
 MAX_RANK = 256
-"""Of adapters.c."""
+"""The largest rank that adapters.c computes."""
 
 
 class AdaptersStructure(ctypes.Structure):

@@ -20,7 +20,8 @@ from octavo_engine.kernels.cpu.features import cpu_flags
 
 HERE = Path(__file__).parent
 PACKAGED = HERE / "built"
-"""Where what was compiled beforehand lies: not among the modules, or who walks the package takes it for one of them."""
+"""The folder of kernels that were compiled beforehand: not among the modules, or tools that walk the package would take
+it for one."""
 _COMPILER = "gcc"
 _OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 LEVELS = {

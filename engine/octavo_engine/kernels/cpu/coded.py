@@ -36,7 +36,7 @@ class CodedPart:
     super_scale: Tensor | None = None
     """[rows, columns / 256] float16: what scales of 8 bits are multiplied with."""
     super_minimum: Tensor | None = None
-    """What minima are multiplied with."""
+    """Factors of the minima."""
 
     @property
     def known_to_kernels(self) -> bool:

@@ -244,7 +244,7 @@ _ALL = (
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
-"""By the architecture's name in config.json."""
+"""The families by the architecture's name in config.json."""
 
 
 def family_of(architecture: str) -> Family | None:

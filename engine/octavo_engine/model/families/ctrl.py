@@ -25,7 +25,7 @@ _NAMES = TensorNames(
     down="transformer.h.{layer}.ffn.2",
 )
 _LAYER_NORM = NormSpec(1e-6, "layer", bias=True)
-"""Whatever config.json says, which is of the last norm alone."""
+"""The norms of layers: config.json's epsilon is that of the last norm alone."""
 
 
 def _read(fields: Fields) -> ModelSpec:

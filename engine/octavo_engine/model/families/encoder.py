@@ -37,7 +37,7 @@ class EncoderKind:
     """The differences between such encoders."""
 
     prefixes: tuple[str, ...]
-    """Before the names of the encoder's tensors where it is a part of a model with a head."""
+    """Prefixes of the encoder's tensor names where it is a part of a model with a head."""
     names: TensorNames
     parts: Callable[[Fields], tuple[AttentionSpec, MLPSpec]]
     """The attention and the feed-forward of every layer."""
@@ -46,7 +46,7 @@ class EncoderKind:
     head: tuple[str, str] = ("pooler.dense", "classifier")
     """The linear and the product of the head that classifies."""
     activation: str = "tanh"
-    """Between them."""
+    """The activation between the two."""
 
 
 def encoder_families(kind: EncoderKind, stem: str, model_type: str, **values: Any) -> tuple[Family, ...]:

@@ -18,7 +18,7 @@ class Family:
     """The class's name in config.json."""
     model_type: str
     read: Callable[[Fields], ModelSpec]
-    """What a config.json, or a GGUF header in its words, says; ModelLoadError if that is not computed here."""
+    """Reads the spec from a config.json, or from a GGUF header in its words; ModelLoadError if it is not supported."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Fields that config.json may omit, with the values the family's own configuration class gives them."""
     aliases: Mapping[str, str] = field(default_factory=dict)

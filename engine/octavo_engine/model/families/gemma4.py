@@ -94,4 +94,4 @@ GEMMA4_UNIFIED: Family = Family(
         "hidden_size_per_layer_input": 0,
     },
 )
-"""Of the model that sees and hears without encoders; its layers have no inputs of their own."""
+"""The text model of Gemma 4 without vision and audio encoders; its layers have no inputs of their own."""

@@ -27,7 +27,7 @@ _NAMES = TensorNames(
 )
 _QKV = f"{_ATTENTION}.qkv_proj"
 _CODEGEN_QKV = replace(_NAMES, query=_QKV, key=_QKV, value=_QKV, qkv_layout=QKVLayout(groups=4, order=(0, 2, 1)))
-"""Of four TPU cores: each one's queries, values and keys."""
+"""The layout for four TPU cores: each one's queries, values and keys."""
 
 
 def _read(fields: Fields, architecture: str, names: TensorNames) -> ModelSpec:

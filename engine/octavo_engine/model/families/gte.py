@@ -69,4 +69,4 @@ GTE_FAMILIES = (
     *encoder_families(_KIND, "Gte", "gte", defaults=_DEFAULTS),
     *encoder_families(_KIND, "New", "new", defaults=_OLD_DEFAULTS),
 )
-"""As transformers calls them, and as the hub's files do."""
+"""The families by transformers' names, and by those of the hub's files."""

@@ -22,7 +22,7 @@ _NAMES = TensorNames(
     expert_layout="rows",
 )
 _LAYER_NORM = NormSpec(1e-6)
-"""Whatever config.json says, which is of the last norm alone."""
+"""The norms of layers: config.json's epsilon is that of the last norm alone."""
 
 
 def _read(fields: Fields) -> ModelSpec:

@@ -68,6 +68,6 @@ _ALIASES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "activation_function": "hidden_act",
 }
-"""What the hub's files call the fields."""
+"""The fields' names in the hub's files."""
 
 NOMIC_BERT_FAMILIES = encoder_families(_KIND, "NomicBert", "nomic_bert", defaults=_DEFAULTS, aliases=_ALIASES)

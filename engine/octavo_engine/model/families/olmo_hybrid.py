@@ -28,7 +28,8 @@ _RENAMED_NORMS = {
     True: {"feedforward_layer_norm": "post_attention_layernorm"},
     False: {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": "post_attention_layernorm"},
 }
-"""Of layers that attend, and of the others: transformers 5 writes other names than it has in memory."""
+"""Names of norms in layers that attend (True), and in the others: transformers 5 writes other names than it has in
+memory."""
 
 
 def _read(fields: Fields) -> ModelSpec:

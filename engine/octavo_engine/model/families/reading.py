@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _MOST_EXPERTS = 1 << 17
-"""In all layers together; Kimi K2, which has the most of today's models, has 23,424."""
+"""The most experts in all layers together; Kimi K2, which has the most of today's models, has 23,424."""
 _WIDEST_HEADS = 1 << 20
 """All query heads of a layer together; published models have some ten thousand."""
 _ACTIVATIONS = (

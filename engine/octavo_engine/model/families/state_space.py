@@ -23,7 +23,7 @@ STATE_SPACE_ALIASES = {
     "mamba_head_dim": "mamba_d_head",
     "layer_norm_epsilon": "rms_norm_eps",
 }
-"""What families that began without attention call the fields."""
+"""The fields' names in families that began without attention."""
 STATE_SPACE_DEFAULTS: Mapping[str, Any] = {
     "mamba_d_conv": 4,
     "mamba_expand": 2,
@@ -32,7 +32,7 @@ STATE_SPACE_DEFAULTS: Mapping[str, Any] = {
     "time_step_min": 0.001,
 }
 NO_LENGTH = {"max_position_embeddings": 1 << 17}
-"""For models that have no longest context: what is computed at most."""
+"""The longest context of models that have no limit of their own."""
 _UNLIMITED = (math.inf, "Infinity", {"__float__": "Infinity"})
 
 

@@ -46,7 +46,7 @@ class Attention(nn.Module):
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         self.key_scale = self.value_scale = 1.0
-        """What a checkpoint says one e4m3 number of the KV cache is worth."""
+        """The checkpoint's scale of the KV cache: the value of one unit of e4m3."""
         shard, size = options.ranks.shard, spec.head_dim
         self.heads = span(shard.heads(spec), spec.num_heads, "query heads")
         self.kv_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "KV heads")

@@ -32,7 +32,7 @@ class AttentionExperts(nn.Module):
     """
 
     key_scale = value_scale = 1.0
-    """What one number of the cache is worth."""
+    """The value of one unit of the cache."""
 
     def __init__(self, spec: AttentionExpertsSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
         super().__init__()

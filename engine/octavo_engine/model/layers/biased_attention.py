@@ -30,7 +30,7 @@ class BiasedAttention(nn.Module):
     """All KV heads' values make each KV head's numbers: ranks sum what theirs give."""
 
     key_scale = value_scale = 1.0
-    """What one number of the cache is worth."""
+    """The value of one unit of the cache."""
 
     def __init__(self, spec: BiasedAttentionSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
         super().__init__()

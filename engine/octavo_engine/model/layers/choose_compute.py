@@ -30,9 +30,9 @@ from octavo_engine.model.shard import UNSHARDED, Shard
 from octavo_engine.model.spec import LatentAttentionSpec, ModelSpec
 
 _FEW_BESIDE_PACKED = 16
-"""With AMX so many tokens are multiplied quicker by our kernels, more by oneDNN."""
+"""With AMX, up to so many tokens are multiplied faster by our kernels, more by oneDNN."""
 _FEW_BESIDE_WIDE = 64
-"""With AVX2 alone so many tokens are multiplied quicker by our kernels, more in float32."""
+"""With AVX2 alone, up to so many tokens are multiplied faster by our kernels, more in float32."""
 
 Path = Literal["torch", "torch in float32", "kernels", "kernels and float32", "kernels and oneDNN"]
 """The ways to compute on a CPU: by PyTorch, by our C kernels, or many tokens otherwise than few."""

@@ -40,9 +40,9 @@ class Compute:
     """None: gate and up are multiplied by `product`, then gated by `pointwise`."""
     logits_product: LogitsProduct = torch_logits
     logits_dtype: torch.dtype | None = torch.float32
-    """In which logits are sampled; None: in the model's type, as they are multiplied."""
+    """The type in which logits are sampled; None: the model's type, in which they are multiplied."""
     coded_product: CodedProduct | None = None
-    """Of weights of 4 or 8 bits as they are; None: they are dequantized by the method that stores them."""
+    """Multiplies with weights of 4 or 8 bits as they are; None: the method that stores them dequantizes them."""
     pointwise: Pointwise = field(default_factory=TorchPointwise)
     experts: ExpertMixture = field(default_factory=partial(ExpertsInTurn, torch_product))
     runner: LayerRunner = one_by_one

@@ -125,7 +125,7 @@ class DecoderLayer(nn.Module):
         self.stream_weights = (
             parameter(2, hidden_size, dtype=options.dtype, device=options.device) if spec.stream_weights else None
         )
-        """Of the stream before the mixer's and before the feed-forward's result is added."""
+        """Factors of the stream, before the mixer's and before the feed-forward's result is added."""
         scale = torch.empty(1, dtype=options.dtype, device=options.device) if spec.output_scale else None
         self.register_buffer("output_scale", scale, persistent=False)
 

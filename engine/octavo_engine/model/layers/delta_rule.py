@@ -17,7 +17,7 @@ from octavo_engine.attention.states import StateStep
 
 CHUNK = 64
 FINE_CHUNK = 16
-"""Where each number of a key has a decay of its own, of which there are as many for each pair of tokens."""
+"""The chunk if each number of a key has a decay of its own: each pair of tokens has as many decays."""
 _EPSILON = 1e-6
 
 

@@ -28,7 +28,7 @@ class DifferentialAttention(nn.Module):
     """A rank has pairs of heads, one of either half. Keys are cached with zeros behind them, as long as values."""
 
     key_scale = value_scale = 1.0
-    """What one number of the cache is worth."""
+    """The value of one unit of the cache."""
 
     def __init__(
         self,

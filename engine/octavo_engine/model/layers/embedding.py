@@ -97,7 +97,7 @@ class Embedding(VocabularyWeight):
         super().__init__(vocab_size, hidden_size, options)
         self.scale = scale
         self._rounded_scale = torch.tensor(scale, dtype=options.dtype, device="cpu").item()
-        """As transformers has it: Gemma's 55.43 is 55.5 in bfloat16."""
+        """The scale rounded to the model's type, as in transformers: Gemma's 55.43 is 55.5 in bfloat16."""
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """[T] to [T, hidden]."""

@@ -25,7 +25,7 @@ from octavo_engine.model.spec import GatedRecurrenceSpec
 
 _FLOAT32_BYTES = 4
 _RATE = -8.0
-"""What a rate of fading is multiplied with: `c` of the paper."""
+"""The factor of a decay's rate: `c` of the paper."""
 
 
 class GatedRecurrence(nn.Module):
@@ -52,7 +52,7 @@ class GatedRecurrence(nn.Module):
         self.conv = parameter(channels.size, 1, spec.width, dtype=dtype, device=device)
         self.conv_bias = parameter(channels.size, dtype=dtype, device=device)
         self.gates = parameter(2, self.heads.size, spec.head_dim, spec.head_dim, dtype=dtype, device=device)
-        """Of what comes in, and of what fades; stored as [in, out]."""
+        """Weights of the input gate and of the recurrence gate; stored as [in, out]."""
         self.gate_biases = parameter(2, self.heads.size, spec.head_dim, dtype=dtype, device=device)
         self.rate = parameter(channels.size, dtype=dtype, device=device)
 

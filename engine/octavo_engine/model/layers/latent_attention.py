@@ -34,7 +34,7 @@ class LatentAttention(nn.Module):
     """Ranks have a part of the heads; the compressed cache, and what makes it, is every rank's."""
 
     key_scale = value_scale = 1.0
-    """What one number of the cache is worth."""
+    """The value of one unit of the cache."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LatentAttention(nn.Module):
         self.up = parameter(
             self.heads.size, spec.plain_dim + spec.value_dim, spec.latent, dtype=options.dtype, device=options.device
         )
-        """From a latent to each head's key, without its rotated part, and value."""
+        """The projection from a latent to each head's key, without its rotated part, and value."""
         method = options.method(layer, "output")
         self.output = Linear(values, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
         gated, method = spec.head_gate, options.method(layer, "output_gate")

@@ -30,7 +30,7 @@ _FLOAT32_BYTES = 4
 _PARTS = ("lightning_query", "lightning_key", "lightning_value", "lightning_gate")
 """Roles of what the first projection gives."""
 _BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
-"""What transformers saves of it that follows from the slopes."""
+"""Buffers that transformers saves although they follow from the slopes."""
 
 
 class LightningAttention(nn.Module):

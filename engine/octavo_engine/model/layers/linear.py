@@ -49,9 +49,9 @@ class Linear(nn.Module):
         self.orders = orders or (None,) * len(parts)
         self.layout = layout
         self.names: tuple[str, ...] = ()
-        """What a checkpoint calls its projections; known once `tensors` was read."""
+        """The checkpoint's names of its projections; known once `tensors` was called."""
         self.lora: LoraLayer | None = None
-        """What adapters add, where they are served."""
+        """Its adapters, if adapters are served."""
         shape, dtype, device = LinearShape(self.parts, columns), options.dtype, options.device
         self.weights = self.method.create(shape, dtype, device, fp8_products=options.fp8_products)
         self.has_bias = bias

@@ -18,10 +18,10 @@ from octavo_engine.kernels.cpu.library import CPUKernels
 from octavo_engine.kernels.triton_support import triton_runs_on
 
 NO_SLOT = -1
-"""Of tokens without an adapter."""
+"""The slot of tokens without an adapter."""
 _FEW_TOKENS = 64
-"""So many tokens of one adapter are multiplied quicker by the C kernels, more by PyTorch. Tokens of several adapters
-are multiplied by the C kernels, however many."""
+"""Up to so many tokens of one adapter are multiplied faster by the C kernels, more by PyTorch. Tokens of several
+adapters are always multiplied by the C kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class LoraBatch:
     """The adapters of the current step's tokens, in one of three forms; the same for all layers."""
 
     kernels: CPUKernels | None = None
-    """What computes tokens of several adapters on a CPU, and few tokens of one."""
+    """The C kernels, which compute tokens of several adapters on a CPU, and few tokens of one."""
     slots: Tensor | None = None
     """[T] int32, the slot of each token where the C kernels compute."""
     by_slot: Sequence[SlotTokens] = ()
-    """Where PyTorch computes one adapter after another."""
+    """The tokens of each adapter where PyTorch computes one adapter after another."""
     groups: Any = None
     """kernels.grouping.RowGroups where Triton's kernels compute."""
 

@@ -38,7 +38,7 @@ from octavo_engine.model.spec import MoESpec
 _FLOAT32_BYTES = 4
 _BRANCH_NORMS = ("before_shared", "after_shared", "before_experts", "after_experts")
 _CHOICE_BYTES = 128
-"""Of one expert of one token: its number and weight, and the rows' order by expert and back (int64)."""
+"""The bytes of one expert of one token: its number and weight, and the rows' order by expert and back (int64)."""
 
 
 class MoE(nn.Module):

@@ -24,13 +24,13 @@ class LayerOptions:
     dtype: torch.dtype
     device: torch.device
     names: TensorNames
-    """What the checkpoint calls tensors."""
+    """The checkpoint's names of tensors."""
     fp8_products: bool
     """Whether the device multiplies e4m3 numbers."""
     quantization: Quantization | None = None
-    """How linear layers are stored; None: in the type that is computed in."""
+    """The storage of linear layers; None: the type that is computed in."""
     stored_names: StoredNames = SAME_NAMES
-    """What the files of a larger model call tensors."""
+    """The names of tensors in the files of a larger model."""
 
     def method(self, layer: int, *roles: str) -> LinearMethod:
         """The linear method of the layer whose projections have these roles in `names`."""

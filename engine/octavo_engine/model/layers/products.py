@@ -27,12 +27,12 @@ LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
 
 _FEW_CODED, _FEW_CODED_IN_PAIRS, _FEW_CODED_BESIDE_AMX, _FEW_CODED_AS_WHOLE = 16, 12, 16, 64
-"""For no more tokens than these codes are multiplied as they are: in float32, in pairs of bfloat16, where the CPU has
-AMX, which is not measured, and with inputs as whole numbers (AVX2). In pairs, 16 tokens take 1.2 times as long as by
-tiles with 576 columns, 0.9 times with 2048. As whole numbers, 64 take 0.4 times as long as decoded with 4 bits and 0.8
-times with 8."""
+"""The most tokens for which codes are multiplied as they are: in float32, in pairs of bfloat16, where the CPU has AMX,
+which is not measured, and with inputs as whole numbers (AVX2). In pairs, 16 tokens take 1.2 times as long as by tiles
+with 576 columns, 0.9 times with 2048. As whole numbers, 64 take 0.4 times as long as decoded with 4 bits and 0.8 times
+with 8."""
 _FEW_TO_WIDEN_FOR = 8
-"""For no more tokens than these a weight is read as it is."""
+"""The most tokens for which a weight is read as it is, not widened."""
 
 
 def torch_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:

@@ -106,7 +106,7 @@ class RotaryEmbedding(nn.Module):
 
     inv_freq: Tensor
     long_inv_freq: Tensor | None
-    """Of long sequences, where they are rotated otherwise."""
+    """Frequencies of long sequences, if they differ."""
 
     def __init__(
         self, rope: RopeSpec | None, head_dim: int, device: torch.device, query_scaling: QueryScaling | None = None

@@ -28,7 +28,7 @@ class Layer(Protocol):
 
 
 Ropes = Sequence[Rope | None]
-"""For each layer the angles of the step's tokens; None: it rotates nothing."""
+"""The angles of the step's tokens for each layer; None: the layer does not rotate."""
 LayerRunner = Callable[[Sequence[Layer], Tensor, Ropes, AttentionContext], Tensor]
 """x [T, hidden] through all layers; x may be overwritten."""
 

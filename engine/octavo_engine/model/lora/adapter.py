@@ -55,7 +55,7 @@ class AdapterWrite:
     slot: int
     digest: str
     path: str
-    """Of the adapter's file in memory, for processes of the same user."""
+    """The path of the adapter's file in memory, for processes of the same user."""
     modules: tuple[AdapterModule, ...]
     first: bool
 
@@ -92,7 +92,7 @@ class Adapter:
     """A checked adapter."""
 
     digest: str
-    """Of its weights and their scaling: adapters with the same one are the same."""
+    """A digest of its weights and their scaling: adapters with equal digests are equal."""
     rank: int
     """The largest of its modules'."""
     modules: tuple[AdapterModule, ...]

@@ -24,7 +24,8 @@ _MAX_CONFIG_BYTES = 1 << 20
 _MAX_PATTERNS = 4096
 """EVA gives each module a rank of its own, by its name."""
 _MOST_WAYS = 4_000_000
-"""To match a name with all patterns: a hundred that repeat three times. Whatever is served waits for such a match."""
+"""The most steps to match a name with all patterns: a hundred that repeat three times. All requests wait for such a
+match."""
 _WITHOUT_EFFECT = frozenset(
     {
         "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying",

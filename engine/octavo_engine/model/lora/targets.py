@@ -14,7 +14,7 @@ from octavo_engine.model.names import StoredNames
 from octavo_engine.model.quantization.linear_method import Projection
 
 _WRAPPERS = ("base_model.model.", "base_model.")
-"""What PEFT puts before the names of a model's modules."""
+"""The prefixes that PEFT puts before the names of a model's modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ModuleNames:
     shapes: Mapping[str, ModuleShape]
     stored: StoredNames
     refused: Mapping[str, str]
-    """Why others may not, by what their names end with or contain."""
+    """The reasons why other modules may not have adapters, by what their names end with or contain."""
 
     def find(self, name: str) -> str:
         """The module of a name in an adapter's file; ModelLoadError says why there is none."""

@@ -21,7 +21,7 @@ _EXPRESSION = "re:"
 _CLASS = re.compile(r"[A-Z]\w*")
 
 ReadGroup = Callable[[Fields, Fields], LinearMethod]
-"""What one of `config_groups`, and the `weights` in it, say; UnsupportedError if that is not computed here."""
+"""Reads one of `config_groups`, given the group and its `weights`; UnsupportedError if it is not supported."""
 
 
 def read_compressed_tensors(config: Fields, formats: Mapping[str, ReadGroup]) -> Quantization:

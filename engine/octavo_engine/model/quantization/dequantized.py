@@ -86,7 +86,7 @@ class Dequantized:
     """The method of a linear layer that is computed in floating point, however each of its projections is stored."""
 
     stored_by: tuple[LinearMethod, ...]
-    """By projection."""
+    """The stored method of each projection."""
     row_alignment: int = 1
     column_alignment: int = 1
 

@@ -21,9 +21,9 @@ _LONGEST = 1000
 _MOST = 50_000
 """Expressions of a list."""
 _REPEATS = 32
-"""As often as something without a bound is taken to be repeated: names have some 40 characters."""
+"""The number of times that an unbounded repeat counts for: names have some 40 characters."""
 _MOST_WAYS = 40_000_000
-"""Of all expressions of a list: five repeats without a bound in one, or a thousand expressions with three.
+"""The most ways of all expressions of a list: five unbounded repeats in one, or a thousand expressions with three.
 
 Five take some milliseconds for a name, and each further one ten times as long.
 """

@@ -33,7 +33,7 @@ _PIECE_BYTES = 10
 """Most that is alive for one of them: its code as a byte and as an index, its number in float32."""
 _FLOAT32_BYTES = 4
 _NOT_A_NUMBER = 255
-"""In e8m0."""
+"""The code of NaN in e8m0."""
 
 
 @dataclass(frozen=True, slots=True)

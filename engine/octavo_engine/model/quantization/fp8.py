@@ -40,13 +40,14 @@ class FP8Scheme:
     """e4m3 values times float32 scales."""
 
     granularity: Literal["tensor", "channel", "block"]
-    """What has a scale of its own in the checkpoint: a weight, each of its rows (output channels), or each block of
-    BLOCK x BLOCK. In memory a weight's one scale stands at each of its rows, as several weights are fused."""
+    """The unit that has a scale of its own in the checkpoint: a weight, each of its rows (output channels), or each
+    block of BLOCK x BLOCK. In memory a weight's one scale is repeated for each of its rows, as several weights are
+    fused."""
     activation: Activation = "dynamic"
     """Scales of activations, where they are quantized too: from their own numbers, or from the checkpoint; `none`: they
     are never quantized."""
     scale_name: str | None = "weight_scale"
-    """What the checkpoint calls scales; None: it has none, and weights are quantized while they are loaded."""
+    """The checkpoint's name of scales; None: it has none, and weights are quantized while they are loaded."""
     name: str = "fp8"
 
     @property

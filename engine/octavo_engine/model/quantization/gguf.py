@@ -47,7 +47,7 @@ class BlockFormat:
     columns: int
     num_bytes: int
     bits: int
-    """Of a code in memory: 4 or 8."""
+    """The bits of a code in memory: 4 or 8."""
     group: int
     split: Callable[[Tensor], Blocks]
     """Bytes [..., num_bytes] to what they hold."""
@@ -146,7 +146,7 @@ FORMATS = {
     "Q5_K": BlockFormat(_K, 176, 8, 32, _q5_k, has_minimum=True),
     "Q6_K": BlockFormat(_K, 210, 8, 16, _q6_k),
 }
-"""By ggml's name."""
+"""The formats by ggml's names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ WORD_BITS = 32
 """Published formats put codes into words of so many bits, so that ranks are cut between words."""
 
 StoredTensors = Callable[["Grouped", Weights, Projection], Iterator[CheckpointTensor]]
-"""What a checkpoint of one format has of a projection."""
+"""Yields the tensors of a projection in a checkpoint of one format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Grouped(WeightOnly):
 
     name: str
     bits: int
-    """Of a code: 4 or 8."""
+    """The bits of a code: 4 or 8."""
     group_size: int | None
     """Columns that share a scale; None: all of a row."""
     stored: StoredTensors
@@ -46,13 +46,13 @@ class Grouped(WeightOnly):
     wide: bool = False
     """Whether scales and minima have 32 bits, as the kernels for CPUs do not read them."""
     zero_offset: int = 0
-    """What is added to stored zeros."""
+    """A number that is added to stored zeros."""
     act_order: bool = False
     """Whether columns are in groups in no order (GPTQ's act-order), so that each says its group."""
     ranks_cut_anywhere: bool = False
     """Whether groups begin at each rank's first column, which is so where a checkpoint has none."""
     table: tuple[float, ...] | None = None
-    """What each code stands for; None: itself less the zero."""
+    """The value of each code; None: the code itself less the zero."""
 
     @property
     def row_alignment(self) -> int:

@@ -24,7 +24,7 @@ from octavo_engine.model.quantization.scheme import Scheme
 GROUP = 32
 _LARGEST = 15
 _ROUNDS = 4
-"""After so many, another one changes hardly any number."""
+"""The number of rounds; a further one changes hardly any number."""
 
 
 def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:  # noqa: ARG001

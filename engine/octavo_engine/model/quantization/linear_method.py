@@ -24,29 +24,30 @@ class Weights:
     weight: nn.Parameter
     """[out, in], in the type it is stored in; numbers of fewer than 8 bits share bytes: [out, bytes]."""
     scale: nn.Parameter | None = None
-    """What its numbers are multiplied with; its shape is the method's choice."""
+    """Factors of the weight's numbers; the shape is the method's choice."""
     _: KW_ONLY
     zero: nn.Parameter | None = None
-    """What is subtracted from its numbers before that, in the shape of `scale`."""
+    """Numbers that are subtracted before scaling, in the shape of `scale`."""
     minimum: nn.Parameter | None = None
-    """What is added to its numbers after that, in the shape of `scale`."""
+    """Numbers that are added after scaling, in the shape of `scale`."""
     row_scale: nn.Parameter | None = None
-    """What each row is multiplied with, or divided by, besides, float32 [out, 1]."""
+    """Further factors or divisors of each row, float32 [out, 1]."""
     super_scale: nn.Parameter | None = None
-    """What scales are multiplied with, where those are whole numbers; its shape is the method's choice."""
+    """Factors of scales that are whole numbers; the shape is the method's choice."""
     super_minimum: nn.Parameter | None = None
-    """What minima are multiplied with."""
+    """Factors of the minima."""
     column_groups: nn.Parameter | None = None
-    """Which column of `scale` each column of the weight has, int32 [parts, in]; None: consecutive ones share one."""
+    """The column of `scale` that each column of the weight uses, int32 [parts, in]; None: consecutive ones share
+    one."""
     parts: tuple[int, ...] = ()
     """The rows of each projection, where a method treats them differently."""
     input_scale: nn.Parameter | None = None
-    """What is known of the input's size, float32 [1]."""
+    """The checkpoint's static scale of the input, float32 [1]."""
     coded: CodedWeight | None = None
     """The same memory as the C kernels for CPUs read it, where the method's numbers are codes with scales: products are
     theirs then, where there are such kernels, and else the method's own."""
     dtype: torch.dtype = torch.float32
-    """Of results."""
+    """The type of results."""
     in_8_bits: bool = False
     """Whether inputs are multiplied in 8 bits; else they stay in the type that is computed in."""
     leaves_residual: bool = False
@@ -74,14 +75,14 @@ class Projection:
     name: str
     """The checkpoint's, without `.weight`."""
     rows: slice
-    """Which rows of the layer's parameters are its own."""
+    """Its rows of the layer's parameters."""
     stored_rows: Span
     """The rank's part of the projection's rows."""
     columns: Span
     order: Tensor | None = None
-    """Which of its own rows each stored row is; None: the same one."""
+    """The one of its own rows that each stored row becomes; None: the same one."""
     index: int = 0
-    """Which of the layer's projections it is."""
+    """Its index among the layer's projections."""
     has_bias: bool = True
 
     def share(self, index: int, count: int) -> Projection:

@@ -20,7 +20,7 @@ _METHODS: dict[str, LinearMethod] = {
     "NVFP4": MODELOPT_NVFP4,
     "W4A16_NVFP4": MODELOPT_NVFP4,
 }
-"""By `quant_algo`."""
+"""The methods by `quant_algo`."""
 
 
 def _read(config: Fields) -> Quantization:

@@ -8,4 +8,4 @@ ONLINE_SCHEMES = ("fp8", "int8", "int4")
 SCHEMES = (*ONLINE_SCHEMES, "gptq", "awq", "pack_quantized", "bitsandbytes", "fp4", "modelopt", "torchao")
 """All that checkpoints are read in. `<name>.py` has the scheme as `SCHEME`."""
 GGUF = "gguf"
-"""What --quantization takes for GGUF files besides: their blocks stay quantized in memory."""
+"""A further value of --quantization for GGUF files: their blocks stay quantized in memory."""

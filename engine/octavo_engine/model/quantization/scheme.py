@@ -20,13 +20,13 @@ class Scheme:
     online: LinearMethod | None
     """The method with which the flag quantizes weights of 16 or 32 bits while they are loaded."""
     supported: str
-    """Which checkpoints are read, for messages."""
+    """The checkpoints that are read, for messages."""
     _: KW_ONLY
     readers: Mapping[str, Callable[[Fields], Quantization]] = field(default_factory=dict)
-    """By config.json's `quant_method`: what `quantization_config` says, ModelLoadError (`unsupported`) if that is not
-    computed here."""
+    """Readers of `quantization_config` by config.json's `quant_method`; they raise ModelLoadError (`unsupported`) for
+    what is not computed here."""
     groups: Mapping[str, Callable[[Fields, Fields], LinearMethod]] = field(default_factory=dict)
-    """By compressed-tensors' `format`: the same of one of its `config_groups` and of the `weights` in that."""
+    """Readers of compressed-tensors' groups by `format`, given one of its `config_groups` and the `weights` in that."""
 
 
 class UnsupportedError(ModelLoadError):

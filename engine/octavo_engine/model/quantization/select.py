@@ -43,4 +43,4 @@ def _read(config: Fields) -> Quantization:
 
 
 ONLINE = {scheme.name: Quantization(scheme.online) for scheme in _SCHEMES if scheme.online is not None}
-"""By the name of `--quantization`."""
+"""The online schemes by their names as values of `--quantization`."""

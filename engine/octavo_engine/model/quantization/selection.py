@@ -36,7 +36,7 @@ class Quantization:
     """The storage of the weights of a model's linear layers: the first rule that matches a name decides."""
 
     default: LinearMethod
-    """Where no rule matches."""
+    """The method of modules that no rule matches."""
     rules: tuple[Rule, ...] = ()
     head: bool = False
     """Whether all this holds for the model's head too; else it is not quantized."""

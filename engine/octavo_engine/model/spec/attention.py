@@ -16,7 +16,7 @@ class QueryScaling:
 
     beta: float
     period: int
-    """In tokens."""
+    """The period in tokens."""
     shift: int = 0
 
 
@@ -28,7 +28,7 @@ class ALiBiSpec:
     """The slopes of n heads are 2 ** (-max_bias * i / n), i = 1 ... n; of other numbers than powers of two, every
     second one of the next power's follows."""
     factor: float = 1.0
-    """What is added is multiplied with it first."""
+    """A factor of the added terms."""
     rounded: bool = False
     """Whether slopes, positions and their products are rounded to bfloat16 first (Falcon)."""
 
@@ -71,7 +71,7 @@ class AttentionSpec:
     value_dim: int | None = None
     """The size of each head's value, where it is smaller than `head_dim`; it is cached with zeros behind it."""
     value_scale: float = 1.0
-    """What values are multiplied with before they are cached (MiMo V2)."""
+    """A factor of values, applied before they are cached (MiMo V2)."""
     value_is_key: bool = False
     """Whether the value is the key as it is before it is normalised and rotated."""
     kv_of_layer: int | None = None
@@ -87,7 +87,7 @@ class AttentionSpec:
     sinks: bool = False
     """Whether each query head has one logit more in the softmax, without a value."""
     alibi: ALiBiSpec | None = None
-    """What is added to scaled scores for the distance of a key."""
+    """The terms added to scaled scores for the distance of a key."""
 
     @property
     def rope_size(self) -> int:
@@ -116,19 +116,20 @@ class LatentAttentionSpec:
     latent: int
     """Size of the latent that keys and values are projected from, which is cached."""
     plain_dim: int
-    """Of a head's query and key, what is not rotated."""
+    """The dimensions of a head's query and key that are not rotated."""
     rotary_dim: int
-    """Of a head's query and key, what is rotated; the key's is the same for all heads, and is cached."""
+    """The dimensions of a head's query and key that are rotated; the key's are the same for all heads, and are
+    cached."""
     value_dim: int
     scale: float
     """Scores are query times key times this."""
     rope: RopeSpec | None
     norm: NormSpec
-    """Of both latents."""
+    """The norm of both latents."""
     bias: bool = False
-    """Of the projections to latents and of the output."""
+    """Whether the projections to latents and of the output have biases."""
     latent_scales: tuple[float, float] = (1.0, 1.0)
-    """What the normalised latents of queries and of keys and values are multiplied with (LongCat)."""
+    """Factors of the normalised latents of queries, and of keys and values (LongCat)."""
     query_scaling: QueryScaling | None = None
     head_gate: bool = False
     """Whether each head's result is multiplied with the sigmoid of one more projection to a number (Ling 3)."""
@@ -176,16 +177,16 @@ class DifferentialAttentionSpec:
     num_kv_heads: int
     """Pairs of KV heads."""
     size: int
-    """Of a head's query, key and own value."""
+    """The size of a head's query, key and own value."""
     scale: float
     """Scores are query times key times this."""
     rope: RopeSpec | None
     share: float
-    """What is added to the learnt share of the second half."""
+    """A constant that is added to the learnt share of the second half."""
     eps: float
-    """Of the root mean square over each pair's result."""
+    """The epsilon of the root mean square over each pair's result."""
     bias: bool = False
-    """Of all projections."""
+    """Whether the projections have biases."""
 
     @property
     def head_dim(self) -> int:
@@ -221,16 +222,16 @@ class BiasedAttentionSpec:
     num_heads: int
     num_kv_heads: int
     size: int
-    """Of a head's query, key and value."""
+    """The size of a head's query, key and value."""
     scale: float
     """Scores are query times key times this."""
     rope: RopeSpec | None
     norm: NormSpec
-    """Of each head of query and key."""
+    """The norm of each head of query and key."""
     window: int | None = None
     """Tokens that a query sees, its own included; None: all."""
     bias: bool = False
-    """Of all projections."""
+    """Whether the projections have biases."""
 
     @property
     def head_dim(self) -> int:

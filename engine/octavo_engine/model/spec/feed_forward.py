@@ -15,19 +15,19 @@ class MLPSpec:
 
     intermediate_size: int
     activation: str = "silu"
-    """By the name in `layers/activations.py`, or `xielu`, which has parameters of its own."""
+    """A name in `layers/activations.py`, or `xielu`, which has parameters of its own."""
     inner_norm: NormSpec | None = None
     """A root mean square over the intermediate size, before the last projection (BitNet)."""
     gated: bool = True
     bias: bool = False
-    """Of gate and up."""
+    """Whether gate and up have biases."""
     output_bias: bool = False
     gate_scale: float = 1.0
-    """What the gate is multiplied with before the activation (Falcon-H1)."""
+    """A factor of the gate before the activation (Falcon-H1)."""
     output_scale: float = 1.0
-    """What the result is multiplied with."""
+    """A factor of the result."""
     adapter_rank: int | None = None
-    """Whether gate and up have a product of two weights beside their own, and of which rank (Zamba2)."""
+    """The rank of the product of two weights that gate and up have beside their own; None: none (Zamba2)."""
     sparsity: float = 0.0
     """The share of each token's gates that is about to be zero (arXiv 2506.06644): what is left of a gate is how far it
     is above that quantile of the normal distribution with the gates' mean and deviation; 0: all gates as they are."""
@@ -38,7 +38,7 @@ class ExpertGroups:
     """Experts are chosen among those of the best groups alone (node-limited routing, arXiv 2405.04434)."""
 
     count: int
-    """Of neighbouring experts, all of one size."""
+    """The number of groups, of neighbouring experts, all of one size."""
     kept: int
     """Groups that experts may be chosen from."""
     best: int
@@ -50,7 +50,7 @@ class RouterSpec:
     """The choice of a token's experts, and the factors of their results."""
 
     scores: Literal["softmax", "sigmoid", "softmax of chosen", "sigmoid of chosen", "sparsemixer"] = "softmax of chosen"
-    """Of logits: a softmax or a sigmoid in float32 of all of them, or of the chosen ones; or SparseMixer's
+    """The function of logits: a softmax or a sigmoid in float32 of all of them, or of the chosen ones; or SparseMixer's
     (arXiv 2409.12136), which chooses two experts one after the other."""
     bias: bool = False
     correction_bias: bool = False
@@ -61,15 +61,15 @@ class RouterSpec:
     sum_floor: float = 0.0
     """The sum is at least this."""
     sum_offset: float = 0.0
-    """What is added to the sum."""
+    """A number that is added to the sum."""
     scale: float = 1.0
-    """What weights are multiplied with at the end."""
+    """A factor of the weights at the end."""
     softcap: float | None = None
     """Logits become softcap * tanh(logit / softcap)."""
     in_float32: bool = False
     """Whether logits are computed in float32, whatever the model's type."""
     input_norm: NormSpec | None = None
-    """Of what it reads, before that is multiplied with `input_scale` (Gemma 4)."""
+    """A norm of the router's input, before that is multiplied with `input_scale` (Gemma 4)."""
     input_scale: float = 1.0
     expert_scales: bool = False
     """Whether each expert's weights are multiplied with a number of its own at the end (Gemma 4)."""
@@ -93,7 +93,7 @@ class MoESpec:
     num_experts: int
     top_k: int
     intermediate_size: int
-    """Of one expert."""
+    """The intermediate size of one expert."""
     router: RouterSpec
     shared: SharedExpertSpec | None = None
     zero_experts: int = 0
@@ -106,22 +106,22 @@ class MoESpec:
     """Gate and up are cut off there (`Experts.limit`); None: silu(gate) * up."""
     alpha: float = 1.0
     activation: str = "silu"
-    """By the name in `layers/activations.py`."""
+    """A name in `layers/activations.py`."""
     gated: bool = True
     """Whether experts have a gate, whose activation is multiplied with up; else it is up's (Nemotron-H)."""
     latent: int | None = None
     """The size that experts read and give, which hidden states are projected to and back; None: the hidden size."""
     latent_bias: bool = False
-    """Of both projections."""
+    """Whether both projections have biases."""
     weighs_inputs: bool = False
     """Whether routing weights multiply what experts read instead of what they give (Llama 4)."""
     scale: float = 1.0
-    """What the sum of experts and shared expert is multiplied with."""
+    """A factor of the sum of experts and shared expert."""
     branch_norm: NormSpec | None = None
-    """Before and after the experts, and before and after the shared one, four norms with weights of their own; the
-    router reads what is not normalised, and the layer itself has no norm before them (Gemma 4)."""
+    """The kind of four norms with weights of their own, before and after the experts, and before and after the shared
+    one (Gemma 4). The router reads what is not normalised, and the layer itself has no norm before them."""
     quantization: MXFP4 | None = None
-    """How the tensors of all experts together are stored in the checkpoint; None: in floating point."""
+    """The storage of the tensors with all experts in the checkpoint; None: in floating point."""
 
 
 FeedForward = MLPSpec | MoESpec

@@ -40,7 +40,7 @@ class ClassifierSpec:
     activation: Literal["softmax", "sigmoid", "identity"]
     """The function from logits to probabilities."""
     pooling: Literal["last", "cls", "mean"] = "last"
-    """Which hidden states the vector is made of: the last token's, the first one's, or the mean of all."""
+    """The hidden states that the vector is made of: the last token's, the first one's, or the mean of all."""
     bias: bool = False
     transform: HeadTransformSpec | None = None
-    """Of the vector, before its product with the weight."""
+    """A transformation of the vector before its product with the weight."""

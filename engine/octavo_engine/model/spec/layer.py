@@ -25,7 +25,7 @@ class LayerNorms:
     """Whether a part's result is added to what the norm before it gave, instead of to what that read (BLOOM has this
     as an option)."""
     stream_scales: tuple[float, float] = (1.0, 1.0)
-    """What that is multiplied with before the mixer's and the feed-forward's result is added (MiniMax)."""
+    """Factors of the stream, before the mixer's and before the feed-forward's result is added (MiniMax)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class PerLayerInputSpec:
 
     size: int
     vocab_size: int
-    """Of that embedding."""
+    """The rows of that embedding."""
     activation: str
     norm: NormSpec
 
@@ -67,7 +67,7 @@ class AlternatingUpdatesSpec:
     active: int
     """The one that layers compute."""
     norm: NormSpec
-    """Of what the coefficients are made from."""
+    """The norm of the vectors that coefficients are computed from."""
     scaled: bool
     """Whether what gates per-layer inputs is multiplied with a weight first."""
 
@@ -83,7 +83,7 @@ class SharedBlockSpec:
     attention: AttentionSpec
     mlp: MLPSpec
     norm: NormSpec
-    """Before each."""
+    """The norm before each of the two."""
     weights_of_layer: int | None
     """The earlier layer whose weights they have; None: their own."""
 
@@ -111,7 +111,7 @@ class LayerSpec:
     stream_weights: bool = False
     """Whether the stream is multiplied with a vector before each part's result is added (Doge)."""
     residual_scale: float = 1.0
-    """What both parts are multiplied with before they are added."""
+    """A factor of both parts' results before they are added."""
 
     @property
     def attention(self) -> AttentionMixer | None:

@@ -30,7 +30,7 @@ class ParallelMixersSpec:
     attention: AttentionSpec
     state_mixer: Mamba2Spec
     input_scales: tuple[float, float] = (1.0, 1.0)
-    """What the input of each is multiplied with first, attention's before the other's."""
+    """Factors of the inputs, attention's before the other's."""
     output_scales: tuple[float, float] = (1.0, 1.0)
     """Factors of the two results, attention's first."""
 

@@ -25,13 +25,13 @@ class PositionSpec:
     offset: int = 0
     """Position p has row p + offset of the table."""
     rows: int | None = None
-    """Of the table; None: one for each position of the longest context, behind `offset`."""
+    """The rows of the table; None: one for each position of the longest context, behind `offset`."""
     sinusoidal: bool = False
     """Whether rows are computed, sines before cosines (arXiv 1706.03762), instead of stored."""
     whole_range: bool = True
-    """Of computed ones, whether the lowest frequency is 1 / 10000 as in fairseq, or the one above it, as there."""
+    """Whether the lowest frequency of computed positions is 1 / 10000 as in fairseq, or the one above it (CTRL)."""
     zero_row: int | None = None
-    """Of computed ones, that of padding, which is zero (fairseq)."""
+    """The row of padding among computed positions, which is zero (fairseq)."""
     uncounted: int | None = None
     """This token is no position: it has the row of its own number (RoBERTa's padding). Of encoders alone, whose steps
     have whole prompts."""
@@ -52,26 +52,26 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...]
     layers: tuple[LayerSpec, ...]
     norm: NormSpec | None
-    """After the last layer."""
+    """The norm after the last layer."""
     head: HeadSpec | None
     """None: the model does not generate, what it gives are hidden states."""
     classifier: ClassifierSpec | None = None
-    """How such a model classifies texts; None: it gives embeddings."""
+    """The classifier of such a model; None: it gives embeddings."""
     embedding_scale: float = 1.0
     embedding_size: int | None = None
-    """Of the vectors that stand for tokens, if it is not `hidden_size`: they are projected to that, and the last hidden
+    """The size of the tokens' vectors, if it is not `hidden_size`: they are projected to that, and the last hidden
     states back, without biases."""
     embedding_norm: NormSpec | None = None
-    """Of what the first layer reads."""
+    """The norm of the first layer's input."""
     positions: PositionSpec | None = None
     """None: positions are the attention's business alone."""
     token_types: int = 0
     """Rows of a table of vectors for tokens of the first text of a pair and of the second; 0: there is none."""
     names: TensorNames = LLAMA_NAMES
     stored_names: StoredNames = SAME_NAMES
-    """Where the files hold a larger model, of which this is a part."""
+    """The tensors' names in the files, which may hold a larger model of which this is a part."""
     quantization: Quantization | None = None
-    """How the weights of linear layers are stored; None: in the type that is computed in."""
+    """The storage of linear layers' weights; None: the type that is computed in."""
 
     @property
     def num_layers(self) -> int:

@@ -15,7 +15,7 @@ class NormSpec:
     """Divided by the root mean square (arXiv 1910.07467), or LayerNorm, which also subtracts the mean."""
     bias: bool = False
     weight_offset: float = 0.0
-    """What is added to the weight first: Gemma's checkpoints hold it less one."""
+    """A number that is added to the weight first: Gemma's checkpoints hold it less one."""
     weight: bool = True
     """Whether there is a weight to multiply with: OLMo and NanoChat have none."""
 
@@ -28,7 +28,7 @@ class QKNormSpec:
     per_head: bool = True
     """Each head by itself (Qwen3), or all heads of a token together (OLMo 2)."""
     own_weights: bool = False
-    """Where each head is normalised by itself, whether it has weights of its own (StableLM 2), or shares one's."""
+    """Whether heads that are normalised by themselves have weights of their own (StableLM 2), or share one's."""
     after_rope: bool = False
     """Whether they are rotated first (HunYuan)."""
 

@@ -30,9 +30,9 @@ class RopeSpec:
     attention_factor: float = 1.0
     """Cosines and sines are multiplied with it."""
     long_factors: tuple[float, ...] = ()
-    """Of sequences that are longer than `original_max_position`."""
+    """The divisors for sequences that are longer than `original_max_position`."""
     long_attention_factor: float = 1.0
-    """Of those sequences."""
+    """The attention factor of those sequences."""
     recomputed: bool = False
     """Whether a sequence that outgrows that length while it is generated is recomputed with them (Phi-3), or only
     its further tokens are."""

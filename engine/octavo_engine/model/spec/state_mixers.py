@@ -21,7 +21,7 @@ class ShortConvSpec:
     width: int
     """Tokens that are seen, the own included."""
     bias: bool = False
-    """Of both projections and of the convolution."""
+    """Whether both projections and the convolution have biases."""
 
     @property
     def kv_group(self) -> KVGroupSpec:
@@ -40,23 +40,23 @@ class Mamba2Spec:
     num_heads: int
     head_dim: int
     num_groups: int
-    """Of heads that share b and c."""
+    """The number of groups of heads that share b and c."""
     state: int
     """The size of b and c: a head's state has `head_dim` * `state` numbers."""
     width: int
     """Tokens that the convolution sees, the own included."""
     activation: str = "silu"
-    """After the convolution."""
+    """The activation after the convolution."""
     conv_bias: bool = True
     bias: bool = False
-    """Of the first projection."""
+    """Whether the first projection has a bias."""
     output_bias: bool = False
     norm: GatedNormSpec | None
     """None: the gate alone."""
     least_step: float = 0.0
     """Time steps are at least this."""
     scales: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
-    """What gate, x, b, c and time steps are multiplied with as they are projected (Falcon-H1)."""
+    """Factors of gate, x, b, c and time steps, applied as they are projected (Falcon-H1)."""
 
     @property
     def num_kv_heads(self) -> int:
@@ -88,12 +88,12 @@ class MambaSpec:
     step_rank: int
     """The size of the latent of time steps."""
     activation: str = "silu"
-    """After the convolution."""
+    """The activation after the convolution."""
     conv_bias: bool = True
     bias: bool = False
-    """Of the first projection and of the last."""
+    """Whether the first projection and the last have biases."""
     norm: NormSpec | None = None
-    """Of b, c and the latent."""
+    """The norm of b, c and the latent."""
 
     @property
     def kv_group(self) -> KVGroupSpec:
@@ -114,10 +114,10 @@ class MambaHeadsSpec:
     """Tokens that the convolution sees, the own included."""
     step_rank: int
     activation: str
-    """After the convolution."""
+    """The activation after the convolution."""
     conv_bias: bool
     bias: bool
-    """Of the first projection and of the last."""
+    """Whether the first projection and the last have biases."""
 
     @property
     def num_kv_heads(self) -> int:
@@ -141,18 +141,18 @@ class GatedDeltaNetSpec:
     """
 
     num_heads: int
-    """Of values, each with a state of key_dim * value_dim numbers."""
+    """The number of heads of values, each with a state of key_dim * value_dim numbers."""
     num_kv_heads: int
-    """Of queries and keys; each serves as many heads in a row."""
+    """The number of heads of queries and keys; each serves several consecutive heads of values."""
     key_dim: int
     value_dim: int
     width: int
     """Tokens that the convolution sees, the own included."""
     activation: str
-    """After the convolution."""
+    """The activation after the convolution."""
     norm_eps: float
     most_strength: float = 1.0
-    """What the sigmoid that says how much the state is corrected is multiplied with (2: negative eigenvalues)."""
+    """The largest correction of the state, a factor of the sigmoid (2: negative eigenvalues)."""
 
     @property
     def kv_group(self) -> KVGroupSpec:
@@ -177,12 +177,12 @@ class KimiDeltaAttentionSpec:
     width: int
     """Tokens that the convolutions see, the own included."""
     activation: str
-    """After the convolutions."""
+    """The activation after the convolutions."""
     norm_eps: float
     low_rank: bool = True
     """Whether decays and gates are projected by way of a vector of `head_dim`."""
     lower_bound: float | None = None
-    """What the logarithm of a decay is at least, times a sigmoid (Ling 3); None: minus a softplus, as in Mamba."""
+    """The least logarithm of a decay, times a sigmoid (Ling 3); None: minus a softplus, as in Mamba."""
 
     @property
     def num_kv_heads(self) -> int:
@@ -209,7 +209,7 @@ class LightningAttentionSpec:
     """Each with a state of head_dim * head_dim numbers."""
     head_dim: int
     slopes: tuple[float, ...]
-    """Of each of all ranks' heads: its state is multiplied with exp(-slope) for each token."""
+    """The slopes of all ranks' heads: a head's state is multiplied with exp(-slope) for each token."""
     activation: str
     norm_eps: float
 
@@ -239,7 +239,7 @@ class GatedRecurrenceSpec:
     width: int
     """Tokens that the convolution sees, the own included."""
     activation: str
-    """Of the first projection."""
+    """The activation of the first projection."""
 
     @property
     def num_kv_heads(self) -> int:

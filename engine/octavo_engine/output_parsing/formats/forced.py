@@ -11,7 +11,7 @@ from octavo_engine.output_parsing.json_calls import json_calls, or_content
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText
 
 _LISTING = {"$id", "$schema", "$defs", "definitions", "title", "description", "type", "properties", "required"}
-"""Of a schema with no other keywords, `properties` is the whole list of what it is about."""
+"""Keywords of a schema that only lists properties: with no others, `properties` has all its fields."""
 _VALUES = {"const", "enum", "default", "examples"}
 """Keywords whose values are no schemas."""
 _BY_NAME = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}

@@ -84,7 +84,7 @@ class AssistantMessage(msgspec.Struct, kw_only=True):
     content: str | None
     refusal: str | None = None
     reasoning_content: str | UnsetType = UNSET
-    """What it said to itself first, by DeepSeek's name and by vLLM's."""
+    """The reasoning, by DeepSeek's name; `reasoning` is vLLM's."""
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
@@ -140,7 +140,7 @@ class Completion(msgspec.Struct):
     choices: list[ChatChoice] | list[ChatChunkChoice] | list[TextChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    """Of a chat, where all choices have the same prompt."""
+    """Log probabilities of a chat's prompt, which all choices share."""
     system_fingerprint: str | None = None
 
 

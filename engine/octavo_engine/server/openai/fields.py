@@ -18,7 +18,7 @@ MAX_PROMPTS = MAX_SEQUENCES
 MAX_INPUTS = 2048
 """Texts to be embedded or compared in one request."""
 MAX_N = 128
-"""As OpenAI's API has it. The prompt is computed once; of its choices --max-num-seqs are computed at a time."""
+"""The largest n, OpenAI's. The prompt is computed once; of its choices --max-num-seqs are computed at a time."""
 MAX_TOKEN_ID = (1 << 31) - 1
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]

@@ -14,7 +14,7 @@ from octavo_engine.server.openai.tools import call_for_template, described
 from octavo_engine.text.chat_template import ChatTemplateError
 
 MAX_CHARACTERS = 1 << 20
-"""Of a text whose number of tokens is not known before it is tokenized."""
+"""The most characters of a text whose number of tokens is not known before it is tokenized."""
 _CHARACTERS_PER_TOKEN = 16
 """Three times as many as a token of usual text has: such a text is longer where the context is that long."""
 

@@ -17,7 +17,7 @@ from octavo_engine.structured.grammar import MAX_CHARACTERS, GrammarError, check
 
 MAX_TOOLS = 128
 MAX_CALLS = 128
-"""In one message."""
+"""The most calls in one message."""
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 

@@ -17,7 +17,7 @@ log = logging.getLogger("octavo.server")
 _WINDOW = 24 * 3600
 """Seconds in which a batch has to be done."""
 _EXPIRY_SECONDS = 60.0
-"""Between two looks for files to remove."""
+"""The pause between two looks for files to remove."""
 
 
 class Batches:

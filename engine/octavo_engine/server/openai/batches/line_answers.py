@@ -26,7 +26,7 @@ _LOOK_AGAIN = 0.05
 _BESIDE_OTHERS = 1
 """Lines that run while there are other requests: so few that they are not slowed, and a batch does not starve."""
 QUIET_SECONDS = 1.0
-"""Without other requests, after which lines use the server as if it were theirs."""
+"""The time without other requests after which lines may use the whole server."""
 
 
 @dataclass(frozen=True, slots=True)

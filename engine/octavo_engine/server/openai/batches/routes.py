@@ -25,7 +25,7 @@ from octavo_engine.server.openai.body import parse
 FILES = "/v1/files"
 Listed = TypeVar("Listed", FileObject, BatchObject)
 _MOST_BYTES = 64 << 10
-"""Of the body of POST /v1/batches."""
+"""The most bytes of the body of POST /v1/batches."""
 
 
 def routes(batches: Batches | None) -> APIRouter:

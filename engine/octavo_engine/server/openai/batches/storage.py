@@ -49,7 +49,7 @@ class Owned:
     files: dict[str, FileObject] = field(default_factory=dict)
     batches: dict[str, BatchObject] = field(default_factory=dict)
     bytes: int = 0
-    """Of its files, those that are being written included."""
+    """The bytes of its files, those that are being written included."""
 
     def path(self, file_id: str) -> Path:
         """Return the path of a file's content."""

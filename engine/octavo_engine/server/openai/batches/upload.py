@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 200 << 20
 UPLOAD_SECONDS = 600.0
-"""In which a file must have arrived."""
+"""The time in which a file must have arrived."""
 _MOST_OVERHEAD = 64 << 10
 """Bytes of a form beside its file."""
 _LONGEST_FIELD = 1024
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
-"""Of `expires_after`, as forms write the fields of an object."""
+"""The fields of `expires_after`, as forms write those of an object."""
 _CLOSE = {"Connection": "close"}
-"""Of an answer before all of the body has come."""
+"""A header of answers that are sent before all of the body has arrived."""
 
 
 class _Form:

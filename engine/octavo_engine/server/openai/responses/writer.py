@@ -56,9 +56,9 @@ class ResponseWriter:
         self._repeated = asked.repeated
         self._name = uuid.uuid4().hex
         self._logprobs: dict[int, list[ContentLogprob]] = {}
-        """Of each message, by its index among the items."""
+        """The log probabilities of each message, by its index among the items."""
         self._status = "completed"
-        """How the items that end now end."""
+        """The status of the items that end now."""
         self._events = 0
         self._response = ResponseObject(
             id=f"resp_{self._name}", created_at=int(time.time()), model=asked.model or name, output=[]
