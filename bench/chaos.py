@@ -148,7 +148,7 @@ class Chaos:
         self._admin.kubectl("delete", kind, self._chance.choice(self._names), "--ignore-not-found", "--wait=false")
 
     def foreign_patch(self) -> None:
-        """Never owner and label of the same object: it would be nobody's then, and is rightly left alone."""
+        """Patch a child. Its owner and its label are never both removed: it would then be unowned, and left alone."""
         kind, patch = self._chance.choice([
             ("service", {"spec": {"ports": [{"name": "http", "port": 81, "targetPort": 1}]}}),
             ("service", {"spec": {"selector": {"nobody": "has-this"}}}),

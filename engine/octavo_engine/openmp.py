@@ -14,6 +14,9 @@ SPIN_COUNT = "1000"
 
 
 def sleep_soon(environ: MutableMapping[str, str]) -> None:
-    """Unless the user has said how to wait. Before torch is imported: OpenMP reads its settings as it is loaded."""
+    """Let waiting threads sleep soon, unless the user has set how they wait.
+
+    Call it before torch is imported: OpenMP reads its settings as it is loaded.
+    """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & environ.keys():
         environ["GOMP_SPINCOUNT"] = SPIN_COUNT

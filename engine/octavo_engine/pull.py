@@ -34,7 +34,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if args.adapter and (args.check_memory or args.link is not None):
         raise ConfigurationError("--adapter goes with neither --check-memory nor --link, which are for models")
     with ExitStack() as stack:
-        stack.enter_context(_ended_when_told())
+        stack.enter_context(_ended_by_sigterm())
         if args.progress_port is not None:
             stack.enter_context(progress_port(progress, args.progress_port))
         stack.enter_context(progress_lines(progress))
@@ -102,8 +102,8 @@ def _link(place: Path, link: Path) -> None:
 
 
 @contextmanager
-def _ended_when_told() -> Iterator[None]:
-    """SIGTERM ends the process at once, also as process 1 of a container: what was fetched so far is gone on with."""
+def _ended_by_sigterm() -> Iterator[None]:
+    """End the process at once on SIGTERM, also as process 1 of a container. The next pull continues from there."""
     before = signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     try:
         yield

@@ -234,7 +234,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from octavo_operator.reconcile.watches import WatchesHangError
 
     _log(arguments.log_level)
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it tells of every event
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it logs every event
     options = OperatorOptions(
         arguments.engine_image,
         arguments.namespace,

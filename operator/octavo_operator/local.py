@@ -239,7 +239,7 @@ def _beside(command: Command, root: str) -> Iterator[None]:
 
 
 def _run_to_the_end(command: Command, root: str) -> None:
-    """An init container: it says on standard error itself how far it is."""
+    """Run an init container, which reports its own progress on standard error."""
     done = subprocess.run(
         command.argv, env=command.env, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False,
         preexec_fn=_end_with_parent,

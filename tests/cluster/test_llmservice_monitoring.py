@@ -75,7 +75,7 @@ def test_monitors_follow_the_crds(cluster: Client, namespace: Client) -> None:
         assert restarts(system) == 0
 
 
-# An engine in its place that loads for ever: it has metrics from the start, and is never ready.
+# An engine in its place that loads forever: it has metrics from the start, and is never ready.
 LOADS = """
 import http.server
 class Handler(http.server.BaseHTTPRequestHandler):

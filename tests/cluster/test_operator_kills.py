@@ -130,7 +130,7 @@ def wrong(client: Client) -> list[str]:
     """Return what differs from an undisturbed run: children, owners, finalizers, conditions."""
     services = {service["metadata"]["name"]: service for service in client.list("llms")}
     found = [
-        f"{name} is being deleted for ever" for name, each in services.items() if each["metadata"].get("finalizers")
+        f"{name} is being deleted forever" for name, each in services.items() if each["metadata"].get("finalizers")
     ]
     expected: set[tuple[str, str]] = set()
     for service in services.values():

@@ -413,7 +413,7 @@ def test_a_tenant_that_has_left_makes_no_other_heavy() -> None:
 
 
 def test_use_that_has_decayed_makes_no_tenant_heavy() -> None:
-    """Both are here, neither uses anything: what one used long ago does not hold it back for ever."""
+    """Both are here, neither uses anything: what one used long ago does not hold it back forever."""
     accounts = Accounts()
     for tenant in "ab":
         accounts.open(tenant, 1.0)

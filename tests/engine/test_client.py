@@ -240,7 +240,7 @@ async def test_every_open_stream_hears_of_a_killed_engine(faulty: Callable[[str]
 async def test_a_task_of_the_client_that_ends_is_the_engines_end(
     faulty: Callable[[str], Awaitable[EngineClient]], index: int
 ) -> None:
-    """Fault 3 in this process: without any of them, streams would wait for ever for answers, or for the end."""
+    """Fault 3 in this process: without any of them, streams would wait forever for answers, or for the end."""
     client = await faulty("stuck 10")
     streams = await begun(client, 5)
     client._tasks[index].cancel()

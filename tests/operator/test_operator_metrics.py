@@ -167,7 +167,7 @@ class Moments:
         self.ends = asyncio.Semaphore(0)
 
     async def handle(self, key: Key) -> None:
-        """Work that lasts until it is ended; of KEY for ever."""
+        """Work that lasts until it is ended; of KEY forever."""
         await (asyncio.Event().wait() if key == KEY else self.ends.acquire())
 
     async def pass_seconds(self, seconds: float) -> str:

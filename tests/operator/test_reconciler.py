@@ -1192,7 +1192,7 @@ def scaled_object(**metadata: Any) -> dict[str, Any]:
 async def test_what_goes_already_is_not_deleted_again_and_is_said_to_be_waited_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """KEDA's finalizer holds a ScaledObject for ever once KEDA is gone."""
+    """KEDA's finalizer holds a ScaledObject forever once KEDA is gone."""
     server = Server()
     operator = await settled(server)
     server.indexes["scaledobjects"] = {KEY: [scaled_object(deletionTimestamp="2026-01-01T00:00:00Z")]}

@@ -22,7 +22,10 @@ class AdmissionPolicy:
     """The rules for tenants, ageing, caps, skips and reservations, over the queue of waiting requests."""
 
     def __init__(self, settings: SchedulerSettings, cost: StepCost, memory_tokens: float) -> None:
-        """`memory_tokens` are the tokens that the whole KV memory holds; infinite where states alone are kept."""
+        """Start without tenants.
+
+        `memory_tokens` are those that the KV memory holds; infinite if only states are kept.
+        """
         self.accounts = Accounts()
         self.waiting = WaitingQueue(settings, self.accounts)
         self._settings = settings
@@ -46,11 +49,7 @@ class AdmissionPolicy:
     def order_prompts(
         self, prefilling: Collection[RequestState], now: float
     ) -> tuple[list[RequestState], list[RequestState]]:
-        """The prompts that have begun: those that go on at once, and those that come after newly admitted ones.
-
-        The second are those of heavy tenants, and those outranked by a request of a more important lane, waiting or
-        begun as well, whose age and their own do not make up for that. Prompts go on ageing after their admission.
-        """
+        """Split the prompts that have begun: those that go on at once, and those after newly admitted ones."""
         levels = self.waiting.levels(now) if prefilling else {}
         for state in prefilling:
             lane = self.waiting.lane(state)
@@ -64,7 +63,7 @@ class AdmissionPolicy:
         return first, later
 
     def prompt_limit(self, tenant: str, planned: Mapping[str, int], room: int) -> int:
-        """Prompt tokens that a tenant may still have in a step that has the `planned` ones and `room` for more."""
+        """Return how many prompt tokens of a tenant a step with `planned` tokens and `room` for more may still get."""
         budget = sum(planned.values()) + room
         if self.accounts.heavy(tenant):
             light_tokens = sum(tokens for other, tokens in planned.items() if not self.accounts.heavy(other))
@@ -78,7 +77,7 @@ class AdmissionPolicy:
         return running < max(1, int(limit * (1 - self.accounts.reserve(state.tenant))))
 
     def spare(self, state: RequestState, running: int) -> float:
-        """The share of the blocks that is to be left for others when a waiting request is admitted."""
+        """Return the share of the blocks that is left for others when a waiting request is admitted."""
         return max(self._settings.watermark, self.accounts.reserve(state.tenant)) if running else 0.0
 
     def worth_trying(self, state: RequestState, unreserved: Sequence[int], running: int, step: int) -> bool:
@@ -92,11 +91,7 @@ class AdmissionPolicy:
         return state.preemptions < self._settings.max_preemptions
 
     def yielding_to(self, waiting: RequestState, running: Iterable[RequestState], step: int) -> list[RequestState]:
-        """The running requests that give way to a waiting one: less important ones, or of a tenant over its share.
-
-        The waiting one must stay within its own tenant's share, so that what was taken this way is not taken back. One
-        for which a preemption has failed asks for it now and then only.
-        """
+        """Return running requests to preempt for a waiting one: less important, or of a tenant over its share."""
         if not (self._settings.policy == "priority" or self.accounts.several):
             return []
         if waiting.preemption_failed and step % _TRY_EVERY:
@@ -112,7 +107,7 @@ class AdmissionPolicy:
 
 
 class AdmissionRound:
-    """One step's admissions: which waiting request is tried next, by how those before it fared."""
+    """One step's admissions: decides which waiting request is tried next, given the results of earlier tries."""
 
     def __init__(self, policy: AdmissionPolicy, max_skips: int, now: float, over_share: set[str]) -> None:
         """`over_share` are tenants that get no more in this step."""
@@ -135,11 +130,11 @@ class AdmissionRound:
         return state in self._blocked or (adapter != "" and not self._policy.adapter_is_ready(adapter))
 
     def over_share(self, state: RequestState) -> None:
-        """Its tenant has all that it may have of this step."""
+        """Note that a request's tenant has used up its share of this step."""
         self._over_share.add(state.tenant)
 
     def admitted(self) -> None:
-        """A request comes before the blocked ones. None of these may be skipped too often."""
+        """Note that a request was admitted before blocked ones, none of which may be skipped too often."""
         for state in self._blocked:
             state.skipped += 1
             self._closed = self._closed or state.skipped >= self._max_skips

@@ -1,4 +1,4 @@
-"""The blocks of one KV group: who holds which, and which can be taken."""
+"""The blocks of one KV group, with reference counts and a list of free ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
-        """Without a `cache` no block's content stays known."""
+        """Start with all blocks free. Without a `cache`, the content of freed blocks is not kept."""
         self.num_blocks = num_blocks
         self.cache = cache or PrefixCache()
         self.reserved = 0  # available blocks that are kept for requests which must not be preempted again
@@ -39,7 +39,7 @@ class BlockPool:
         return self.num_blocks - self.available
 
     def take(self, count: int) -> list[int]:
-        """`count` blocks with one reference each. The caller has looked at `available`."""
+        """Take `count` blocks with one reference each. Callers must have checked `available`."""
         blocks = []
         for _ in range(count):
             block = self._free.pop() if self._free else self.cache.evict()
@@ -48,13 +48,13 @@ class BlockPool:
         return blocks
 
     def share(self, block: int) -> None:
-        """One more reference to a block that is used or cached."""
+        """Add a reference to a block that is used or cached."""
         if self._references[block] == 0:
             self.cache.touch(block)
         self._references[block] += 1
 
     def share_cached(self, digest: bytes) -> int:
-        """The cached block under `digest`, with one more reference; RuntimeError if there is none."""
+        """Add a reference to the cached block under `digest` and return it; RuntimeError if there is none."""
         if (block := self.cache.get(digest)) is None:
             raise RuntimeError("the prefix cache lost a block between looking and taking")
         self.share(block)
@@ -69,10 +69,7 @@ class BlockPool:
         return self._references[block]
 
     def free(self, blocks: Iterable[int], *, cold: bool = False) -> None:
-        """One reference less. Blocks later in a sequence go first, so that beginnings stay cached longest.
-
-        `cold` blocks are not expected to be asked for again.
-        """
+        """Drop a reference to each block. Later blocks of a sequence are evicted first, so beginnings stay longest."""
         for block in reversed(list(blocks)):
             self._references[block] -= 1
             if self._references[block] > 0:
@@ -92,7 +89,7 @@ class BlockPool:
         self.cache.forget(block)
 
     def tick(self, now: float) -> None:
-        """Time passes: cached blocks that were unused for too long become free."""
+        """Free cached blocks that have been unused for too long."""
         self.now = now
         self._free += self.cache.expire(now)
 

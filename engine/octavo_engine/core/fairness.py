@@ -36,7 +36,7 @@ class Accounts:
     """All tenants that are or were lately here.
 
     A tenant is *heavy* while it has used clearly more than its share of what all have used lately. Then its prompts
-    come last in a step and are cut short, and it leaves others some room: a newcomer is to wait for little.
+    come last in a step and are cut short, and it leaves others some of the engine, so that a newcomer waits for little.
     """
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ class Accounts:
         self._used = 0.0
 
     def open(self, tenant: str, weight: float) -> None:
-        """A tenant has one more request."""
+        """Count one more request of a tenant."""
         account = self._accounts.setdefault(tenant, Account(weight=0.0))
         self._weights += weight - account.weight
         account.weight = weight
         account.requests += 1
 
     def close(self, tenant: str) -> None:
-        """A tenant has one request less."""
+        """Count one request less of a tenant."""
         account = self._accounts[tenant]
         account.requests -= 1
         account.left_at = self._decayed_at
@@ -72,12 +72,12 @@ class Accounts:
         return len(self._accounts) > 1
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """Tokens of a tenant's answers that it has not paid for yet."""
+        """Count tokens of a tenant's answers, to be charged later."""
         self._accounts[tenant].deficit -= tokens
         self.computed(tenant, tokens)
 
     def computed(self, tenant: str, tokens: int) -> None:
-        """Tokens of a tenant's in a step."""
+        """Charge a tenant for tokens of a step."""
         self._accounts[tenant].used += tokens
         self._used += tokens
 
@@ -86,7 +86,7 @@ class Accounts:
         return now - self._decayed_at >= _HALF_LIFE / 10
 
     def decay(self, now: float) -> None:
-        """Time passes: use decays, and tenants that have left are forgotten."""
+        """Let use decay as time passes, and forget tenants that have left."""
         elapsed = now - self._decayed_at
         self._decayed_at = now
         factor = 0.5 ** (elapsed / _HALF_LIFE)
@@ -108,29 +108,22 @@ class Accounts:
         return self.several and used > _LITTLE and used > self._used * min(1.2 * share, (1 + share) / 2)
 
     def light_cap(self, tenant: str, budget: int) -> int:
-        """Prompt tokens of a tenant in a step; while others are or were lately here, a flood is bounded at once."""
+        """Return the prompt tokens that a tenant may have in a step; bounded at once while others are here."""
         return max(min(QUANTUM, (budget + 1) // 2), int(budget * self.share(tenant))) if self.several else budget
 
     def heavy_cap(self, tenant: str, budget: int, light_tokens: int, doubling_tokens: int) -> int:
-        """Prompt tokens of a heavy tenant in a step that computes `light_tokens` of others' prompts.
-
-        It may make a step twice as long as it is without it (`doubling_tokens`), so that a request that comes meanwhile
-        waits at most twice as long, and never gets more than its share of the budget.
-        """
+        """Return the prompt tokens of a heavy tenant in a step with `light_tokens` of others' prompts."""
         if light_tokens:
             return LEFTOVER
         return max(LEFTOVER, min(doubling_tokens, int(budget * self.share(tenant))))
 
     def reserve(self, tenant: str) -> float:
-        """The part of seats and memory that a heavy tenant's new request must leave free."""
+        """Return the part of seats and memory that a heavy tenant's new request must leave free."""
         return min(_RESERVE, 1 - self.share(tenant)) if self.heavy(tenant) else 0.0
 
 
 def next_turn(waiting: Iterable[tuple[Account, int]]) -> int:
-    """The index of the account whose turn it is, of (account, tokens that its first request costs) in their order.
-
-    If no deficit suffices, as many rounds pass at once as the nearest of them needs.
-    """
+    """Return the index of the next account, given (account, tokens that its first request costs) in turn order."""
     entries = list(waiting)
     while True:
         for index, (account, cost) in enumerate(entries):

@@ -1,4 +1,4 @@
-"""A request's KV memory over all groups: how much it needs, takes, shares and frees."""
+"""The KV memory of requests over all groups: what they need, take, share and free."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class KVMemory:
         return sum(pool.used for pool in self.pools)
 
     def tick(self, now: float) -> None:
-        """Time passes: cached blocks may have been unused for too long."""
+        """Free cached blocks that have been unused for too long."""
         for pool in self.pools:
             pool.tick(now)
 
     def take_operations(self) -> tuple[BlockOp, ...]:
-        """The block operations that the next step performs before it computes; they are handed over once."""
+        """Return the block operations that the next step performs before it computes; each is returned once."""
         operations = tuple(self._operations)
         self._operations.clear()
         return operations
@@ -116,17 +116,14 @@ class KVMemory:
         return True
 
     def count_hits(self, state: RequestState) -> None:
-        """A matched request begins to run: only now was what it found of use."""
+        """Count the cached blocks of a matched request as hits, now that it begins to run."""
         for pool, table in zip(self.pools, state.block_tables, strict=True):
             for block in table:
                 if block in pool.cache.known:
                     pool.cache.found(block, state.request.priority)
 
     def shortage(self, state: RequestState, tokens: int, spare: float = 0.0) -> list[int]:
-        """Blocks of each group that a matched request lacks to grow to `tokens` tokens; 0 or less where none.
-
-        A share `spare` of the group's blocks is to be left for others.
-        """
+        """Return the blocks of each group that a matched request lacks to grow to `tokens`; 0 or less for none."""
         return [
             max(group.peak(tokens) - held(table), group.missing(table, state.computed, state.computed + 1))
             + int(spare * group.pool.num_blocks)
@@ -135,7 +132,7 @@ class KVMemory:
         ]
 
     def reserve(self, state: RequestState) -> None:
-        """Keep for a matched request all that it can need, so that it can run to its end."""
+        """Reserve for a matched request all blocks that it can need, so that it can run to its end."""
         state.reserved = [
             max(0, group.peak(state.final_len) - held(table))
             for group, table in zip(self.groups, state.block_tables, strict=True)
@@ -144,7 +141,7 @@ class KVMemory:
             pool.reserved += count
 
     def extend(self, state: RequestState, tokens: int) -> list[TableChange] | None:
-        """Grow the tables to hold `tokens` tokens: what changes in them, or None if the blocks are not there."""
+        """Grow the tables to hold `tokens` tokens; return their changes, or None if the blocks are not free."""
         start, tables, reserved = state.computed, state.block_tables, state.reserved
         for index, group in enumerate(self.groups):
             own = reserved[index] if reserved else 0
@@ -192,7 +189,7 @@ class KVMemory:
         state.num_cached_blocks = full
 
     def free(self, state: RequestState) -> None:
-        """Free all that the request holds but what is in the swap space. It may hold nothing."""
+        """Free all blocks of the request outside the swap space; it may have none."""
         for pool, table in zip(self.pools, state.block_tables, strict=False):
             pool.free(block for block in table if block != NO_BLOCK)
         for pool, count in zip(self.pools, state.reserved, strict=False):
@@ -201,7 +198,7 @@ class KVMemory:
         state.computed = state.num_cached_blocks = state.capacity = 0
 
     def freeable(self, state: RequestState) -> list[int]:
-        """Blocks of each group that others could have if the request freed its own."""
+        """Return the blocks of each group that others could have if the request freed its own."""
         return [
             sum(block != NO_BLOCK and pool.references(block) == 1 for block in table)
             for pool, table in zip(self.pools, state.block_tables, strict=True)

@@ -44,7 +44,7 @@ class Planner:
         return self.cost.tokens_within(self.settings.max_step_seconds, self.limits.chunk_limit)
 
     def schedule(self, now: float) -> StepBuilder:
-        """The next step; it may be empty."""
+        """Plan the next step, which may be empty."""
         builder = StepBuilder(self.settings.max_num_batched_tokens)
         self._decode(builder)
         builder.budget = min(builder.budget, self.chunk_limit)
@@ -67,7 +67,7 @@ class Planner:
         return builder
 
     def _decode(self, builder: StepBuilder) -> None:
-        """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
+        """Add one token of every request that decodes. This loop is most of the host's work in a step."""
         decoding, starts, to_look_at = builder.decoding, builder.decode_starts, []
         for state in self.running.decoding:
             start = state.computed
@@ -97,7 +97,7 @@ class Planner:
                 builder.add_decode(state)
 
     def _drafts_with_blocks(self, state: RequestState, most: int, builder: StepBuilder) -> tuple[int, ...]:
-        """At most so many of a request's drafts, for which there are blocks: no request is preempted for them."""
+        """Return at most `most` of a request's drafts, if there are free blocks: none is preempted for them."""
         drafts = state.drafts[:most]
         if not drafts or (changes := self.memory.extend(state, state.computed + 1 + len(drafts))) is None:
             return ()
@@ -105,7 +105,7 @@ class Planner:
         return drafts
 
     def _prompt_limit(self, state: RequestState, builder: StepBuilder) -> int:
-        """Prompt tokens that a request's tenant may still have in this step; whole prompts may be alone in one."""
+        """Return the prompt tokens that a request's tenant may still have; whole prompts may be alone in a step."""
         limit = min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens, builder.budget))
         too_little = self.settings.whole_prompts and limit < state.known
         return limit if not too_little else 0 if builder.chunks else state.known
@@ -126,7 +126,7 @@ class Planner:
             state.capacity = state.computed  # so that the next plan makes the prompt's blocks findable at once
 
     def _extend(self, state: RequestState, end: int, builder: StepBuilder) -> bool:
-        """Get the blocks for tokens up to `end`; False if the request was preempted itself to make room."""
+        """Get the blocks for tokens up to `end`, if need be from others; False if the request itself was preempted."""
         while (changes := self.memory.extend(state, end)) is None:
             candidates = [r for r in self.running if self.policy.preemptible(r)]
             victim = choose_victim(candidates, self.policy.waiting.lane, self.memory.freeable, 1)
@@ -174,7 +174,7 @@ class Planner:
         return False
 
     def _attach_cached_blocks(self, state: RequestState, builder: StepBuilder) -> list[int]:
-        """Give a waiting request what is there of its beginning; the blocks of each group that it lacks then."""
+        """Give a waiting request the blocks that its parent or the cache has; return those of each group it lacks."""
         parent = self._requests.get(state.fork_of or "")
         self._note_length(state)
         last_time = not self.policy.preemptible(state)
@@ -204,7 +204,7 @@ class Planner:
         self.memory.swap.restore(state)
         if not self.policy.preemptible(state):
             self.memory.reserve(state)
-        if state.scheduled_at is None:  # what is computed again after a preemption is no question of a client's
+        if state.scheduled_at is None:  # tokens that are computed again after a preemption are not counted as queried
             state.scheduled_at = now
             state.cached_tokens = state.computed
             self.counters.prefix_queried_tokens += state.prompt_len
@@ -253,6 +253,6 @@ class Planner:
 
 
 def _full_tables(state: RequestState) -> list[TableChange]:
-    """The complete block tables of a row that begins again."""
+    """Return changes that set all block tables of a row that begins again."""
     tables = ((group, table, table.count(NO_BLOCK)) for group, table in enumerate(state.block_tables))  # all in front
     return [TableChange(state.row, group, first, tuple(table[first:])) for group, table, first in tables]

@@ -17,7 +17,7 @@ Gain = Callable[[RequestState], Sequence[int]]
 
 
 def choose_victim(candidates: Iterable[RequestState], importance: Importance, gain: Gain, needed: int) -> RequestState:
-    """The request to preempt when `needed` blocks of some group are missing; ValueError without candidates."""
+    """Return the request to preempt when `needed` blocks of some group are missing; ValueError without candidates."""
     requests = list(candidates)
     least = max(map(importance, requests))
     ordered = sorted((state for state in requests if importance(state) == least), key=_loss)
@@ -27,7 +27,7 @@ def choose_victim(candidates: Iterable[RequestState], importance: Importance, ga
 def choose_victims(
     candidates: Iterable[RequestState], importance: Importance, gain: Gain, needed: Sequence[int]
 ) -> list[RequestState]:
-    """The requests to preempt to gain `needed` blocks of each group; none if all together would not do."""
+    """Return the requests to preempt to gain `needed` blocks of each group; none if all together are too few."""
     victims: list[RequestState] = []
     for state in sorted(candidates, key=lambda state: (-importance(state), *_loss(state))):
         victims.append(state)

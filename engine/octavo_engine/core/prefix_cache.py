@@ -53,7 +53,7 @@ def extend_hashes(state: RequestState, count: int, block_size: int) -> list[byte
 
 
 class PrefixCache:
-    """The known blocks of one pool. Those in no request's use stay until the eviction policy gives them away."""
+    """The cached blocks of one pool. Unused ones stay until the eviction policy chooses them."""
 
     def __init__(self, policy: str = "lru", ttl: float | None = None) -> None:
         self._block_of: dict[bytes, int] = {}
@@ -66,7 +66,7 @@ class PrefixCache:
         self._unused_since: OrderedDict[int, float] = OrderedDict()  # oldest first; empty without a time to live
 
     def get(self, digest: bytes) -> int | None:
-        """The block under `digest`."""
+        """Return the block under `digest`, None if there is none."""
         return self._block_of.get(digest)
 
     def insert(self, digest: bytes, block: int, owner: Request, *, wanted: bool = False) -> None:
@@ -76,48 +76,48 @@ class PrefixCache:
             self.known[block] = _Known(digest, owner.request_id, owner.priority, wanted)
 
     def owner(self, block: int) -> str:
-        """Id of the request that computed a known block."""
+        """Return the id of the request that computed a cached block."""
         return self.known[block].owner
 
     def found(self, block: int, priority: int) -> None:
-        """A request begins to run with a known block, which is in use."""
+        """Note that a request begins to run with a cached block, which is in use."""
         known = self.known[block]
         known.uses += 1
         known.priority = min(known.priority, priority)
 
     def touch(self, block: int) -> None:
-        """A known, unused block is used again."""
+        """Note that a cached, unused block is used again."""
         self._policy.remove(block)
         self._unused_since.pop(block, None)
 
     def release(self, block: int, now: float, *, cold: bool = False) -> None:
-        """The last request lets go of a known block; a `cold` one is of little use, unless it was of use before."""
+        """Note that no request uses a cached block; a `cold` one is evicted early, unless it was found before."""
         known = self.known[block]
         self._policy.release(block, known.uses, known.priority, cold=cold and not known.uses)
         if self._ttl is not None:
             self._unused_since[block] = now
 
     def cool(self, digest: bytes) -> None:
-        """The block under `digest` is of little use from now on, unless it is used, was found or is wanted."""
+        """Evict the block under `digest` early, unless it is used, was found or is wanted."""
         block = self._block_of.get(digest)
         if block in self.unused and not (self.known[block].uses or self.known[block].wanted):
             self._policy.remove(block)
             self._policy.release(block, 0, self.known[block].priority, cold=True)
 
     def forget(self, block: int) -> None:
-        """A block in use is not to be found any more."""
+        """Make a block in use unfindable."""
         if (known := self.known.pop(block, None)) is not None:
             del self._block_of[known.digest]
 
     def evict(self) -> int:
-        """Forget the unused block whose turn it is; it is the caller's now."""
+        """Forget and return the unused block that is evicted next; the caller owns it."""
         block = self._policy.evict()
         self._unused_since.pop(block, None)
         self.forget(block)
         return block
 
     def expire(self, now: float) -> list[int]:
-        """Forget the blocks that were unused for longer than the time to live; they are the caller's now."""
+        """Forget and return the blocks that were unused for longer than the time to live; the caller owns them."""
         expired = []
         for block, since in self._unused_since.items():
             if self._ttl is None or since + self._ttl > now:

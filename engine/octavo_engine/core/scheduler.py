@@ -109,7 +109,7 @@ class Scheduler:
         return builder.build(self._next_step, self.memory.take_operations())
 
     def update(self, plan: StepPlan, result: StepResult, now: float) -> StepOutputs:
-        """Take in the oldest launched step's results; what each request's client should hear."""
+        """Take in the oldest launched step's results; return the outputs for each request's client."""
         requests = self._launched.popleft()
         outputs = StepOutputs()
         ids, tokens = outputs.request_ids, outputs.token_ids
@@ -130,7 +130,7 @@ class Scheduler:
         return outputs
 
     def _event(self, state: RequestState, index: int, token: int, result: StepResult, now: float) -> RequestOutput:
-        """News of a request other than just one more token, which stands in its `token_ids` already."""
+        """Return an output if there is more to report than one token, which is in `token_ids` already."""
         if (error := result.errors.get(index)) is not None:
             state.token_ids.pop()
             return self._finish(state, FinishReason.ERROR, error=error)

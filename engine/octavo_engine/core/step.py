@@ -31,7 +31,7 @@ class NewRow:
 
 @dataclass(slots=True)
 class TableChange:
-    """Blocks that stand in a row's block table from `index` on, instead of what was there.
+    """Blocks of a row's block table from `index` on, which replace the earlier ones.
 
     Not frozen: making a frozen one takes four times as long, and a step has many.
     """

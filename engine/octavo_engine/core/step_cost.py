@@ -43,7 +43,7 @@ class StepCost:
         """Prompt tokens, of `budget`, of a short step of at most `seconds`, by earlier ones; enough to be measured."""
         if seconds == float("inf"):
             return budget
-        if self.decode_seconds:  # without streams there is nobody to wait
+        if self.decode_seconds:  # without streams no client waits for a token
             seconds = min(seconds, max(SHORT_STEP, _DECODES * self.decode_seconds))
         if not (slowest := max(self._latest, default=0.0)):
             return min(budget, FIRST_TOKENS)

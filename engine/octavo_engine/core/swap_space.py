@@ -43,7 +43,7 @@ class SwapSpace:
         state.swapped = SwappedTokens(state.computed, saved)
 
     def restore(self, state: RequestState) -> None:
-        """Bring back what was saved of a request, unless the prefix cache knows as much. The blocks are there."""
+        """Bring back the saved part of a request, unless the prefix cache has as much. Blocks must be available."""
         saved = state.swapped
         if saved is not None and state.computed < saved.computed:
             tables = zip(self._groups, state.block_tables, saved.tables, strict=True)

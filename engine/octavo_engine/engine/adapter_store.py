@@ -1,8 +1,8 @@
 """The adapters that requests may name: read and checked in threads of their own, kept in CPU memory, most recent first.
 
 A name stands for the digest of an adapter's weights, and requests carry the digest: one that runs keeps the weights it
-began with, whatever becomes of the name. An adapter that nothing uses may leave CPU memory (--max-cpu-loras) and is
-read again when a request needs it.
+began with, even if the name is reloaded or unloaded. An adapter that nothing uses may leave CPU memory
+(--max-cpu-loras) and is read again when a request needs it.
 """
 
 from __future__ import annotations

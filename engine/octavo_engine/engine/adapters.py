@@ -12,7 +12,7 @@ from octavo_engine.runner.executor import Executor
 
 
 class Adapters:
-    """Both together, for the loop. The scheduler asks it which waiting requests may begin."""
+    """The adapter store and the slots together, for the loop. The scheduler asks it which requests may begin."""
 
     def __init__(self, store: AdapterStore, max_loras: int, scheduler: Scheduler, executor: Executor) -> None:
         self.store, self.max_loras = store, max_loras

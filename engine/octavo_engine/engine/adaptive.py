@@ -40,7 +40,7 @@ _LARGEST_CUT = 0.25
 _WINDOW = 30.0
 """Seconds that a sample counts for; one that took longer than half of that counts for twice as long as it took."""
 _PATIENCE = 10.0
-"""Seconds that a target must be missed, or met again, before that is said."""
+"""Seconds that a target must be missed, or met again, before that is logged."""
 _BLOCK = 16
 
 

@@ -130,7 +130,7 @@ class EngineClient:
         self._begin(self._watch_process(), "the task that waits for the engine's end")
 
     async def wait_ready(self) -> EngineInfo:
-        """The engine's description once it is loaded; the error that stood in the way otherwise."""
+        """Return the engine's description once it is loaded; raise the error that prevented it."""
         await self._settled.wait()
         if self.state.ready is None or self.state.failed is not None:
             raise error_of(self.state.failed or Failed(EngineDeadError.exit_code, "the engine was stopped"))
@@ -297,13 +297,13 @@ class EngineClient:
         self._settled.set()
 
     def _begin(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Run one of the tasks without which nobody would hear of the engine's answers, or of its end."""
+        """Run a task that reads the engine's answers or notices its end; `what` names it in the log if it fails."""
         task = asyncio.create_task(work)
         self._tasks.append(task)
         task.add_done_callback(lambda ended: self._note_end(ended, what))
 
     def _note_end(self, ended: asyncio.Task[None], what: str) -> None:
-        """End the engine if one of the tasks ended before it did: its streams would wait for ever."""
+        """End the engine if one of the tasks ended before it did: its streams would wait forever."""
         error = None if ended.cancelled() else ended.exception()
         if self._stopping or self._ended.is_set():
             return

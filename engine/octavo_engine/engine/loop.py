@@ -327,7 +327,7 @@ class EngineLoop:
         self._scheduler.check_integrity()
 
     def check_executor(self) -> None:
-        """Raises EngineDeadError if a process that computes has died while nothing was asked of it."""
+        """Raises EngineDeadError if a process that computes has died while it was idle."""
         self._executor.check()
 
     def close(self) -> None:

@@ -168,7 +168,7 @@ def max_sampled(config: EngineConfig, spec: ModelSpec, max_num_seqs: int) -> int
 
 
 def choose_dtype(name: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
-    """`auto` is the checkpoint's type; half precision without bfloat16's range is left to those who ask for it."""
+    """`auto` is the checkpoint's type; float16, which lacks bfloat16's range, is only used if it is asked for."""
     if name == "auto":
         return torch.bfloat16 if spec.dtype in {torch.bfloat16, torch.float16} and device.type == "cpu" else spec.dtype
     return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]

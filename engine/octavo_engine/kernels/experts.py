@@ -1,4 +1,4 @@
-"""The weights of a layer's experts, and what stands between their two products."""
+"""The weights of a layer's experts, and the activation between their two products."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def take(file: Path, size: int) -> Path:
     """Return the path at which this process downloads `file` of `size` bytes, with what was begun before."""
     mine = own(file)
     for found in begun(file):
-        with suppress(OSError):  # another was faster, or here nobody may rename what is open elsewhere
+        with suppress(OSError):  # another process was faster, or open files cannot be renamed here
             if found.stat().st_size > size:
                 found.unlink()
                 continue

@@ -198,11 +198,11 @@ class StoredNames:
     """The names of a language model's tensors in the files of a larger model that contains it."""
 
     renamed: tuple[tuple[str, str], ...] = ()
-    """Prefixes there, and what stands in their place here; the first that fits."""
+    """Prefixes in the files, and their replacements here; the first that matches is used."""
     ignored: tuple[str, ...] = ()
-    """Prefixes, as they are here, of tensors that are not read."""
+    """Prefixes, by the names here, of tensors that are not read."""
     endings: tuple[tuple[str, str], ...] = ()
-    """Endings there, and what stands in their place here."""
+    """Endings in the files, and their replacements here."""
 
     def own(self, name: str) -> str | None:
         """The name here of a tensor in the files; None: it is not read."""

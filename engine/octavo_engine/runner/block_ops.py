@@ -32,7 +32,7 @@ def batches(ops: Sequence[BlockOp]) -> Iterator[BlockMove]:
     move: BlockMove | None = None
     written: set[int] = set()
     for op in ops:
-        # Sources are all read before a target is written, so only what the move has written stands in the way. Where
+        # Sources are all read before a target is written, so only blocks that the move has written conflict. Where
         # sources and targets are of different memories, equal numbers are no collision.
         read = op.source if op.kind is BlockOpKind.COPY else -1
         alike = move is not None and (move.kind, move.group) == (op.kind, op.group)

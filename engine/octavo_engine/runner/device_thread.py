@@ -58,7 +58,7 @@ class DeviceThread:
             self._fail_all()
 
     def _fail_all(self) -> None:
-        """Fail what is not computed any more, as the thread has ended: nobody is to wait for it."""
+        """Fail all work that is not computed any more, as the thread has ended, so that no caller waits for it."""
         for future in list(self._unfinished):
             with contextlib.suppress(InvalidStateError):  # failed meanwhile, by the other thread that may come here
                 future.set_exception(EngineDeadError("the thread that computes has ended"))

@@ -31,7 +31,7 @@ class Executor(Protocol):
         """Have a step's forward pass computed behind the steps before it; returns at once."""
 
     def sample(self, masks: Masks = NO_MASKS) -> None:
-        """Have the step sampled whose forward pass was asked for last; returns at once."""
+        """Have the step sampled whose forward pass was launched last; returns at once."""
 
     def write_adapter(self, write: AdapterWrite) -> None:
         """Have a part of an adapter put into its slot behind the steps that were launched; returns at once."""

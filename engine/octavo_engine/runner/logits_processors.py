@@ -90,7 +90,7 @@ def _forbid_bad_words(logits: Tensor, sampled: SampledRows, table: StateTable) -
 
 
 def _places(tokens: Sequence[tuple[int, Tensor]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Row and column of each of the `tokens` that stand beside a row's index."""
+    """Return row and column of each of the `tokens`, which are grouped by a row's index."""
     indices = to_device([index for index, some in tokens for _ in range(len(some))], device)
     return indices, torch.cat([some for _, some in tokens])
 

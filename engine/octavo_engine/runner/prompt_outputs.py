@@ -85,7 +85,7 @@ class PromptOutputs:
         self._rows: dict[int, _Asked] = {}
 
     def begin(self, new_rows: Iterable[NewRow]) -> None:
-        """Take in what requests ask that take rows. One that gave tokens before it was preempted has its output."""
+        """Note the prompt outputs that new rows' requests ask for, unless they were given before a preemption."""
         for new in new_rows:
             self._rows.pop(new.row, None)
             top = new.sampling.prompt_logprobs

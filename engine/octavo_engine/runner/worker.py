@@ -110,7 +110,7 @@ class Worker:
     def close(self) -> None:
         """Leave the other ranks. Graphs go first: NCCL may hang where they still hold what it takes down.
 
-        Seen by others as pytorch#115388 and vllm#39846; whoever calls this waits no longer than it wants to.
+        See pytorch#115388 and vllm#39846. Callers should bound the time that they wait for this.
         """
         self._graphs = self._adapter_graphs = None
         self._decoder.ranks.close()

@@ -105,7 +105,7 @@ class Acceptor:
     def _run(self) -> None:
         try:
             self._serve()
-        except BaseException as error:  # noqa: BLE001  (the server is told by the future)
+        except BaseException as error:  # noqa: BLE001  (the future reports it to the server)
             self.ended.set_exception(error)
         else:
             self.ended.set_result(None)

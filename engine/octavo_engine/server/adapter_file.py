@@ -72,7 +72,7 @@ class AdapterEngine(Protocol):
 
 @dataclass(slots=True)
 class _Adapter:
-    """A name of the file: what is wanted, and what has become of it."""
+    """A name of the file, the adapter that is wanted, and its state."""
 
     entry: AdapterEntry
     loaded: str | None = None

@@ -65,9 +65,9 @@ class ClientConnection(H11Protocol):
         self._check: asyncio.TimerHandle | None = None
         """The timer for the check whether a client that sends nothing more is still there."""
         self._half_closed = False
-        """Whether the client sends nothing more, but its answers are still to come."""
+        """Whether the client has closed its half of the connection while its answers are still to come."""
         self._refused = False
-        """Whether the client sent what is not HTTP and was told so: whatever else comes is forgotten."""
+        """Whether the client sent something other than HTTP and got an error: all further input is dropped."""
         self._forgotten = 0
         self.idle_since = 0.0
         """On the monotonic clock: when it was opened, or its last answer ended."""

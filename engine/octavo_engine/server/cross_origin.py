@@ -14,7 +14,7 @@ _SHOWN_HEADERS = ("X-Request-Id", "Request-Id", "Retry-After", "X-Should-Retry",
 def with_cross_origin(app: ASGIApp, config: ServerConfig) -> ASGIApp:
     """The application, whose answers say to browsers which origins may read them.
 
-    It stands around everything else: a browser asks for permission (OPTIONS) without an API key, and shows an error
+    It wraps all other middleware: a browser asks for permission (OPTIONS) without an API key, and shows an error
     of any kind to a page only if it says the same.
     """
     if not config.allowed_origins:

@@ -1,4 +1,4 @@
-"""A few equal things that many clients want: each API key in turn gets one, however many requests it has waiting."""
+"""Fair turns: a few equal resources are given to API keys in turn, however many requests of a key wait."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def silent_too_long(serving: Serving, share: float) -> bool:
 
 
 def routes(serving: Serving) -> APIRouter:
-    """/health, /health/startup, /health/ready, /health/live, and what has become of --lora-modules-file."""
+    """/health, /health/startup, /health/ready, /health/live, and /health/adapters, the state of --lora-modules-file."""
     router = APIRouter()
 
     async def startup() -> JSONResponse:

@@ -304,7 +304,7 @@ class BodyLimit:
 
 
 async def discard(receive: Receive) -> None:
-    """Read on for a moment and forget what comes of a body that is not wanted.
+    """Read and drop the rest of a rejected body for a moment.
 
     A connection that is closed while bytes of its client are unread is reset, and the client may lose the answer.
     """

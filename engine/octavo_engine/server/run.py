@@ -82,7 +82,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
 
 
 def _story(name: str) -> Story:
-    from rich.console import Console  # where nobody looks at a terminal, the start need not wait for its import
+    from rich.console import Console  # imported here: a start without a terminal need not wait for it
 
     from octavo_engine.server.story import Story
 
@@ -151,7 +151,7 @@ class Server:
         metrics_listener: socket.socket | None = None,
         story: Story | None = None,
     ) -> None:
-        """`story` tells a terminal how the start goes; without one, log lines do."""
+        """`story` shows the start on a terminal; without one, log lines do."""
         self._story = story
         self._serving = serving
         self._config = config

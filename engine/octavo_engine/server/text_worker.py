@@ -64,7 +64,7 @@ def main() -> None:
     setup = decode_setup(receive(connection))
     try:
         tokenizer = load_tokenizer(resolve_model(setup.model, setup.revision, lambda *_: None, weights=False))
-    except ModelLoadError as error:  # the server reads the same files, and tells
+    except ModelLoadError as error:  # the server reads the same files, and reports the error
         sys.exit(error.exit_code)
     serve(connection, tokenizer, setup.tool_call_parser)
 

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the newest tokens where they stood before is proposed to follow them again.
+"""Prompt lookup: proposes the tokens that followed an earlier occurrence of the newest tokens.
 
 Saxena 2023, "Prompt Lookup Decoding" (https://github.com/apoorvumang/prompt-lookup-decoding); vLLM's method `ngram`.
 Answers that repeat their prompt (edits of code, extraction, summaries of documents) gain most.

@@ -44,4 +44,4 @@ SERVER_EXTRA = frozenset({
 """Flags of EXTRA that have no meaning where a model is only fetched."""
 
 SPECULATIVE_METHODS = frozenset({"ngram"})
-"""The values of `method` that today's engine takes in --speculative-config, of which vLLM knows more."""
+"""The values of `method` that today's engine takes in --speculative-config; vLLM has more."""

@@ -134,7 +134,7 @@ def parse_stored(manifest: Mapping[str, Any]) -> Reading:
     paths = tuple(_path(location) for location in unknown)
     try:
         return Reading(parse(_without(manifest, unknown)), paths)
-    except InvalidLLMServiceError as error:  # perhaps for want of what was left out
+    except InvalidLLMServiceError as error:  # perhaps because a required field was unknown and left out
         raise InvalidLLMServiceError(
             [*error.problems, *(FieldError(path, _SENTENCES[_UNKNOWN]) for path in paths)]
         ) from None

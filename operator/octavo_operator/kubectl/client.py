@@ -18,7 +18,7 @@ _HINTS = {
 
 
 class KubectlError(RuntimeError):
-    """kubectl is not there, or could not do what was asked; the message is what it said."""
+    """kubectl is not installed, or failed; the message is its own."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`kubectl octavo run MODEL`: the LLMService for a model, and what is said while it becomes ready."""
+"""`kubectl octavo run MODEL`: creates the LLMService for a model, and shows progress until it is ready."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Scrape = Callable[[EnginePod], Awaitable[Load]]
 
 
 class ScrapeError(Exception):
-    """A pod did not tell its load; the message says why."""
+    """A pod did not report its load; the message says why."""
 
 
 class NoAnswerError(Exception):
@@ -72,7 +72,7 @@ class _Namespace:
 
 
 class Collector:
-    """Answers with loads. Only namespaces that are asked about cost anything, and only as long as they are."""
+    """Answers with the loads of services. Only namespaces that are asked about are read, and only that long."""
 
     def __init__(self, list_pods: ListPods, scrape: Scrape, clock: Callable[[], float] = time.monotonic) -> None:
         self._list_pods = list_pods
@@ -117,7 +117,7 @@ class Collector:
         return known
 
     async def _ask(self, service: _Service, pods: Iterable[EnginePod]) -> None:
-        """Asks all pods at once; what those say that are gone is forgotten."""
+        """Asks all pods at once; answers of pods that are gone are dropped."""
         pods = list(pods)
         answers = await asyncio.gather(*(self._scrape(pod) for pod in pods), return_exceptions=True)
         now = self._clock()

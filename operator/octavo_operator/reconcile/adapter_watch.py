@@ -34,7 +34,7 @@ _LONGEST_ANSWER = 1 << 20
 
 @dataclass
 class _Asked:
-    """One pod: what it was like when it was last asked."""
+    """The state of a pod when it was last asked."""
 
     life: Any
     """Changes when its engine starts again, or its LLMService changes."""

@@ -212,7 +212,7 @@ class Cluster:
             raise
 
     async def put_back(self, manifest: Object, added: Sequence[Path] = (), dry_run: bool = False) -> Object:
-        """Sets `manifest` where others' items stand in its lists, without the `added` fields; returns the live object.
+        """Sets `manifest` without other managers' items in its lists and the `added` fields; returns the live object.
 
         Server-side apply merges lists item by item, and leaves what others have put there beside ours; a merge patch
         replaces each list as a whole. What it makes us own is then owned by server-side apply alone, so that a field
@@ -349,7 +349,7 @@ class Cluster:
             raise ApiError(
                 0, "Unreachable", f"the API server cannot be reached: {error or type(error).__name__}"
             ) from None
-        self.clock.told(response.headers.get("Date"))
+        self.clock.note_date(response.headers.get("Date"))
         if response.status >= 300:
             retry_after = retry_after_of(response.headers)
             self._limiter.answered(response.status, retry_after)

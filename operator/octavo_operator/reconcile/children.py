@@ -84,7 +84,7 @@ class Writer(Applier, Protocol):
         """Merges `patch` into an object that exists; the live object."""
 
     async def put_back(self, manifest: Object, added: Sequence[Path] = (), dry_run: bool = False) -> Object:
-        """Sets `manifest` where others' items stand in its lists, without the `added` fields; the live object."""
+        """Sets `manifest` without others' items in its lists and the `added` fields; returns the live object."""
 
 
 @dataclass
@@ -226,7 +226,7 @@ class Children:
         kind = BY_NAME[identity[0]]
         drift = await self._drift(live, manifest)
         held = self._field_conflicts.held(key, identity, drift)
-        if live is not None and not drift:  # what was changed is nothing of ours
+        if live is not None and not drift:  # none of our fields was changed
             return self._remember_applied(key, identity, digest, live)
         wanted = with_live_values(manifest, live or {}, held) if held else manifest
         mended = {path: who for path, who in drift.items() if path not in held}

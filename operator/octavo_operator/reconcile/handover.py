@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 HANDOVER_MANAGER = f"{FIELD_MANAGER}-handover"
 DEPLOYMENT = "Deployment"
-_TRIES = 3  # somebody may change the number between our reading and our sharing it
+_TRIES = 3  # another client may change the number between our reading and our sharing it
 _SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
 
 
@@ -96,8 +96,8 @@ async def apply_scaled(cluster: Applier, manifest: Object, start: int) -> Object
 
 
 async def _let_go(cluster: Applier, manifest: Object, live: Object, start: int) -> None:
-    """Sees to it that omitting replicas changes nothing; ApiError 409 if they are not what `live` says any more."""
-    if not live["spec"].get("replicas"):  # after a suspension: autoscalers leave a Deployment of none alone, for ever
+    """Makes sure that omitting replicas changes nothing; ApiError 409 if they are not what `live` says any more."""
+    if not live["spec"].get("replicas"):  # after a suspension: autoscalers leave a Deployment of none alone, forever
         await _own_for_now(cluster, manifest, start, force=True)
     elif owns_replicas(live, FIELD_MANAGER):
         await _own_for_now(cluster, manifest, live["spec"]["replicas"], force=False)

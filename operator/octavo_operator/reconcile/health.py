@@ -24,7 +24,7 @@ class Heartbeat:
         self._last = time.monotonic()
 
     def beat(self) -> None:
-        """Something was heard just now."""
+        """Record a sign of the cluster just now."""
         self._last = time.monotonic()
 
     def silent_seconds(self) -> float:

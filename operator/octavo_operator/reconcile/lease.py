@@ -87,7 +87,7 @@ class Lease:
             await self._sleep(PAUSE_SECONDS)
 
     async def keep(self) -> None:
-        """Renews the lease for ever; LeaseLostError if another replica leads, or might lead by now."""
+        """Renews the lease forever; LeaseLostError if another replica leads, or might lead by now."""
         pause = PAUSE_SECONDS
         while True:
             await self._sleep(pause)

@@ -1,8 +1,8 @@
 """Children left over from a deleted LLMService of the same name, which the garbage collector has not deleted.
 
 It may take minutes on a busy cluster, and it deletes nothing at all while it cannot list one of the kinds, as with an
-aggregated API that does not answer. A child is deleted only where nobody who owns it exists any more: LLMServices of
-one name have different uids, and the API server says which one of them lives.
+aggregated API that does not answer. A child is deleted only if none of its owners exists any more: LLMServices of
+one name have different uids, and the API server says which one of them exists.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _OVERLOADED = (0, 429, 503)
 
 
 class Limiter:
-    """One for all requests of a process but those for the Lease, which must not wait."""
+    """Delays all requests of a process but those for the Lease, which must not wait."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

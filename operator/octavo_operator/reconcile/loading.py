@@ -66,7 +66,7 @@ class LoadWatch:
                 await asyncio.sleep(INTERVAL_SECONDS)
 
     async def look(self, session: aiohttp.ClientSession) -> None:
-        """Asks each pod that loads; one that has loaded a few times at most, for what it can say only then."""
+        """Asks each pod that loads, and a few times each that has loaded, for figures that exist only then."""
         pods = {pod["metadata"]["uid"]: (key, pod) for key, pod in self._pods()}
         for known in (self.reports, self._told, self._tries):
             for gone in known.keys() - pods.keys():

@@ -76,7 +76,7 @@ _SLICE_OF = "kubernetes.io/service-name"
 def key_of(kind: Kind, body: Object) -> Key | None:
     """The LLMService that `body` is or belongs to, by its owner or its labels; None: to none, as another's pod.
 
-    The owner counts first: somebody may have changed the label of a child.
+    The owner counts first: a user may have changed the label of a child.
     """
     metadata = body["metadata"]
     labels = metadata.get("labels") or {}

@@ -128,7 +128,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
 
 async def _lead(process: _Process, lease: Lease | None) -> None:
-    """Leads as soon as it may, for ever; LeaseLostError once it may no longer."""
+    """Leads as soon as it may, forever; LeaseLostError once it may no longer."""
     if lease:
         process.cluster.may_write_for = lease.seconds_left
         await lease.acquire()

@@ -31,7 +31,7 @@ class PodView:
     `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
     `waits_since`: since when it finds no node, or waits for its volumes (RFC 3339); empty: neither.
     `port`: the number of the port that the Service means; None: it has none. `stuck`: its `trouble` lasts unless
-    somebody changes something; it is not a single failure after which the container starts again.
+    a user changes something; it is not a single failure after which the container starts again.
     """
 
     uid: str

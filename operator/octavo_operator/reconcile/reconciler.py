@@ -137,7 +137,7 @@ class Reconciler:
             pauses.append((self._failing[key] + _LASTING - moment).total_seconds())
         again = _again(service, applied, now, moment, pauses)
         try:
-            if reported or not applied.failures:  # else what there is to say is as old as what was applied
+            if reported or not applied.failures:  # else the report would be as old as the last apply
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
                 result = _result(service, reported, applied, now)
                 result = replace(result, no_scaler=no_scaler, missing_claims=missing, unwatched=unwatched)
@@ -268,7 +268,7 @@ def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied:
 
 
 def _joined(problems: Sequence[Problem]) -> Problem | None:
-    """One problem that says them all, under the reason of the first."""
+    """Merge problems into one, under the reason of the first."""
     sentences = dict.fromkeys(problem.message for problem in problems)
     return Problem(problems[0].reason, "; ".join(sentences)) if problems else None
 

@@ -40,7 +40,7 @@ def refused_right(message: str) -> Right | None:
 
 
 class MissingRights:
-    """Those that were refused in the last LASTING_SECONDS. `clock`: seconds of no particular origin."""
+    """The rights that were refused in the last LASTING_SECONDS. `clock`: seconds of no particular origin."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -24,8 +24,8 @@ class ServerClock:
         self._local = local
         self._offset = 0.0
 
-    def told(self, date: str | None) -> None:
-        """Takes note of an answer's Date; what is none is not."""
+    def note_date(self, date: str | None) -> None:
+        """Note the Date of an answer; values that are not dates are ignored."""
         try:
             offset = parsedate_to_datetime(date or "").timestamp() - self._local()
         except ValueError:
@@ -39,6 +39,6 @@ class ServerClock:
         self._offset = offset
 
     def now(self) -> str:
-        """RFC 3339, in whole seconds."""
+        """The API server's time, RFC 3339 in whole seconds."""
         moment = datetime.fromtimestamp(self._local(), UTC) + timedelta(seconds=self._offset)
         return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

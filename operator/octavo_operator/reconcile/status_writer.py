@@ -198,7 +198,7 @@ def _own(status: Mapping[str, Any]) -> Object:
 
 
 def _superfluous(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Object:
-    """A merge patch that removes the fields of `there` that are not `wanted`, as somebody has written by hand."""
+    """A merge patch that removes the fields of `there` that are not `wanted`, such as those written by hand."""
     patch: Object = {}
     for name, value in there.items():
         if name not in wanted:

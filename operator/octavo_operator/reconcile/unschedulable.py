@@ -52,7 +52,7 @@ def _no_gpu(pod: Mapping[str, Any], said: str, gpu_resource: str) -> str | None:
 
 
 def _what_nodes_have(said: str, gpu_only: bool) -> str:
-    """`gpu_only`: nothing else is lacking on any node, so that what is said of preemption is about GPUs."""
+    """Describe what nodes have; `gpu_only`: they lack nothing else, so preemption is about GPUs."""
     if gpu_only and _IN_USE in said:
         return "where a node has as many they are in use: free some, or add a node"
     if gpu_only and _TOO_SMALL in said:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 10.0
 """The pause between two looks at LLMServices, and at what was refused."""
 ALL_LOOKS = 6
-"""Each such look asks for all kinds; a right that is lost is seldom, and a watch that ends with it tells as well."""
+"""Each such look asks for all kinds; a right is rarely lost, and the end of its watch is noticed as well."""
 _FORBIDDEN = 403
 _CLUSTER = ""
 

@@ -49,7 +49,7 @@ class Indexed:
         """Set with the first of them."""
 
     def add(self, namespaces: Sequence[str]) -> None:
-        """All that was listed there is in the indexes."""
+        """Note that the indexes of these namespaces are complete."""
         self._namespaces.update(namespaces)
         self.begun.set()
 
@@ -58,7 +58,7 @@ class Indexed:
 
 
 class _EndlessBackoffs:
-    """Seconds between the attempts of one request of kopf, for ever.
+    """Seconds between the attempts of one request of kopf, forever.
 
     At the end of a finite list one request that is refused, in one namespace, would end all watches.
     """

@@ -100,7 +100,7 @@ def without_claims(llmservice: LLMService, missing: Container[str]) -> LLMServic
 
 
 def version_of(adapter: Adapter) -> str:
-    """Another one for each source: by it a pod says which weights it has loaded."""
+    """Return a version that differs for each source; pods report by it which weights they have loaded."""
     content = json.dumps(adapter.source.as_object(), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 

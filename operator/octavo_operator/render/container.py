@@ -114,7 +114,7 @@ def engine_flags(spec: LLMServiceSpec) -> list[str]:
 
 
 def _adapter_flags(spec: LLMServiceSpec) -> list[str]:
-    """Room for adapters, where there are any; the same for one as for many, so that a new one needs no new pod."""
+    """Return the flags for adapters, if there are any; they are equal for any number, so a new one needs no new pod."""
     if not spec.adapters:
         return []
     room = {"--max-loras": MAX_LORAS, "--max-lora-rank": MAX_LORA_RANK}
@@ -157,7 +157,7 @@ def variables(spec: LLMServiceSpec, more: dict[str, dict[str, Any]]) -> list[dic
 
 
 def probes(startup_timeout_seconds: int) -> dict[str, Any]:
-    """Three questions on three paths: has it loaded, can it take requests, does its loop still turn."""
+    """Return the probes on three paths: startup (loaded), readiness (takes requests), liveness (its loop runs)."""
 
     def probe(path: str, period: int, failures: int, timeout: int) -> dict[str, Any]:
         return {

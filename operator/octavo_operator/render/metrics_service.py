@@ -1,7 +1,7 @@
 """The headless Service by which Prometheus finds the pods, also while they load and drain.
 
 A pod's figures count from its start to its end. The Service for requests leads to ready pods only; this one publishes
-all addresses. Nobody connects to its name.
+all addresses. No client connects to its name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Least frequently used, with dynamic ageing (LFUDA: Arlitt, Cherkasova, Dilley, Friedrich, Jin, 1999).
 
 A block's rank is how often it was found, plus the rank of the last one that went. What was popular long ago thus falls
-behind what is popular now, and cannot fill the cache for ever.
+behind what is popular now, and cannot fill the cache forever.
 """
 
 from octavo_engine.core.eviction.policy import EvictionPolicy

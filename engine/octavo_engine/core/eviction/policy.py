@@ -24,20 +24,20 @@ class EvictionPolicy(ABC):
         """The rank of a block that was found `uses` times and whose most important user had `priority`."""
 
     def release(self, block: int, uses: int, priority: int, *, cold: bool = False) -> None:
-        """A block is unused from now on. A `cold` one goes before all others."""
+        """Note that a block is unused from now on. A `cold` one is evicted before all others."""
         rank = _COLD if cold else self.rank(uses, priority)
         self.ranks[block] = rank
         self._blocks.setdefault(rank, OrderedDict())[block] = None
 
     def remove(self, block: int) -> None:
-        """An unused block is used again, or forgotten."""
+        """Note that an unused block is used again, or forgotten."""
         rank = self.ranks.pop(block)
         del self._blocks[rank][block]
         if not self._blocks[rank]:
             del self._blocks[rank]
 
     def evict(self) -> int:
-        """Remove the block that goes first, and return it."""
+        """Remove the block with the smallest rank, and return it."""
         rank = min(self._blocks)
         block = next(iter(self._blocks[rank]))
         self.remove(block)

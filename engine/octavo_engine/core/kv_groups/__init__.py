@@ -1,11 +1,4 @@
-"""KV groups: layers that keep their past in the same way share one pool of blocks and one block table a request.
-
-Full attention keeps every token, a sliding window the last ones, a recurrent layer one state. Each kind answers the
-same few questions about a request's table: what it must get for its next tokens, what a beginning that others computed
-is worth, what can be shared with a fork. A place of a table whose block is not held (any more) is `NO_BLOCK`.
-
-A block that another request can see, or that the prefix cache knows, is never written: it is copied first.
-"""
+"""KV groups: layers that keep past tokens in one way share a pool of blocks and a block table a request."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Copies = list[tuple[int, int]]  # (source, target) of blocks that are copied bef
 
 
 def held(table: Sequence[int]) -> int:
-    """Blocks that stand in a table."""
+    """Return the number of blocks in a table."""
     return len(table) - table.count(NO_BLOCK)
 
 
@@ -29,15 +29,15 @@ class GroupMemory:
         self.block_size = block_size
 
     def peak(self, tokens: int) -> int:
-        """The most blocks that a sequence of so many tokens holds at once."""
+        """Return the most blocks that a sequence of this many tokens holds at once."""
         return -(-tokens // self.block_size)
 
     def missing(self, table: list[int], start: int, end: int) -> int:
-        """Blocks to take before the tokens at `start` to `end` can be computed, less those that are freed."""
+        """Return the blocks to take before tokens `start` to `end` can be computed, less those that are freed."""
         return max(0, -(-end // self.block_size) - len(table)) + self._copies(table, start)
 
     def grow(self, table: list[int], start: int, end: int, copies: Copies) -> int:
-        """Take them; the place from which on the table is another. The caller has looked at `missing`."""
+        """Take the missing blocks; return the first changed place of the table. Callers must have checked `missing`."""
         index = len(table)
         if self._copies(table, start):
             index = start // self.block_size  # blocks after it hold nothing but rejected drafts
@@ -48,11 +48,11 @@ class GroupMemory:
         return index
 
     def capacity(self, table: list[int], computed: int) -> int:
-        """Tokens that can be computed before the table must be looked at again."""
+        """Return how many tokens can be computed before the table must be looked at again."""
         return computed if self._copies(table, computed) else len(table) * self.block_size
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
-        """The numbers of leading blocks after which a sequence could go on with what the prefix cache has."""
+        """Return the numbers of leading blocks after which a sequence can go on with what the prefix cache has."""
         known = 0
         for digest in hashes:
             if self.pool.cache.get(digest) is None:
@@ -61,7 +61,7 @@ class GroupMemory:
         return range(known + 1)
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
-        """A table that begins with the cached blocks under `hashes`, whose number `hit_lengths` contained."""
+        """Return a table that begins with the cached blocks under `hashes`, whose number is in `hit_lengths`."""
         return [self.pool.share_cached(digest) for digest in hashes]
 
     def cache_blocks(
@@ -80,7 +80,7 @@ class GroupMemory:
         return True
 
     def fork(self, table: list[int], computed: int) -> list[int]:
-        """A table of the same blocks for a fork; the last one may be copied later."""
+        """Return a table of the same blocks for a fork; the last one may be copied later."""
         blocks = table[: -(-computed // self.block_size)]
         for block in blocks:
             if block != NO_BLOCK:
@@ -88,7 +88,7 @@ class GroupMemory:
         return blocks
 
     def restore(self, table: list[int], places: dict[int, int]) -> list[tuple[int, int]]:
-        """Complete a matched table with what was saved: (swap block, new block) of each that must be moved."""
+        """Complete a matched table with saved blocks; return (swap block, new block) of each that must be moved."""
         moves = []
         for place in range(len(table), max(places) + 1):
             block = self.pool.take(1)[0] if place in places else NO_BLOCK
@@ -98,7 +98,7 @@ class GroupMemory:
         return moves
 
     def unused_slots(self, table: list[int], computed: int) -> int:
-        """Slots that are held and hold no token."""
+        """Return the number of held slots without a token."""
         return max(0, len(table) * self.block_size - computed)
 
     def _copies(self, table: list[int], start: int) -> int:

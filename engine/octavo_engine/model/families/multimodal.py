@@ -13,7 +13,7 @@ from octavo_engine.model.families.wrappers import BY_MODEL_TYPE, NEVER_TIED, WRA
 from octavo_engine.model.names import StoredNames
 
 _OF_THE_WHOLE = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
-"""Fields that stand beside `text_config`, not in it, or count there more."""
+"""Fields that are beside `text_config`, not in it, or take precedence there."""
 
 _OF_IMAGES = (
     "vision_tower",

@@ -35,7 +35,7 @@ class MLP(nn.Module):
         *,
         roles: str = "",
     ) -> None:
-        """`roles`: what stands before `gate`, `up` and `down` in the roles of its tensors' names."""
+        """`roles` is the prefix of `gate`, `up` and `down` in the roles of its tensors' names."""
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         size, shard = spec.intermediate_size, options.ranks.shard

@@ -264,7 +264,7 @@ class MoE(nn.Module):
             yield CheckpointTensor(name=f"{down}_bias", shape=(count, self.hidden.total), pieces=())
 
     def _halves(self, gate_up: str, down: str, layout: ExpertLayout) -> Iterator[CheckpointTensor]:
-        """Tensors of all experts in which gate stands before up, as rows or as columns."""
+        """Yield tensors of all experts in which gate precedes up, as rows or as columns."""
         every, inner, hidden = unsharded(self.spec.num_experts), self.inner, self.hidden
         by_columns = layout == "columns"
         spans = (hidden, inner) if by_columns else (inner, hidden)

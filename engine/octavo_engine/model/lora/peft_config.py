@@ -108,7 +108,7 @@ def _is_default(name: str, value: Any) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():  # a named pipe is no file either: it would be opened when somebody writes to it
+    if not path.is_file():  # nor is a named pipe, whose opening would wait for a writer
         raise AdapterNotFoundError(f"{path}: there is no such file: is {path.parent} an adapter that PEFT saved?")
     try:
         values = json.loads(read_file(path, _MAX_CONFIG_BYTES))

@@ -77,7 +77,7 @@ class FP4(WeightOnly):
         *,
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
-        """A weight's one scale stands at each of its rows, as several weights are fused."""
+        """Repeat a weight's one scale for each of its rows, as several weights are fused."""
         rows, columns = shape.rows, shape.columns.size
         kind = torch.uint8 if self._in_powers else FP8
         return Weights(

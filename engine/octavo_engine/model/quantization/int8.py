@@ -36,7 +36,7 @@ class INT8(WeightOnly):
     scale_name: str = "weight_scale"
     """The checkpoint's, after the projection's name."""
     largest_is_stored: bool = False
-    """Whether the checkpoint has the number for which 127 stands in the place of a scale (bitsandbytes)."""
+    """Whether the checkpoint has, instead of a scale, the number that code 127 means (bitsandbytes)."""
     row_alignment: int = 1
     column_alignment: int = 1
 

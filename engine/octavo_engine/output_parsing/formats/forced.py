@@ -29,7 +29,7 @@ def forced_schema(tools: Sequence[Tool], *, several: bool) -> dict[str, Any]:
 
 
 def call_schema(tools: Sequence[Tool], pointer: str = "") -> dict[str, Any]:
-    """The schema of a call of one of these tools, for a schema in which it stands at this JSON pointer."""
+    """Return the schema of a call of one of these tools, for a schema that has it at this JSON pointer."""
     several = len(tools) > 1
     calls = [
         {
@@ -47,7 +47,7 @@ def call_schema(tools: Sequence[Tool], pointer: str = "") -> dict[str, Any]:
 
 
 def _arguments(tool: Tool, call: str) -> Mapping[str, Any]:
-    """The schema of a call's arguments, for a schema in which that of the call stands at the JSON pointer `call`.
+    """Return the schema of a call's arguments, for a schema that has the call's at the JSON pointer `call`.
 
     Arguments that the tool's schema does not list are left out where it does not speak of others: a function that is
     called with them fails, and small models make them up. A tool without a schema has none, as in OpenAI's API.

@@ -1,1 +1,1 @@
-"""The endpoints that OpenAI's clients know."""
+"""The endpoints of OpenAI's API."""

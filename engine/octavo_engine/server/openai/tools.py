@@ -63,7 +63,7 @@ class AllowedTools(_Body):
 
 
 class AllowedToolsChoice(_Body):
-    """The tools that the model may call: it is told of no others."""
+    """The tools that the model may call: the prompt lists no others."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools

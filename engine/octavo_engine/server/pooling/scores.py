@@ -124,7 +124,7 @@ def _scores(answers: Sequence[SequenceOutput], options: PooledOptions) -> list[f
 
 
 def routes(serving: Serving) -> APIRouter:
-    """All paths by which clients know the two."""
+    """All paths of the two endpoints."""
     router = APIRouter()
 
     async def score(request: Request) -> Response:

@@ -92,7 +92,7 @@ class Batches:
                     await self.storage.expire(owner)
                 except StorageError:
                     pass  # it has been logged, and the next round tries again
-                except Exception:  # one key's file must not keep all others for ever
+                except Exception:  # one key's file must not keep all others forever
                     log.exception("files of the key %r that have expired cannot be removed", owner.name)
             await asyncio.sleep(_EXPIRY_SECONDS)
 

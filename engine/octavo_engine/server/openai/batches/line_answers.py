@@ -130,7 +130,7 @@ class LineAnswers:
         parts: list[bytes] = []
 
         async def receive() -> Message:
-            await asyncio.Event().wait()  # nobody goes away
+            await asyncio.Event().wait()  # a batch line has no client that could disconnect
             return {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:

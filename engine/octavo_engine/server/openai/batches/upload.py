@@ -34,7 +34,7 @@ _CLOSE = {"Connection": "close"}
 
 
 class _Form:
-    """Takes a form's bytes in; `content` has what came of the file since it was emptied last.
+    """Takes a form's bytes in; `content` has the file's bytes since it was emptied last.
 
     All else that a form may hold has a budget of bytes: a form of a million small parts would take long to read.
     """
@@ -104,7 +104,7 @@ class _Form:
 
 
 async def receive_file(request: Request, storage: Storage, owner: Owned) -> FileObject:
-    """The uploaded file, listed; APIError if it is not one, or too large. What has come of it is removed then."""
+    """The uploaded file, listed; APIError if it is not one, or too large; the received part is removed then."""
     body = _Body(request.receive)
     try:
         async with asyncio.timeout(UPLOAD_SECONDS):
