@@ -1,4 +1,11 @@
-"""`make soak`: users record the outcome of each request, while every 20 s something rude or fatal happens."""
+"""`make soak`: users record the outcome of each request, while every 20 s something rude or fatal happens.
+
+The records of the users are judged (`verdict`), by code that shares nothing with the server: a request is lost if it
+ended neither in a complete answer nor in an explicit error, or if its connection was cut although its server lived on.
+What happens is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less often,
+the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory, file
+handles, threads and series of one server have to stay flat: their slopes are fitted over its life.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Every fenced block of README and docs is valid: known commands and flags, YAML, Python, JSON, a diff."""
+"""Every fenced block of README and docs is valid: known commands and flags, YAML, Python, JSON, a diff.
+
+Nothing is run. A command of ours is parsed by its own parser; of other programs (`OTHERS`) only what they read from
+this repository is checked: files, values of the chart, paths of the API.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The node's programs: their command lines, and the files that they read. Paths are as the node sees them."""
+"""The node's programs: their command lines, and the files that they read. Paths are as the node sees them.
+
+Where a setting is not Kubernetes' default, it is for speed (no fsync, no leader election, quick autoscaling), or for a
+machine without systemd, registry or much room.
+"""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""FlashInfer as a backend: our calls to it, and that it is selected only if it is installed and correct."""
+"""FlashInfer as a backend: our calls to it, and that it is selected only if it is installed and correct.
+
+No GPU here: its functions are stand-ins with its own arguments (fake_flashinfer.py).
+"""
 
 from __future__ import annotations
 

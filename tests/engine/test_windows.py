@@ -1,4 +1,8 @@
-"""Models with sliding windows in some layers: two KV groups through the whole engine, against transformers."""
+"""Models with sliding windows in some layers: two KV groups through the whole engine, against transformers.
+
+One checkpoint of Qwen3 serves for all windows: the spec that is read from its config.json, which has none, is changed.
+Answers are greedy, and one forward pass of the reference over prompt and answer judges each place.
+"""
 
 from __future__ import annotations
 

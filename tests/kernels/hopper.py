@@ -1,4 +1,9 @@
-"""Compiles kernels ahead of time for Hopper (sm_90), without a GPU, and reads their resources."""
+"""Compiles kernels ahead of time for Hopper (sm_90), without a GPU, and reads their resources.
+
+    python -m tests.kernels.hopper
+
+prints a table of all builds; `python -m bench.gpu.roofline --builds` writes it into bench/results/ROOFLINE.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Attention by PyTorch's own `varlen_attn` over the paged cache: an alternative on GPUs that gets newer kernels."""
+"""Attention by PyTorch's own `varlen_attn` over the paged cache: an alternative on GPUs that gets newer kernels.
+
+Block tables came with torch 2.12. PyTorch chooses the kernel: cuDNN 9.24 or later, or FlashAttention-3 where its wheel
+(`flash_attn_interface`) is installed; FlashAttention-2, which is built in, refuses blocks as small as ours.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,11 @@ class AdmissionPolicy:
     def order_prompts(
         self, prefilling: Collection[RequestState], now: float
     ) -> tuple[list[RequestState], list[RequestState]]:
-        """Split the prompts that have begun: those that go on at once, and those after newly admitted ones."""
+        """Split the prompts that have begun: those that go on at once, and those after newly admitted ones.
+
+        The second are those of heavy tenants, and those outranked by a request of a more important lane, waiting or
+        begun as well, whose age and their own do not make up for that. Prompts go on ageing after their admission.
+        """
         levels = self.waiting.levels(now) if prefilling else {}
         for state in prefilling:
             lane = self.waiting.lane(state)
@@ -91,7 +95,11 @@ class AdmissionPolicy:
         return state.preemptions < self._settings.max_preemptions
 
     def yielding_to(self, waiting: RequestState, running: Iterable[RequestState], step: int) -> list[RequestState]:
-        """Return running requests to preempt for a waiting one: less important, or of a tenant over its share."""
+        """Return running requests to preempt for a waiting one: less important, or of a tenant over its share.
+
+        The waiting one must stay within its own tenant's share, so that what was taken this way is not taken back. One
+        for which a preemption has failed asks for it now and then only.
+        """
         if not (self._settings.policy == "priority" or self.accounts.several):
             return []
         if waiting.preemption_failed and step % _TRY_EVERY:

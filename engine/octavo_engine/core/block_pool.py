@@ -69,7 +69,7 @@ class BlockPool:
         return self._references[block]
 
     def free(self, blocks: Iterable[int], *, cold: bool = False) -> None:
-        """Drop a reference to each block. Later blocks of a sequence are evicted first, so beginnings stay longest."""
+        """Drop a reference to each block. Later blocks of a sequence are evicted first, and `cold` ones before all."""
         for block in reversed(list(blocks)):
             self._references[block] -= 1
             if self._references[block] > 0:

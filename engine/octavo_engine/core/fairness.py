@@ -112,7 +112,11 @@ class Accounts:
         return max(min(QUANTUM, (budget + 1) // 2), int(budget * self.share(tenant))) if self.several else budget
 
     def heavy_cap(self, tenant: str, budget: int, light_tokens: int, doubling_tokens: int) -> int:
-        """Return the prompt tokens of a heavy tenant in a step with `light_tokens` of others' prompts."""
+        """Return the prompt tokens of a heavy tenant in a step with `light_tokens` of others' prompts.
+
+        It may make a step twice as long as it is without it (`doubling_tokens`), so that a request that comes meanwhile
+        waits at most twice as long, and never gets more than its share of the budget.
+        """
         if light_tokens:
             return LEFTOVER
         return max(LEFTOVER, min(doubling_tokens, int(budget * self.share(tenant))))
@@ -123,7 +127,10 @@ class Accounts:
 
 
 def next_turn(waiting: Iterable[tuple[Account, int]]) -> int:
-    """Return the index of the next account, given (account, tokens that its first request costs) in turn order."""
+    """Return the index of the account that is next, given (account, tokens that its first request costs).
+
+    If no deficit suffices, as many rounds pass at once as the nearest of them needs.
+    """
     entries = list(waiting)
     while True:
         for index, (account, cost) in enumerate(entries):

@@ -123,7 +123,7 @@ class KVMemory:
                     pool.cache.found(block, state.request.priority)
 
     def shortage(self, state: RequestState, tokens: int, spare: float = 0.0) -> list[int]:
-        """Return the blocks of each group that a matched request lacks to grow to `tokens`; 0 or less for none."""
+        """Return the blocks of each group that a request lacks to grow to `tokens`, if a share `spare` stays free."""
         return [
             max(group.peak(tokens) - held(table), group.missing(table, state.computed, state.computed + 1))
             + int(spare * group.pool.num_blocks)

@@ -1,4 +1,20 @@
-"""Samples tokens from logits, without a softmax and without sorting."""
+"""Samples tokens from logits, without a softmax and without sorting.
+
+A greedy token is the argmax of the logits, a drawn one that of logits / temperature + Gumbel noise (the Gumbel-max
+trick: Gumbel 1954; Maddison, Tarlow, Minka 2014), so that either needs one pass over the logits, split over the
+vocabulary. Among equals the smallest token id is taken.
+
+Top-k, top-p and min-p each keep the tokens whose logit is at least some threshold. A token is kept by top-k if less
+than k tokens have a larger logit, and by top-p if the tokens with a larger logit have less than p of the mass that
+top-k left: equals are kept or dropped together. Both say "the weight above it is less than a target", with a weight of
+1 or of exp((logit - largest) / temperature), and a search over the values finds the smallest one of which it is true,
+as in FlashInfer's sorting-free sampling (Ye et al. 2025) and vLLM's topk_topp_triton (Qrita, Park et al.). Masses are
+integers: however they are added up, a row's threshold is the same.
+
+The search reads little of a row. It is done first on the maxima of groups of 128 logits, which are some of the logits,
+so that the weight above a value is at least that of the maxima above it: the threshold found is a lower bound, and only
+groups that reach it need to be read again.
+"""
 
 from __future__ import annotations
 

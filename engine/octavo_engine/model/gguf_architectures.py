@@ -1,4 +1,9 @@
-"""The architectures of GGUF files: the model class of each, the keys of its header, and its tensors' differences."""
+"""The architectures of GGUF files: the model class of each, the keys of its header, and its tensors' differences.
+
+llama.cpp's converter writes for each architecture some keys of its own, and changes some tensors: it permutes the rows
+of query and key, adds 1 to norms that checkpoints hold less one, takes query, key and value apart, stacks experts. What
+a header does not say is a constant of llama.cpp's, as for how many layers of six have a window in Gemma 3.
+"""
 
 from __future__ import annotations
 

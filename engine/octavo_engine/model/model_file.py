@@ -1,4 +1,8 @@
-"""Opens a model's small files safely: pipes and the like block nothing, and memory is bounded."""
+"""Opens a model's small files safely: pipes and the like block nothing, and memory is bounded.
+
+A folder of a model is a stranger's: a named pipe would be waited for, a device has no end, and a link can lead to what
+should stay secret.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A strict HTTP/1.1 parser: a message that a proxy before the server might read differently is refused."""
+"""A strict HTTP/1.1 parser: a message that a proxy before the server might read differently is refused.
+
+h11 accepts line ends without CR, headers folded over lines, Content-Length beside Transfer-Encoding, and repeated
+lengths. Each of them has been used to smuggle a request past a proxy (RFC 9112 sections 2.2, 5.2, 6.1, 6.3, 7.1).
+"""
 
 from __future__ import annotations
 

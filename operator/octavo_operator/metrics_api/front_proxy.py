@@ -1,4 +1,8 @@
-"""Authentication of the API server, the only permitted client: it has authorized the user before it passes one on."""
+"""Authentication of the API server, the only permitted client: it has authorized the user before it passes one on.
+
+Its certificate is signed by the authority that the ConfigMap kube-system/extension-apiserver-authentication names, and
+carries one of the names that it lists: another authority's clients, or other clients of this one, prove nothing.
+"""
 
 from __future__ import annotations
 

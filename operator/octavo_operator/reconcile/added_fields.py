@@ -1,4 +1,9 @@
-"""Finds fields that other managers have added in parts of a child that are entirely the operator's. Pure."""
+"""Finds fields that other managers have added in parts of a child that are entirely the operator's. Pure.
+
+Server-side apply leaves alone what a manifest does not say. So a `minAvailable` in a PodDisruptionBudget, a
+`nodeSelector` in a pod template, or a `sampleLimit` in a ServiceMonitor would stay forever. The managed fields tell
+them from defaults and from what admission webhooks add: those have no manager.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The only client of the API server beside the watches: server-side apply, deletion by uid, reads and lists."""
+"""The only client of the API server beside the watches: server-side apply, deletion by uid, reads and lists.
+
+Built on the official client's transport (TLS, kubeconfig, rotating tokens); paths are ours, since all kinds are known.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ _TRIES = 5
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 _WRONG_TYPE = "failed to create typed patch object"
 REFUSED_SECONDS = 60.0
-"""The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy changed, or a webhook that
-answers again.
+"""The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy
+changed, or a webhook that answers again.
 """
 _NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"
 _REVIEW = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}

@@ -28,8 +28,8 @@ _NO_ROOM = (
 _NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
 _RETRY_SECONDS, _RETRY_LATER_SECONDS = 10.0, 60.0
 _SOON = 300.0
-"""The pauses between two tries to make pods that the API server refused: in the first minutes and while an old pod makes room for
-them, and otherwise.
+"""The pauses between two tries to make pods that the API server refused: in the first minutes and while
+an old pod makes room for them, and otherwise.
 
 A ReplicaSet whose pods were refused waits for up to 16 minutes before it tries again, though a quota may be larger by
 then. It tries at once when it changes, and its Deployment hands annotations down to it.

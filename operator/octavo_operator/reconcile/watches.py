@@ -1,4 +1,7 @@
-"""The watches, by kopf: they fill the indexes and queue the keys that changed. All decisions are made elsewhere."""
+"""The watches, by kopf: they fill the indexes and queue the keys that changed. All decisions are made elsewhere.
+
+Only `on.event` and `index` handlers are used: they write no annotations and need no finalizers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""KV groups: layers that keep past tokens in one way share a pool of blocks and a block table a request."""
+"""KV groups: layers that keep past tokens in one way share a pool of blocks and a block table a request.
+
+Full attention keeps every token, a sliding window the last ones, a recurrent layer one state. Each kind answers the
+same few questions about a request's table: what it must get for its next tokens, what a beginning that others computed
+is worth, what can be shared with a fork. A place of a table whose block is not held (any more) is `NO_BLOCK`.
+
+A block that another request can see, or that the prefix cache knows, is never written: it is copied first.
+"""
 
 from __future__ import annotations
 

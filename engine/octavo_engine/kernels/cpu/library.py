@@ -1,4 +1,8 @@
-"""The C kernels as functions of tensors. Callers must keep to the documented shapes: only cheap checks are made."""
+"""The C kernels as functions of tensors. Callers must keep to the documented shapes: only cheap checks are made.
+
+Tensors are on the CPU, float32 or bfloat16, the last dimension contiguous. Each function uses as many threads as torch
+does; those are the same threads, as both use the one OpenMP library that torch brings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Weights of 4 or 8 bits in one memory layout, whatever format they were published in; their exact product."""
+"""Weights of 4 or 8 bits in one memory layout, whatever format they were published in; their exact product.
+
+A number is code - zero, or what a table has for its code, times a scale that some columns of a row share; or code times
+scale plus a minimum. Codes of 4 bits lie two to a byte, the first one in the lower half. Products dequantize it, which
+is the reference for quicker ways (`Weights.coded`).
+"""
 
 from __future__ import annotations
 

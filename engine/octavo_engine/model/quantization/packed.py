@@ -1,4 +1,7 @@
-"""Unpacks codes of 4 or 8 bits from 32-bit words, as GPTQ, AWQ and compressed-tensors store them."""
+"""Unpacks codes of 4 or 8 bits from 32-bit words, as GPTQ, AWQ and compressed-tensors store them.
+
+Each function is the `fill` of a `Piece`; ValueError says what is wrong with a tensor's numbers.
+"""
 
 from __future__ import annotations
 
