@@ -151,7 +151,7 @@ def test_a_step_with_a_mask_is_sampled_once_all_results_before_it_are_in() -> No
     """Its forward pass is launched before that, as any other's."""
     loop, _ = recorded()
     loop._executor = recorder = GuidedRecorder()
-    loop.mask_provider = provider = AllAllowed()
+    loop.guided.provider = provider = AllAllowed()
     ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=3))
     ask(loop, "b", [1] * 10, replace(GREEDY, max_tokens=4))
     assert provider.known == {"a", "b"}
@@ -166,7 +166,7 @@ def test_no_step_waits_for_a_request_whose_masks_are_not_ready() -> None:
     """Its grammar may take long to compile. Meanwhile it can be aborted, and its deadline counts from when it came."""
     now = [0.0]
     loop, _ = recorded()
-    loop._executor, loop._clock, loop.mask_provider = GuidedRecorder(), lambda: now[0], (provider := AllAllowed())
+    loop._executor, loop._clock, loop.guided.provider = GuidedRecorder(), lambda: now[0], (provider := AllAllowed())
     ask(loop, "b", [1] * 10, replace(GREEDY, max_tokens=4))
     provider.ready = False
     for name, timeout in (("a", None), ("left", None), ("late", 5.0)):
@@ -191,7 +191,7 @@ def test_no_step_waits_for_a_request_whose_masks_are_not_ready() -> None:
 def test_who_waits_for_masks_is_counted_and_its_deadline_passes() -> None:
     now = [0.0]
     loop, _ = recorded()
-    loop._clock, loop.mask_provider = lambda: now[0], (provider := AllAllowed())
+    loop._clock, loop.guided.provider = lambda: now[0], (provider := AllAllowed())
     provider.ready = False
     ask(loop, "late", [1] * 10, GREEDY, timeout=5.0)
     ask(loop, "patient", [1] * 7, GREEDY)
@@ -205,7 +205,7 @@ def test_who_waits_for_masks_is_counted_and_its_deadline_passes() -> None:
 def test_a_fork_enters_behind_the_request_whose_prompt_it_shares() -> None:
     """Its masks may be ready a moment after the other's were not; it would compute the prompt again."""
     loop, _ = recorded()
-    loop._executor, loop.mask_provider = GuidedRecorder(), (provider := AllAllowed())
+    loop._executor, loop.guided.provider = GuidedRecorder(), (provider := AllAllowed())
     provider.ready = False
     ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=2))
     provider.ready = True

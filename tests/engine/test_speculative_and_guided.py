@@ -76,7 +76,7 @@ def test_drafts_change_no_answer_and_save_steps(llm: LLM, monkeypatch: pytest.Mo
 
 def test_a_mask_allows_what_it_says_and_leaves_other_requests_alone(llm: LLM) -> None:
     free = llm.generate(PROMPTS, WAYS)
-    masks = llm._loop.mask_provider = PretendedMasks()
+    masks = llm._loop.guided.provider = PretendedMasks()
     answers = llm.generate(PROMPTS, WAYS)
     assert_alike(answers[1::2], free[1::2])
     for answer in answers[::2]:
@@ -90,7 +90,7 @@ def test_a_mask_allows_what_it_says_and_leaves_other_requests_alone(llm: LLM) ->
 
 
 def test_masks_and_drafts_together_give_what_masks_alone_do(llm: LLM) -> None:
-    masks = llm._loop.mask_provider = PretendedMasks()
+    masks = llm._loop.guided.provider = PretendedMasks()
     expected = llm.generate(PROMPTS, WAYS)
     texts = [prompt + answer.token_ids for prompt, answer in zip(PROMPTS, expected, strict=True)]
     llm._loop._scheduler.proposer = PretendedProposer(texts)
@@ -129,9 +129,9 @@ class Forgetful(PretendedMasks):
 
 
 def test_a_provider_that_fails_for_a_request_ends_that_one_alone(llm: LLM) -> None:
-    llm._loop.mask_provider = PretendedMasks()
+    llm._loop.guided.provider = PretendedMasks()
     expected = llm.generate(PROMPTS, GREEDY)
-    llm._loop.mask_provider = Forgetful(f"llm-{llm._count + 2}")
+    llm._loop.guided.provider = Forgetful(f"llm-{llm._count + 2}")
     answers = llm.generate(PROMPTS, GREEDY)
     assert [answer.finish_reason for answer in answers] == ["length", "length", "error", *["length"] * 3]
     assert "guided decoding failed" in str(answers[2].error)
@@ -142,10 +142,10 @@ def test_a_provider_that_fails_for_a_request_ends_that_one_alone(llm: LLM) -> No
 def test_a_mask_that_fails_ends_its_request_alone(
     llm: LLM, raises: type[ValueError] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    llm._loop.mask_provider = PretendedMasks()
+    llm._loop.guided.provider = PretendedMasks()
     expected = llm.generate(PROMPTS, GREEDY)
     first = len(PROMPTS)
-    llm._loop.mask_provider = BrokenMasks(f"llm-{first + 2}", raises=raises)
+    llm._loop.guided.provider = BrokenMasks(f"llm-{first + 2}", raises=raises)
     abort, reasons = llm._loop._scheduler.abort, []
 
     def spied(request_id: str, reason: FinishReason, **more: Any) -> RequestOutput | None:

@@ -187,7 +187,7 @@ def test_more_ranks_than_heads_are_a_matter_of_configuration(tiny_model):
 def pretended_answers(model: Path, size: int, texts: list[list[int]] | None) -> list[list[int]]:
     """Return answers to prompts of which every second is guided, with drafts from `texts` if there are any."""
     llm = LLM(str(model), device="cpu", dtype="float32", tensor_parallel_size=size, **SMALL)
-    llm._loop.mask_provider = PretendedMasks()
+    llm._loop.guided.provider = PretendedMasks()
     proposer = llm._loop._scheduler.proposer = PretendedProposer(texts) if texts else None
     ways = [SamplingParams(max_tokens=12, temperature=temperature, seed=3) for temperature in (0.0, 1.0)]
     prompts = [[token % 64 for token in prompt] for prompt in PROMPTS[:6]]

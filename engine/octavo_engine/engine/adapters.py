@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from octavo_engine.core.request import FinishReason
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.adapter_slots import AdapterSlots
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.runner.executor import Executor
@@ -15,7 +17,7 @@ class Adapters:
     """The adapter store and the slots together, for the loop. The scheduler asks it which requests may begin."""
 
     def __init__(self, store: AdapterStore, max_loras: int, scheduler: Scheduler, executor: Executor) -> None:
-        self.store, self.max_loras = store, max_loras
+        self.store, self.max_loras, self._scheduler = store, max_loras, scheduler
         self._slots = AdapterSlots(max_loras, store, executor)
         store.on_unused = self._slots.forget
         scheduler.planner.policy.adapter_is_ready = self._slots.is_ready
@@ -23,6 +25,14 @@ class Adapters:
     def before_plan(self, running: Iterable[RequestState], *, device_is_idle: bool) -> None:
         """A step is planned next. Adapters on their way to the device get on, by as much as delays no step for long."""
         self._slots.before_plan((state.request.adapter for state in running), all_parts=device_is_idle)
+
+    def end_failed(self) -> list[RequestOutput]:
+        """End the requests whose adapter could not be read again, and return their outputs."""
+        ends = (
+            self._scheduler.abort(request_id, FinishReason.ERROR, error=f"the adapter is lost: {reason}")
+            for request_id, reason in self.store.failed()
+        )
+        return [end for end in ends if end is not None]
 
     def in_requests(self, running: Iterable[RequestState]) -> tuple[list[str], list[str]]:
         """The names of adapters that requests run with, and of those that requests wait for."""

@@ -19,6 +19,7 @@ answers that are already being read come first. Where that leaves a target misse
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from itertools import accumulate
 from math import isqrt
 
 from octavo_engine.core.settings import StepLimits
+
+log = logging.getLogger(__name__)
 
 _PERIOD = 0.5
 """Seconds between two decisions, at least."""
@@ -213,3 +216,20 @@ class AdaptiveLimits(StepLimits):
 def _share(measured: float | None, target: float | None) -> float:
     """Return a latency as a share of its target; 0 if there is no measurement or no target."""
     return 0.0 if measured is None or target is None else measured / target
+
+
+class TargetLog:
+    """Logs once when the latency targets cannot be met, and once when they are met again."""
+
+    def __init__(self) -> None:
+        self._met = True
+
+    def note(self, limits: StepLimits) -> None:
+        """Log if `target_met` has changed since the last call."""
+        if limits.target_met == self._met:
+            return
+        self._met = limits.target_met
+        if limits.target_met:
+            log.info("the latency targets are met again")
+        else:
+            log.warning("%s", limits.message)

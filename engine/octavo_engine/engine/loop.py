@@ -7,21 +7,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from torch import Tensor
-
 from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput, StepOutputs, StepPlan
 from octavo_engine.engine.adapters import Adapters
+from octavo_engine.engine.adaptive import TargetLog
 from octavo_engine.engine.dump import describe
-from octavo_engine.engine.info import COMPUTED_POOLINGS, EngineInfo
+from octavo_engine.engine.guided_requests import GuidedRequests
+from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats, StatsReader
+from octavo_engine.engine.supported_requests import check_supported
 from octavo_engine.errors import NotAdmissibleError
-from octavo_engine.request_checks import check_length, check_sampling, check_tokens
 from octavo_engine.runner.executor import Executor
-from octavo_engine.runner.masks import NO_MASKS, Masks
-from octavo_engine.structured.mask_provider import MaskProvider, MaskRow
+from octavo_engine.structured.mask_provider import MaskProvider
 
 DEPTH = 2
 """Steps launched at once: while the device works on one, the next is planned and waits behind it."""
@@ -55,7 +54,7 @@ class EngineLoop:
         self._executor = executor
         self._clock = clock
         self._depth = depth
-        self.mask_provider = mask_provider
+        self.guided = GuidedRequests(mask_provider, self._end_guided)
         self.adapters = adapters
         self._launched: deque[StepPlan] = deque()
         self._waits_for_masks = False
@@ -63,34 +62,26 @@ class EngineLoop:
         self._busy_until = 0.0
         """The estimated end of the launched steps."""
         self._ended: list[RequestOutput] = []
-        self._not_ready: dict[str, tuple[Request, float]] = {}
-        """Requests whose masks are still being prepared, with when they came: no step waits for that."""
         self._next_expiry = float("inf")
         self._empty_turns = 0
-        self._targets_met = True
+        self._target_log = TargetLog()
 
     def add(self, request: Request) -> None:
         """Accept a request. One that can never run ends at once with an error of its own."""
         try:
-            self._check(request)
+            check_supported(
+                request, self.info, adapters=self.adapters is not None, guided=self.guided.provider is not None
+            )
             if self.adapters is not None:
                 self.adapters.store.begin(request)
         except NotAdmissibleError as error:
             self._refuse(request, error)
             return
-        if self.mask_provider is not None:
-            self.mask_provider.add(request)
-            if not self._is_ready(request, self.mask_provider):
-                now = self._clock()
-                self._not_ready[request.request_id] = request, now
-                if request.timeout is not None:
-                    self._next_expiry = min(self._next_expiry, now + request.timeout)
-                return
-        self._schedule(request, self._clock())
-
-    def _is_ready(self, request: Request, provider: MaskProvider) -> bool:
-        """Return True if the masks of a request, and of the one whose prompt it shares, are ready."""
-        return request.fork_of not in self._not_ready and provider.is_ready(request.request_id)
+        now = self._clock()
+        if self.guided.add(request, now):
+            self._schedule(request, now)
+        elif request.timeout is not None:
+            self._next_expiry = min(self._next_expiry, now + request.timeout)
 
     def _refuse(self, request: Request, error: NotAdmissibleError) -> None:
         reason = FinishReason.INVALID.value
@@ -105,47 +96,24 @@ class EngineLoop:
         if state.deadline is not None:
             self._next_expiry = min(self._next_expiry, state.deadline)
 
-    def _schedule_ready(self, provider: MaskProvider) -> None:
-        for request_id, (request, came_at) in list(self._not_ready.items()):
-            if self._is_ready(request, provider):
-                del self._not_ready[request_id]
-                self._schedule(request, came_at)
-
-    def _check(self, request: Request) -> None:
-        tokens, sampling = request.prompt_token_ids, request.sampling
-        check_length(len(tokens), sampling.max_tokens, self.info.max_model_len)
-        check_sampling(sampling)
-        check_tokens(tokens, sampling, self.info.vocab_size)
-        embedding = self.info.embedding
-        if request.pooled and embedding is not None and embedding.pooling not in COMPUTED_POOLINGS:
-            raise NotAdmissibleError(
-                f"this model makes its embeddings by {embedding.pooling}; supported: {', '.join(COMPUTED_POOLINGS)}"
-            )
-        if not (self.info.generates or (request.pooled and not sampling.max_tokens)):
-            raise NotAdmissibleError("this model does not generate text: ask for embeddings, scores or classes")
-        if request.adapter and self.adapters is None:
-            raise NotAdmissibleError("this engine serves no adapters: start it with --enable-lora")
-        if sampling.grammar is not None and self.mask_provider is None:
-            raise NotAdmissibleError("this engine has no guided decoding: leave out the grammar")
-
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests whose answers are not needed any more. A step under way still computes them, without effect."""
         for request_id in request_ids:
-            if self._not_ready.pop(request_id, None) is not None:
+            if self.guided.discard(request_id):
                 self._ended.append(RequestOutput(request_id, (), finish_reason=FinishReason.ABORT.value))
             elif (output := self._scheduler.abort(request_id)) is not None:
                 self._ended.append(output)
 
     def abort_all(self) -> StepOutputs:
         """End everything; the last outputs of all requests."""
-        self.abort(list(self._not_ready))
+        self.abort([request.request_id for request in self.guided.waiting])
         ended, self._ended = self._ended, []
         return StepOutputs(events=ended + self._scheduler.abort_all())
 
     @property
     def has_work(self) -> bool:
         """True if `step` would do anything."""
-        return self._scheduler.has_work or bool(self._launched or self._ended or self._not_ready)
+        return self._scheduler.has_work or bool(self._launched or self._ended or self.guided.waiting)
 
     def step(self) -> StepOutputs:
         """Keep the device busy, then wait for its oldest step; the outputs of all requests that have any.
@@ -160,12 +128,12 @@ class EngineLoop:
             raise
         for output in outputs.events:
             if output.finish_reason is not None:
-                self._ended_for_good(output.request_id)
+                self._forget(output.request_id)
         return outputs
 
-    def _ended_for_good(self, request_id: str) -> None:
-        if self.mask_provider is not None:
-            self.mask_provider.remove(request_id)
+    def _forget(self, request_id: str) -> None:
+        """Forget a request that has ended."""
+        self.guided.remove(request_id)
         if self.adapters is not None:
             self.adapters.store.end(request_id)
         if self._scheduler.proposer is not None:
@@ -173,11 +141,11 @@ class EngineLoop:
 
     def _step(self) -> StepOutputs:
         events, self._ended = self._ended, []
-        if self._not_ready and self.mask_provider is not None:
-            self._schedule_ready(self.mask_provider)
+        for request, came_at in self.guided.take_ready():
+            self._schedule(request, came_at)
         events += self._expire()
         if self.adapters is not None:
-            events += self._without_adapter(self.adapters)
+            events += self.adapters.end_failed()
         if self._early():
             self._executor.wait(self._busy_until - LEAD - self._clock())
             return StepOutputs(events=events)
@@ -198,7 +166,7 @@ class EngineLoop:
             self._sample()
         self._busy_until = now + sum(map(self._scheduler.expected_seconds, self._launched))
         outputs.events[:0] = events
-        self._say_whether_targets_are_met()
+        self._target_log.note(self._scheduler.limits)
         return outputs
 
     def _early(self) -> bool:
@@ -222,102 +190,42 @@ class EngineLoop:
 
     def _sample(self) -> None:
         """Have the newest step sampled, unless a mask depends on tokens of steps whose results are not in yet."""
-        if (provider := self.mask_provider) is None:
-            self._executor.sample()
-            return
-        guided = self._guided(provider)
+        guided = self.guided.among(self._scheduler.sampling)
         self._waits_for_masks = bool(guided) and len(self._launched) > 1
         if not self._waits_for_masks:
-            self._executor.sample(self._masks(provider, guided) if guided else NO_MASKS)
-
-    def _guided(self, provider: MaskProvider) -> list[tuple[int, RequestState]]:
-        """The requests of the newest step that need a mask, with their index among its sampling rows."""
-        return [
-            (index, state)
-            for index, state in enumerate(self._scheduler.sampling)
-            if state.finish_reason is None and self._guides(provider, state)
-        ]
-
-    def _guides(self, provider: MaskProvider, state: RequestState) -> bool:
-        """Return True if the provider has a mask for a request.
-
-        A request for which the provider raises ends with an error.
-        """
-        try:
-            return provider.guides(state.request_id)
-        except Exception as error:
-            log.exception("request %s: the mask provider failed", state.request_id)
-            self._end_guided(state, error)
-            return False
+            self._executor.sample(self.guided.masks(guided, self._launched[-1].drafts))
 
     def _end_guided(self, state: RequestState, error: Exception) -> None:
         reason = FinishReason.INVALID if isinstance(error, NotAdmissibleError) else FinishReason.ERROR
         ended = self._scheduler.abort(state.request_id, reason, error=f"guided decoding failed: {error}")
         self._ended += [ended] if ended else []
 
-    def _masks(self, provider: MaskProvider, guided: Sequence[tuple[int, RequestState]]) -> Masks:
-        """Grammar masks for the requests that sample; a request whose mask fails ends with its own error."""
-        drafts = self._launched[-1].drafts
-        rows = [
-            MaskRow(state.request_id, state.token_ids[state.prompt_len :], drafts.get(index, ()))
-            for index, state in guided
-        ]
-        masks: dict[int, Tensor] = {}
-        for (index, state), mask in zip(guided, provider.masks(rows), strict=True):
-            if isinstance(mask, Tensor):
-                masks[index] = mask
-                continue
-            log.error("request %s has no mask: %s", state.request_id, mask)
-            self._end_guided(state, mask)
-        return masks
-
-    def _without_adapter(self, adapters: Adapters) -> list[RequestOutput]:
-        """The ends of requests whose adapter could not be read again."""
-        ends = (
-            self._scheduler.abort(request_id, FinishReason.ERROR, error=f"the adapter is lost: {reason}")
-            for request_id, reason in adapters.store.failed()
-        )
-        return [end for end in ends if end is not None]
-
     def _check_patience(self) -> None:
-        if self._not_ready or (self.adapters is not None and self.adapters.store.is_reading):
+        if self.guided.waiting or (self.adapters is not None and self.adapters.store.is_reading):
             time.sleep(_READING_PAUSE)
             return
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0
         if self._empty_turns > _PATIENCE:
             raise RuntimeError("requests wait, nothing runs, and no step can be planned")
 
-    def _say_whether_targets_are_met(self) -> None:
-        limits = self._scheduler.limits
-        if limits.target_met == self._targets_met:
-            return
-        self._targets_met = limits.target_met
-        if limits.target_met:
-            log.info("the latency targets are met again")
-        else:
-            log.warning("%s", limits.message)
-
     def _expire(self) -> list[RequestOutput]:
         now = self._clock()
         if now < self._next_expiry:
             return []
         outputs = self._scheduler.expire(now)
-        deadlines = {
-            request_id: came_at + request.timeout
-            for request_id, (request, came_at) in self._not_ready.items()
-            if request.timeout is not None
-        }
-        for request_id in [request_id for request_id, deadline in deadlines.items() if deadline <= now]:
-            del self._not_ready[request_id], deadlines[request_id]
-            outputs.append(RequestOutput(request_id, (), finish_reason=FinishReason.TIMEOUT.value))
-        self._next_expiry = min([self._scheduler.next_deadline(), *deadlines.values()])
+        outputs += [
+            RequestOutput(request_id, (), finish_reason=FinishReason.TIMEOUT.value)
+            for request_id in self.guided.expire(now)
+        ]
+        self._next_expiry = min(self._scheduler.next_deadline(), self.guided.next_deadline())
         return outputs
 
     def report(self) -> SchedulerStats:
         """The scheduler's state."""
         stats = self._stats.read()
-        stats.waiting += len(self._not_ready)
-        stats.waiting_tokens += sum(len(request.prompt_token_ids) for request, _ in self._not_ready.values())
+        waiting = self.guided.waiting
+        stats.waiting += len(waiting)
+        stats.waiting_tokens += sum(len(request.prompt_token_ids) for request in waiting)
         if self.adapters is not None:
             stats.running_adapters, stats.waiting_adapters = self.adapters.in_requests(self._scheduler.running)
         return stats

@@ -151,8 +151,8 @@ def _run(config: EngineConfig, connection: Connection, log_format: str) -> None:
     loop = start_engine(config, progress, log_format, lambda rows: connection.send(Planned(rows)))
     _collect_garbage_when_idle()
     connection.send(Ready(loop.info))
-    if loop.mask_provider is not None:
-        loop.mask_provider.prepare()
+    if loop.guided.provider is not None:
+        loop.guided.provider.prepare()
     try:
         serve_loop(loop, connection)
     finally:

@@ -1,0 +1,117 @@
+"""The guided requests of an engine loop: they wait until their first mask is ready, and get masks while they run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from octavo_engine.core.request import Request
+from octavo_engine.core.request_state import RequestState
+from octavo_engine.runner.masks import Masks
+from octavo_engine.structured.mask_provider import MaskProvider, MaskRow
+
+log = logging.getLogger(__name__)
+
+
+class GuidedRequests:
+    """Guided requests, with the provider of their masks; without a provider no request is guided."""
+
+    def __init__(self, provider: MaskProvider | None, fail: Callable[[RequestState, Exception], None]) -> None:
+        """`fail` ends a request for which the provider raised an error."""
+        self.provider = provider
+        self._fail = fail
+        self._waiting: dict[str, tuple[Request, float]] = {}
+
+    @property
+    def waiting(self) -> Collection[Request]:
+        """The requests whose masks are still being prepared; no step waits for them."""
+        return [request for request, _ in self._waiting.values()]
+
+    def add(self, request: Request, now: float) -> bool:
+        """Accept a request that came at `now`; False if it has to wait for its first mask."""
+        if self.provider is None:
+            return True
+        self.provider.add(request)
+        if self._is_ready(request, self.provider):
+            return True
+        self._waiting[request.request_id] = request, now
+        return False
+
+    def _is_ready(self, request: Request, provider: MaskProvider) -> bool:
+        """Return True if the masks of a request, and of the one whose prompt it shares, are ready."""
+        return request.fork_of not in self._waiting and provider.is_ready(request.request_id)
+
+    def take_ready(self) -> Iterator[tuple[Request, float]]:
+        """Yield the requests that wait no longer, each with the time at which it came."""
+        for request_id, (request, came_at) in list(self._waiting.items()):
+            if self.provider is not None and self._is_ready(request, self.provider):
+                del self._waiting[request_id]
+                yield request, came_at
+
+    def discard(self, request_id: str) -> bool:
+        """Drop a waiting request; False if it does not wait."""
+        return self._waiting.pop(request_id, None) is not None
+
+    def expire(self, now: float) -> list[str]:
+        """Drop the waiting requests whose timeout is over at `now`, and return their ids."""
+        expired = [request_id for request_id, deadline in self._deadlines().items() if deadline <= now]
+        for request_id in expired:
+            del self._waiting[request_id]
+        return expired
+
+    def next_deadline(self) -> float:
+        """Return the time at which the next waiting request expires; infinite if none does."""
+        return min(self._deadlines().values(), default=float("inf"))
+
+    def _deadlines(self) -> dict[str, float]:
+        return {
+            request_id: came_at + request.timeout
+            for request_id, (request, came_at) in self._waiting.items()
+            if request.timeout is not None
+        }
+
+    def remove(self, request_id: str) -> None:
+        """Forget a request that has ended."""
+        if self.provider is not None:
+            self.provider.remove(request_id)
+
+    def among(self, sampling: Iterable[RequestState]) -> list[tuple[int, RequestState]]:
+        """Return the requests of a step that need a mask, each with its index among the `sampling` ones."""
+        if (provider := self.provider) is None:
+            return []
+        return [
+            (index, state)
+            for index, state in enumerate(sampling)
+            if state.finish_reason is None and self._guides(provider, state)
+        ]
+
+    def _guides(self, provider: MaskProvider, state: RequestState) -> bool:
+        """Return True if the provider has a mask for a request. A request for which it raises fails."""
+        try:
+            return provider.guides(state.request_id)
+        except Exception as error:
+            log.exception("request %s: the mask provider failed", state.request_id)
+            self._fail(state, error)
+            return False
+
+    def masks(self, guided: Sequence[tuple[int, RequestState]], drafts: Mapping[int, tuple[int, ...]]) -> Masks:
+        """Return the masks of requests found by `among`, by index; a request whose mask has an error fails.
+
+        `drafts` are the step's draft tokens, by the same index.
+        """
+        if self.provider is None or not guided:
+            return {}
+        rows = [
+            MaskRow(state.request_id, state.token_ids[state.prompt_len :], drafts.get(index, ()))
+            for index, state in guided
+        ]
+        masks: dict[int, Tensor] = {}
+        for (index, state), mask in zip(guided, self.provider.masks(rows), strict=True):
+            if isinstance(mask, Tensor):
+                masks[index] = mask
+                continue
+            log.error("request %s has no mask: %s", state.request_id, mask)
+            self._fail(state, mask)
+        return masks
