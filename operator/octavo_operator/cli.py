@@ -261,7 +261,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _metrics_api(arguments: argparse.Namespace) -> int:
     from octavo_operator.metrics_api.front_proxy import NoAggregationError
     from octavo_operator.metrics_api.serve import AuthorityChangedError, MetricsApiOptions, run
-    from octavo_operator.reconcile.apply import ApiError
+    from octavo_operator.reconcile.api_error import ApiError
 
     _log(arguments.log_level)
     try:

@@ -8,8 +8,9 @@ from octavo_operator.api.resource import parse
 from octavo_operator.metrics_api.collector import Collector, NoAnswerError
 from octavo_operator.metrics_api.direct_scaling import DirectScaler
 from octavo_operator.metrics_api.load import Load
-from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.autoscaling import scaling
+from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.queue import WorkQueue

@@ -8,7 +8,7 @@ import pytest
 
 from octavo_operator.api.names import API_VERSION, PLURAL
 from octavo_operator.reconcile import discovery
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.discovery import KindsChangedError, present_kinds, watch_kinds
 from octavo_operator.reconcile.kinds import OPTIONAL
 from octavo_operator.render import OPTIONAL_KINDS, RenderConfig, render

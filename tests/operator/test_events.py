@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
 from octavo_operator.api.status import Condition
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.events import Recorder, Transition, transitions
 from tests.operator.test_summarize import NO_GPU, SERVING, deployment, exited, pod, summary
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo_operator.reconcile import external_metrics
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.discovery import KindsChangedError
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.kinds import Kind

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from octavo_operator.api.names import FIELD_MANAGER
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.handover import (
     HANDOVER_MANAGER,
     apply_scaled,

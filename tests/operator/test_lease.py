@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from octavo_operator.reconcile import lease as lease_module
-from octavo_operator.reconcile.apply import ApiError, Cluster, NotLeadingError
+from octavo_operator.reconcile.api_error import ApiError, NotLeadingError
+from octavo_operator.reconcile.api_server import ApiServer
+from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.kinds import Kind
 from octavo_operator.reconcile.lease import DEADLINE_SECONDS, DURATION_SECONDS, Lease, LeaseLostError
 
@@ -288,8 +290,8 @@ async def test_never_do_two_lead(seed: int) -> None:
 
 
 async def test_who_does_not_lead_does_not_write() -> None:
-    cluster = Cluster(api=None)  # a request would fail for want of one
-    cluster.may_write_for = lambda: 0.0
+    cluster = Cluster(ApiServer(api=None))  # a request would fail for want of one
+    cluster.server.may_write_for = lambda: 0.0
     with pytest.raises(NotLeadingError):
         await cluster.apply({"kind": "Service", "metadata": {"name": "a", "namespace": "b"}})
     with pytest.raises(NotLeadingError):

@@ -6,7 +6,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.api_server import ApiServer
+from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.kinds import BY_NAME, LEASE
 from octavo_operator.reconcile.limiter import Limiter, retry_after_of
 
@@ -64,8 +66,8 @@ async def test_the_header_of_an_answer_holds_all_keys_back_but_not_the_lease() -
     await server.start_server()
     configuration = client.Configuration(host=str(server.make_url("/")).rstrip("/"))
     configuration.retries = 0
-    cluster, clock = Cluster(client.ApiClient(configuration)), Clock()
-    cluster._limiter = Limiter(clock, clock.sleep)
+    cluster, clock = Cluster(ApiServer(client.ApiClient(configuration))), Clock()
+    cluster.server.limiter = Limiter(clock, clock.sleep)
     try:
         for kind, slept in ((DEPLOYMENT, []), (LEASE, []), (DEPLOYMENT, [5.0])):
             try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.api_server import ApiServer
+from octavo_operator.reconcile.cluster import Cluster
 
 PORTS = [{"name": "http", "port": 80}]
 SERVICE = {"kind": "Service", "metadata": {"namespace": "llm", "name": "good"}, "spec": {"ports": PORTS}}
@@ -15,7 +17,7 @@ FIELDS = [
 ]
 
 
-class Recorded(Cluster):
+class Recorded(ApiServer):
     """Notes what would be sent; the object changes once between the operator's look and its write."""
 
     def __init__(self, conflicts: int) -> None:
@@ -23,7 +25,7 @@ class Recorded(Cluster):
         self.sent: list[tuple[str, Any]] = []
         self.version, self._conflicts = 1, conflicts
 
-    async def _request(self, method: str, path: str, body: Any = None, query: Any = None, *rest: Any, **_: Any) -> Any:
+    async def request(self, method: str, path: str, body: Any = None, query: Any = None, *rest: Any, **_: Any) -> Any:
         self.sent.append((rest[0], body))
         assert ("fieldManager", "octavo-operator") in query
         if "managedFields" in body.get("metadata", {}):
@@ -35,12 +37,12 @@ class Recorded(Cluster):
 
 
 async def test_a_list_is_replaced_and_then_owned_by_apply_alone() -> None:
-    cluster = Recorded(conflicts=1)
-    await cluster.put_back(SERVICE)
-    kinds = [kind.partition("/")[2].partition("-")[0] for kind, _ in cluster.sent]
+    server = Recorded(conflicts=1)
+    await Cluster(server).put_back(SERVICE)
+    kinds = [kind.partition("/")[2].partition("-")[0] for kind, _ in server.sent]
     assert kinds == ["merge", "apply", "merge", "apply", "merge"]
-    assert cluster.sent[0][1] == {"spec": {"ports": PORTS}}
-    kept = cluster.sent[-1][1]["metadata"]["managedFields"]
+    assert server.sent[0][1] == {"spec": {"ports": PORTS}}
+    kept = server.sent[-1][1]["metadata"]["managedFields"]
     assert [(each["manager"], each["operation"]) for each in kept] == [
         ("octavo-operator", "Apply"),
         ("argocd", "Update"),
@@ -48,13 +50,15 @@ async def test_a_list_is_replaced_and_then_owned_by_apply_alone() -> None:
 
 
 async def test_fields_that_others_have_added_are_removed_by_the_same_patch() -> None:
-    cluster = Recorded(conflicts=0)
-    await cluster.put_back({**SERVICE, "spec": {"a": {"ours": 1}}}, [("spec", "a", "theirs"), ("spec", "b", "c")])
-    assert cluster.sent[0][1] == {"spec": {"a": {"ours": 1, "theirs": None}, "b": {"c": None}}}
+    server = Recorded(conflicts=0)
+    await Cluster(server).put_back(
+        {**SERVICE, "spec": {"a": {"ours": 1}}}, [("spec", "a", "theirs"), ("spec", "b", "c")]
+    )
+    assert server.sent[0][1] == {"spec": {"a": {"ours": 1, "theirs": None}, "b": {"c": None}}}
 
 
 async def test_a_try_writes_nothing() -> None:
-    cluster = Recorded(conflicts=0)
-    cluster.may_write_for = lambda: 0.0
-    await cluster.put_back(SERVICE, dry_run=True)
-    assert len(cluster.sent) == 1
+    server = Recorded(conflicts=0)
+    server.may_write_for = lambda: 0.0
+    await Cluster(server).put_back(SERVICE, dry_run=True)
+    assert len(server.sent) == 1

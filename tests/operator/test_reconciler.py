@@ -17,7 +17,7 @@ from octavo_operator.api.resource import parse
 from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile import status_writer
 from octavo_operator.reconcile.added_fields import Path
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.children import Children
 from octavo_operator.reconcile.field_conflicts import FieldConflicts, others
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind

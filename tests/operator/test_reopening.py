@@ -16,7 +16,8 @@ from aiohttp import web
 
 from octavo_operator.api.names import SERVICE_LABEL, pod_labels
 from octavo_operator.reconcile import discovery, operator
-from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import Index, Key
@@ -46,6 +47,7 @@ class ApiServer:
 
     def __init__(self) -> None:
         self.optional: tuple[Kind, ...] = ()
+        self.server = self  # a stand-in for a Cluster and its ApiServer in one
         self.url, self.clock = "", ServerClock()
         self.selectors: dict[tuple[str, bool], set[str | None]] = {}
         """The label selectors of requests, by the kind's plural and whether they watch."""

@@ -11,7 +11,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from octavo_operator.reconcile.apply import REFUSED_SECONDS, ApiError, Cluster
+from octavo_operator.reconcile.api_error import REFUSED_SECONDS, ApiError
+from octavo_operator.reconcile.api_server import ApiServer
+from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.kinds import BY_NAME, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.reconciler import Reconciler
@@ -155,7 +157,7 @@ async def api_server(answer: Callable[[web.Request], web.Response]) -> AsyncIter
     async with TestServer(app) as server:
         configuration = client.Configuration(host=str(server.make_url("/")).rstrip("/"))
         configuration.retries = 0
-        cluster = Cluster(client.ApiClient(configuration))
+        cluster = Cluster(ApiServer(client.ApiClient(configuration)))
         try:
             yield cluster
         finally:
@@ -176,10 +178,10 @@ async def test_the_right_to_watch_is_asked_for_and_assumed_where_this_is_not_ans
             with pytest.raises(ApiError, match='cannot watch resource "pods"') as caught:
                 await cluster.probe(POD, "llm")
             assert caught.value.status == 403
-            assert cluster.missing_rights.lately() == [Right("watch", "pods", "llm")]
+            assert cluster.server.missing_rights.lately() == [Right("watch", "pods", "llm")]
         else:
             await cluster.probe(POD, "llm")
-            assert cluster.missing_rights.lately() == []
+            assert cluster.server.missing_rights.lately() == []
 
 
 async def test_what_a_refused_request_lacks_is_noted() -> None:
@@ -189,7 +191,7 @@ async def test_what_a_refused_request_lacks_is_noted() -> None:
     async with api_server(answer) as cluster:
         with pytest.raises(ApiError):
             await cluster.get(POD, "llm", "good-1")
-        assert cluster.missing_rights.lately() == [Right("get", "pods", "llm")]
+        assert cluster.server.missing_rights.lately() == [Right("get", "pods", "llm")]
 
 
 @pytest.mark.parametrize("page", ["<html>Sign in</html>", "[]", ""])

@@ -20,7 +20,8 @@ from octavo_operator.metrics_api.collector import Collector, NoAnswerError
 from octavo_operator.metrics_api.load import Load
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
 from octavo_operator.metrics_api.scrape import Scraper
-from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, POD
 from octavo_operator.reconcile.observe import Index, Key, Object
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue

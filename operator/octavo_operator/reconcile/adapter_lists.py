@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.names import ADAPTERS_ANNOTATION
 from octavo_operator.api.resource import LLMService
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.kinds import POD, Kind
 from octavo_operator.render.adapters import adapter_list, digest_of_list
 

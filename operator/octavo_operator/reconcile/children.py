@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.added_fields import Path, added_fields
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.field_conflicts import (
     Conflict,
     FieldConflicts,

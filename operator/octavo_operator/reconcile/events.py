@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from octavo_operator.api.conditions import BAD_STATUS, Reason
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, KIND
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from octavo_operator.api.names import FIELD_MANAGER
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.kinds import BY_NAME, Kind
 
 Object = dict[str, Any]

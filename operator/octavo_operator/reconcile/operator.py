@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults
 from octavo_operator.reconcile.adapter_watch import AdapterWatch
-from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.discovery import WatchesOutdatedError, present_kinds, watch_kinds
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.health import Heartbeat, serve_health, trouble
@@ -101,8 +102,8 @@ async def run(options: OperatorOptions) -> None:
     _stop_on_signals(process.stop)
     metrics.read_from(process.queue, process.heartbeat)
     metrics.read_namespaces(namespaces)
-    metrics.read_rights(process.cluster.missing_rights)
-    process.cluster.wrote = metrics.wrote
+    metrics.read_rights(process.cluster.server.missing_rights)
+    process.cluster.server.wrote = metrics.wrote
     wrong = functools.partial(trouble, process.queue, process.heartbeat)
     health = await serve_health(options.health_port, wrong, lambda: _problems(process), metrics.render)
     lease = Lease(process.cluster, *options.lease) if options.lease else None
@@ -118,7 +119,7 @@ async def run(options: OperatorOptions) -> None:
 
 def _problems(process: _Process) -> list[str]:
     """Problems that no restart fixes, as sentences."""
-    return [*process.namespaces.problems, *process.cluster.missing_rights.problems]
+    return [*process.namespaces.problems, *process.cluster.server.missing_rights.problems]
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
@@ -130,7 +131,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 async def _lead(process: _Process, lease: Lease | None) -> None:
     """Leads as soon as it may, forever; LeaseLostError once it may no longer."""
     if lease:
-        process.cluster.may_write_for = lease.seconds_left
+        process.cluster.server.may_write_for = lease.seconds_left
         await lease.acquire()
     process.metrics.leads()
     process.leads.set()
@@ -217,7 +218,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         loading.reports,
         scaling,
         adapters.reports,
-        clock=cluster.clock.now,
+        clock=cluster.server.clock.now,
         unwatched=process.namespaces.unwatched,
     )
     watched = {kind: namespaces for kind, namespaces in watched.items() if namespaces}

@@ -14,7 +14,7 @@ from octavo_operator.api.status import from_status
 from octavo_operator.reconcile.adapter_lists import PodWriter, write_adapter_lists
 from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.advice import advice
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Writer
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Result

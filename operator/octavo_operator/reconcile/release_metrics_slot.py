@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from octavo_operator.api.names import METRICS_API_SERVICE
-from octavo_operator.reconcile.apply import ApiError, NotLeadingError
+from octavo_operator.reconcile.api_error import ApiError, NotLeadingError
 from octavo_operator.reconcile.kinds import API_SERVICE, Kind
 from octavo_operator.reconcile.pods import condition_of
 

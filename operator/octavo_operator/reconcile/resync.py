@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observe import Index, Key

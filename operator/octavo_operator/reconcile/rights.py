@@ -1,6 +1,7 @@
 """The rights that the API server has lately refused to the operator, read from its own error messages.
 
-Each is asked for again within REFUSED_SECONDS (apply.py), so what was not refused for a little longer has been given.
+Each is asked for again within REFUSED_SECONDS (api_error.py), so a right that was not refused for a little longer has
+been given.
 """
 
 from __future__ import annotations

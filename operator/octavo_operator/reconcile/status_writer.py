@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.conditions import ConditionType
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, KIND
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observe import Key, trimmed

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from octavo_operator.api.names import cache_claim, metrics_service_name
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.kinds import OBSERVED, Kind
 from octavo_operator.reconcile.observe import Key, Observation, belongs_to, trimmed
 

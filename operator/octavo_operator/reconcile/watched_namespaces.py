@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import kopf
 
 from octavo_operator.api.names import FIELD_MANAGER, SERVICE_LABEL
-from octavo_operator.reconcile.apply import Cluster
+from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
@@ -155,7 +155,7 @@ class Watches:
 
         @kopf.on.login(registry=registry, id="login")
         async def login(**_: Any) -> kopf.ConnectionInfo:
-            return kopf.ConnectionInfo(**await self.cluster.credentials())
+            return kopf.ConnectionInfo(**await self.cluster.server.credentials())
 
         for kind in self.kinds:
             self._follow(registry, kind)

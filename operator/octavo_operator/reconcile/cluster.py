@@ -1,114 +1,47 @@
-"""The only client of the API server beside the watches: server-side apply, deletion by uid, reads and lists.
+"""All requests to the API server but the watches: server-side apply, deletion by uid, reads and lists.
 
-Built on the official client's transport (TLS, kubeconfig, rotating tokens); paths are ours, since all kinds are known.
+Paths are made here, since all kinds are known; `api_server.py` sends the requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
-
-import aiohttp
-from kubernetes.aio import client, config
 
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SCALE_MANAGER, SERVICE_LABEL
 from octavo_operator.reconcile.added_fields import Path, nulls
+from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.api_server import ApiServer, Object
 from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LEASE, LLMSERVICE, OPTIONAL, Kind
-from octavo_operator.reconcile.limiter import Limiter, retry_after_of
-from octavo_operator.reconcile.queue import ExpectedError
 from octavo_operator.reconcile.relist import Listing
-from octavo_operator.reconcile.rights import MissingRights
-from octavo_operator.reconcile.server_clock import ServerClock
 
-Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 
-_TIMEOUT_SECONDS = 30.0
 _CRD_POLL_SECONDS = 2
 _PAGE = 500
 _TRIES = 5
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
-_WRONG_TYPE = "failed to create typed patch object"
-REFUSED_SECONDS = 60.0
-"""The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy
-changed, or a webhook that answers again.
-"""
 _NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"
 _REVIEW = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-class ApiError(ExpectedError):
-    """The API server refused, or could not be reached (`status` 0). `reason` is its word, `message` its sentence."""
-
-    longest_pause = REFUSED_SECONDS
-
-    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.at_least = retry_after
-        self.within = self.longest_pause
-
-    @property
-    def transient(self) -> bool:
-        """True if the same request may succeed a moment later: the error says nothing about the object.
-
-        500 is such, as while etcd changes its leader, but not for server-side apply of what does not fit the schema.
-        """
-        if self.status == 500:
-            return _WRONG_TYPE not in self.message
-        return self.status in (0, 401, 408, 409, 429, 502, 503, 504)
-
-
-class NotLeadingError(ExpectedError):
-    """This replica leads no longer: it must not write, and ends."""
-
-
 class Cluster:
-    """The API server. Made by `connect`, ended by `close`.
+    """The objects of the API server. Made by `connect`, ended by `close`."""
 
-    `may_write_for` says for how many seconds from now this replica may write: no write outlives the right to it.
-    """
-
-    def __init__(self, api: Any) -> None:
-        self._api = api
-        self._limiter = Limiter()
-        self.clock = ServerClock()
-        self.may_write_for: Callable[[], float] = lambda: _TIMEOUT_SECONDS
-        self.wrote: Callable[[str, str], object] = lambda *_: None
-        self.missing_rights = MissingRights()
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
 
     @classmethod
     async def connect(cls) -> Cluster:
         """Connect by the pod's service account, or by KUBECONFIG outside of a cluster."""
-        configuration = client.Configuration()
-        try:
-            config.load_incluster_config(client_configuration=configuration)
-        except config.ConfigException:
-            await config.load_kube_config(client_configuration=configuration)
-        return cls(client.ApiClient(configuration))
+        return cls(await ApiServer.connect())
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._api.close()
-
-    async def credentials(self) -> dict[str, Any]:
-        """The credentials for the watches, as the fields of `kopf.ConnectionInfo`; read again at each call."""
-        known = self._api.configuration
-        bearer = await known.get_api_key_with_prefix("BearerToken")
-        return {
-            "server": known.host,
-            "ca_path": known.ssl_ca_cert,
-            "insecure": not known.verify_ssl,
-            "token": bearer.split(" ", 1)[-1] if bearer else None,
-            "certificate_path": known.cert_file,
-            "private_key_path": known.key_file,
-        }
+        await self.server.close()
 
     async def wait_for_crd(self) -> None:
         """Returns once the API server knows LLMServices; says so while it does not."""
@@ -128,7 +61,7 @@ class Cluster:
     async def plurals(self, api_version: str) -> frozenset[str]:
         """The plurals of the kinds that the API server has in `api_version`; none if it does not know that."""
         try:
-            known = await self._request("GET", f"/apis/{api_version}")
+            known = await self.server.request("GET", f"/apis/{api_version}")
         except ApiError as error:
             if error.status == 404:
                 return frozenset()
@@ -137,11 +70,11 @@ class Cluster:
 
     async def probe(self, kind: Kind, namespace: str) -> None:
         """Raises ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster."""
-        await self._request("GET", kind.path(namespace), None, [("limit", "1")], accept=_METADATA_ONLY)
+        await self.server.request("GET", kind.path(namespace), None, [("limit", "1")], accept=_METADATA_ONLY)
         if not await self._may("watch", kind, namespace):
             where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
             why = f'the operator cannot watch resource "{kind.plural}" in API group "{kind.group}"{where}'
-            self.missing_rights.note(why)
+            self.server.missing_rights.note(why)
             raise ApiError(403, "Forbidden", why)
 
     async def _may(self, verb: str, kind: Kind, namespace: str) -> bool:
@@ -149,7 +82,9 @@ class Cluster:
         asked = {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": namespace}
         review = {**_REVIEW, "spec": {"resourceAttributes": asked}}
         try:
-            answer = await self._request("POST", f"/apis/{_REVIEW['apiVersion']}/selfsubjectaccessreviews", review)
+            answer = await self.server.request(
+                "POST", f"/apis/{_REVIEW['apiVersion']}/selfsubjectaccessreviews", review
+            )
         except ApiError as error:
             if error.status in (403, 404):
                 return True
@@ -159,7 +94,7 @@ class Cluster:
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """The live object, or None."""
         try:
-            return await self._request("GET", kind.path(namespace, name), at_once=kind is LEASE)
+            return await self.server.request("GET", kind.path(namespace, name), at_once=kind is LEASE)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -182,7 +117,7 @@ class Cluster:
         continued = ""
         while True:
             more = [("continue", continued)] if continued else []
-            page = await self._request("GET", kind.path(namespace), None, query + more, accept=_METADATA_ONLY)
+            page = await self.server.request("GET", kind.path(namespace), None, query + more, accept=_METADATA_ONLY)
             yield page
             continued = page["metadata"].get("continue") or ""
             if not continued:
@@ -205,9 +140,11 @@ class Cluster:
         path = BY_NAME[manifest["kind"]].path(metadata["namespace"], metadata["name"]) + subresource
         query = [("fieldManager", manager), ("force", str(force).lower()), ("fieldValidation", "Strict")]
         if dry_run:
-            return await self._request("PATCH", path, manifest, [*query, ("dryRun", "All")], _APPLY)
+            return await self.server.request("PATCH", path, manifest, [*query, ("dryRun", "All")], _APPLY)
         try:
-            return await self._write("apply", manifest["kind"] + subresource, "PATCH", path, manifest, query, _APPLY)
+            return await self.server.write(
+                "apply", manifest["kind"] + subresource, "PATCH", path, manifest, query, _APPLY
+            )
         except ApiError as error:
             kind = BY_NAME[manifest["kind"]]
             if error.status == 404 and kind in OPTIONAL and kind.plural not in await self.plurals(kind.api_version):
@@ -226,13 +163,13 @@ class Cluster:
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
         patch = {"spec": _joined(manifest["spec"], nulls(added).get("spec", {}))}
         if dry_run:
-            return await self._request("PATCH", path, patch, [*query, ("dryRun", "All")], _MERGE)
-        await self._write("patch", kind.name, "PATCH", path, patch, query, _MERGE)
+            return await self.server.request("PATCH", path, patch, [*query, ("dryRun", "All")], _MERGE)
+        await self.server.write("patch", kind.name, "PATCH", path, patch, query, _MERGE)
         live = await self.apply(manifest)
         for _ in range(_TRIES):
             metadata = {"managedFields": _applied_only(live), "resourceVersion": live["metadata"]["resourceVersion"]}
             try:
-                return await self._write("patch", kind.name, "PATCH", path, {"metadata": metadata}, query, _MERGE)
+                return await self.server.write("patch", kind.name, "PATCH", path, {"metadata": metadata}, query, _MERGE)
             except ApiError as error:
                 if error.status != 409:
                     raise
@@ -246,7 +183,7 @@ class Cluster:
         only = {"uid": uid} | ({"resourceVersion": version} if version else {})
         options = {"preconditions": only, "propagationPolicy": "Background"}
         try:
-            await self._write("delete", kind.name, "DELETE", kind.path(namespace, name), options)
+            await self.server.write("delete", kind.name, "DELETE", kind.path(namespace, name), options)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -256,14 +193,14 @@ class Cluster:
         other for this, so that it is cheap).
         """
         query = [("labelSelector", SERVICE_LABEL), ("resourceVersion", "0")]
-        return list((await self._request("GET", kind.path(namespace), None, query)).get("items") or ())
+        return list((await self.server.request("GET", kind.path(namespace), None, query)).get("items") or ())
 
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> Object:
         """Merges `patch` into an object that exists; returns the live object."""
         path, what = kind.path(namespace, name) + subresource, kind.name + subresource
-        return await self._write(
+        return await self.server.write(
             "patch", what, "PATCH", path, dict(patch), [("fieldManager", FIELD_MANAGER)], content_type=_MERGE
         )
 
@@ -271,7 +208,7 @@ class Cluster:
         """Sets the number of replicas by the subresource /scale, under another name than that of server-side apply."""
         path, patch = f"{kind.path(namespace, name)}/scale", {"spec": {"replicas": replicas}}
         query = [("fieldManager", SCALE_MANAGER)]
-        await self._write("scale", kind.name, "PATCH", path, patch, query, _MERGE)
+        await self.server.write("scale", kind.name, "PATCH", path, patch, query, _MERGE)
 
     async def apply_cluster_wide(self, kind: Kind, manifest: Object) -> None:
         """Creates an object without a namespace, or takes its fields over.
@@ -279,14 +216,14 @@ class Cluster:
         By server-side apply the right to create it can be limited to its name, unlike by POST.
         """
         query = [("fieldManager", FIELD_MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
-        await self._write(
+        await self.server.write(
             "apply", kind.name, "PATCH", kind.path("", manifest["metadata"]["name"]), manifest, query, _APPLY
         )
 
     async def create_event(self, event: Object) -> bool:
         """Creates the event; False: one of its name exists already."""
         try:
-            await self._write("create", EVENT.name, "POST", EVENT.path(event["metadata"]["namespace"]), event)
+            await self.server.write("create", EVENT.name, "POST", EVENT.path(event["metadata"]["namespace"]), event)
         except ApiError as error:
             if error.status == 409:
                 return False
@@ -296,9 +233,9 @@ class Cluster:
     async def repeat_event(self, namespace: str, name: str, now: str) -> None:
         """Counts one more of an event that exists; `now` is RFC 3339 with microseconds."""
         path = EVENT.path(namespace, name)
-        known = (await self._request("GET", path)).get("series") or {"count": 1}
+        known = (await self.server.request("GET", path)).get("series") or {"count": 1}
         series = {"series": {"count": known["count"] + 1, "lastObservedTime": now}}
-        await self._write("patch", EVENT.name, "PATCH", path, series, content_type=_MERGE)
+        await self.server.write("patch", EVENT.name, "PATCH", path, series, content_type=_MERGE)
 
     async def put(self, kind: Kind, manifest: Object) -> Object:
         """Creates `manifest`, or replaces the version that its resourceVersion names, also where this replica may not
@@ -306,72 +243,8 @@ class Cluster:
         """
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         if "resourceVersion" in manifest["metadata"]:
-            return await self._request("PUT", kind.path(namespace, name), manifest, at_once=True)
-        return await self._request("POST", kind.path(namespace), manifest, at_once=True)
-
-    async def _write(
-        self,
-        verb: str,
-        what: str,
-        method: str,
-        path: str,
-        body: Object,
-        query: list[tuple[str, str]] | None = None,
-        content_type: str = "application/json",
-    ) -> Object:
-        await self._limiter.wait()
-        seconds = min(_TIMEOUT_SECONDS, self.may_write_for())
-        if seconds <= 0:
-            raise NotLeadingError(f"is no longer the leader, so {what} is not changed")
-        self.wrote(verb, what)
-        return await self._request(method, path, body, query, content_type, seconds=seconds, at_once=True)
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Object | None = None,
-        query: list[tuple[str, str]] | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-        seconds: float = _TIMEOUT_SECONDS,
-        at_once: bool = False,
-    ) -> Object:
-        """One request, which waits while the API server asks for less, unless it is to be sent `at_once`."""
-        if not at_once:
-            await self._limiter.wait()
-        headers = {"Accept": accept, "Content-Type": content_type}
-        request = await self._api.param_serialize(
-            method, path, query_params=query or [], header_params=headers, body=body, auth_settings=["BearerToken"]
-        )
-        try:
-            response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
-            data = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._limiter.answered(0, None)
-            raise ApiError(
-                0, "Unreachable", f"the API server cannot be reached: {error or type(error).__name__}"
-            ) from None
-        self.clock.note_date(response.headers.get("Date"))
-        if response.status >= 300:
-            retry_after = retry_after_of(response.headers)
-            self._limiter.answered(response.status, retry_after)
-            failure = _api_error(response.status, data, retry_after)
-            if failure.status == 403:
-                self.missing_rights.note(failure.message)
-            raise failure
-        return _parsed(data)
-
-
-def _parsed(data: bytes) -> Object:
-    try:
-        found = json.loads(data)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):  # as from a proxy that shows a page of its own
-        said = data[:200].decode(errors="replace")
-        raise ApiError(0, "NoAnswer", f"something else than the API server answers: {said}")
-    return found
+            return await self.server.request("PUT", kind.path(namespace, name), manifest, at_once=True)
+        return await self.server.request("POST", kind.path(namespace), manifest, at_once=True)
 
 
 def _joined(fields: Mapping[str, Any], more: Mapping[str, Any]) -> Object:
@@ -384,12 +257,3 @@ def _applied_only(live: Object) -> list[Any]:
     """The managed fields without the entries by which we own fields otherwise than by server-side apply."""
     ours = (FIELD_MANAGER, "Update")
     return [each for each in live["metadata"]["managedFields"] if (each["manager"], each["operation"]) != ours]
-
-
-def _api_error(status: int, data: bytes, retry_after: float | None) -> ApiError:
-    try:
-        answer = json.loads(data)
-        reason, message = answer.get("reason") or str(status), answer.get("message") or f"HTTP {status}"
-    except (ValueError, AttributeError):
-        reason, message = str(status), f"HTTP {status}: {data[:200].decode(errors='replace')}"
-    return ApiError(status, reason, message, retry_after)

@@ -1,0 +1,39 @@
+"""Errors of requests to the API server."""
+
+from __future__ import annotations
+
+from octavo_operator.reconcile.queue import ExpectedError
+
+_WRONG_TYPE = "failed to create typed patch object"
+REFUSED_SECONDS = 60.0
+"""The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy
+changed, or a webhook that answers again.
+"""
+
+
+class ApiError(ExpectedError):
+    """The API server refused, or could not be reached (`status` 0). `reason` is its word, `message` its sentence."""
+
+    longest_pause = REFUSED_SECONDS
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.at_least = retry_after
+        self.within = self.longest_pause
+
+    @property
+    def transient(self) -> bool:
+        """True if the same request may succeed a moment later: the error says nothing about the object.
+
+        500 is such, as while etcd changes its leader, but not for server-side apply of what does not fit the schema.
+        """
+        if self.status == 500:
+            return _WRONG_TYPE not in self.message
+        return self.status in (0, 401, 408, 409, 429, 502, 503, 504)
+
+
+class NotLeadingError(ExpectedError):
+    """This replica leads no longer: it must not write, and ends."""
