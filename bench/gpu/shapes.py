@@ -245,12 +245,13 @@ def write_checkpoint(shape: Shape, directory: Path, device: torch.device, std: f
     directory.mkdir(parents=True, exist_ok=True)
     done.unlink(missing_ok=True)
     (directory / "config.json").write_text(config)
-    _write_tokenizer(shape.vocab, directory / "tokenizer.json")
+    write_tokenizer(shape.vocab, directory / "tokenizer.json")
     done.write_text(json.dumps({"metadata": {}, "weight_map": _write_shards(shape, directory, device, std)}))
     return directory
 
 
-def _write_tokenizer(vocab: int, path: Path) -> None:
+def write_tokenizer(vocab: int, path: Path) -> None:
+    """A tokenizer.json with so many words, `w0` and on."""
     words = ",".join(f'"w{index}":{index}' for index in range(vocab))
     model = f'{{"type":"WordLevel","vocab":{{{words}}},"unk_token":"w0"}}'
     nothing = '"truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":'

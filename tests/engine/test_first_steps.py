@@ -10,19 +10,33 @@ from dataclasses import replace
 
 import pytest
 import torch
+from peak_memory import peak_memory
+from recorded import RecordedOperations
 from test_footprint import make_decoder
 from test_graphs import setup_of
 
+from octavo_engine.attention.backend import StepInputs
+from octavo_engine.attention.states import StateStep
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
 from octavo_engine.engine import worker_setup
 from octavo_engine.model import decoder as decoder_module
+from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.triton_compute import triton_compute
 from octavo_engine.model.quantization.fp8 import FP8Scheme
-from octavo_engine.model.spec import MoESpec, RouterSpec
+from octavo_engine.model.spec import (
+    GatedDeltaNetSpec,
+    LatentAttentionSpec,
+    LayerSpec,
+    MoESpec,
+    NormSpec,
+    RopeSpec,
+    RouterSpec,
+)
 from octavo_engine.runner import inputs, sampler
+from octavo_engine.runner import worker as worker_module
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.memory import MemoryNeed, MemoryPlan
 from octavo_engine.runner.state_table import StateTable
@@ -33,6 +47,28 @@ from tests.kernels.launches import Launch, watch_launches
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_heads": 4, "head_dim": 128}
 LENGTH, ROWS = 1024, 70
+LATENT = LatentAttentionSpec(
+    num_heads=4,
+    query_rank=None,
+    latent=64,
+    plain_dim=32,
+    rotary_dim=16,
+    value_dim=32,
+    scale=0.1,
+    rope=RopeSpec(10000.0),
+    norm=NormSpec(1e-6),
+)
+DELTA_NET = GatedDeltaNetSpec(
+    num_heads=4, num_kv_heads=2, key_dim=32, value_dim=64, width=4, activation="silu", norm_eps=1e-6
+)
+MIXERS: dict[str, tuple[LatentAttentionSpec | GatedDeltaNetSpec | None, set[str]]] = {
+    "latent attention": (LATENT, {"latent_attention_kernel", "write_kv_kernel"}),
+    "gated delta net": (
+        DELTA_NET,
+        {"causal_conv_kernel", "conv_state_kernel", "recurrent_kernel", "chunk_kernel", "scan_kernel"},
+    ),
+}
+"""Of the first of two layers, and its kernels."""
 
 
 @pytest.fixture
@@ -45,21 +81,48 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: triton_compute())
     for name in ("empty", "empty_like"):
         monkeypatch.setattr(torch, name, getattr(torch, name.replace("empty", "zeros")))
+    prepare = worker_module.prepare_states
+
+    def prepared(inputs: StepInputs, group: int, spare: int) -> StateStep:
+        """PyTorch asks of lengths that they sum up to the tokens; nothing has gathered them."""
+        lens = inputs.query_lens_host
+        decodes = set(lens) == {1}
+        begins = torch.arange(1 + len(lens)) if decodes else torch.tensor((0, *lens)).cumsum(0)
+        inputs.cu_query_lens.copy_(begins)
+        return prepare(inputs, group, spare)
+
+    monkeypatch.setattr(worker_module, "prepare_states", prepared)
     return seen
 
 
-def make_worker(kv_heads: int, scheme: FP8Scheme | None, moe: MoESpec | None = None) -> tuple[Worker, Decoder]:
+def make_worker(
+    kv_heads: int,
+    scheme: FP8Scheme | None,
+    moe: MoESpec | None = None,
+    mixer: LatentAttentionSpec | GatedDeltaNetSpec | None = None,
+    block_size: int = 16,
+) -> tuple[Worker, Decoder]:
     spec = make_decoder(torch.float32, scheme, num_kv_heads=kv_heads, **SIZES).spec
     if moe is not None:
         spec = replace(spec, layers=tuple(replace(layer, feed_forward=moe) for layer in spec.layers))
+    if mixer is not None:
+        first: LayerSpec = replace(spec.layers[0], mixer=mixer)
+        spec = replace(spec, layers=(first, *spec.layers[1:]))
+    count = len(spec.kv_groups)
     decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
     for linear in decoder.modules():
         if isinstance(linear, Linear):
             linear.weights.in_8_bits = scheme is not None
     cache = allocate_cache(
-        backend, spec.kv_groups, num_blocks=[9], swap_blocks=[0], block_size=16, dtype=torch.bfloat16, device=CPU
+        backend,
+        spec.kv_groups,
+        num_blocks=[9] * count,
+        swap_blocks=[0] * count,
+        block_size=block_size,
+        dtype=torch.bfloat16,
+        device=CPU,
     )
-    return Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, 16, 1, CPU)), decoder
+    return Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, block_size, count, CPU)), decoder
 
 
 def users_steps() -> Iterator[StepPlan]:
@@ -96,6 +159,68 @@ def test_what_users_steps_launch_was_launched_first(
     new = {(launch.kernel, *launch.constants) for launch in set(launched) - first}
     assert not new
     assert len({launch.kernel for launch in launched}) >= 9
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_mixers_have_launched_their_kernels_before_a_user_does(launched: list[Launch], name: str) -> None:
+    """With --enforce-eager, too: latent caches are cut into fewer parts the more sequences decode."""
+    mixer, kernels = MIXERS[name]
+    worker, decoder = make_worker(4, None, mixer=mixer)
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
+    worker_setup._warm_up(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
+    first = set(launched)
+    launched.clear()
+    for step in users_steps():
+        worker.execute(step)
+    assert {(launch.kernel, *launch.constants) for launch in set(launched) - first} == set()
+    assert kernels <= {launch.kernel for launch in launched}
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_decodes_of_mixers_wait_for_no_device(launched: list[Launch], name: str) -> None:
+    """So that CUDA graphs can hold them: what the host would wait for, or copies from there, cannot be recorded."""
+    mixer, kernels = MIXERS[name]
+    worker, _ = make_worker(4, None, mixer=mixer)
+    capture = RecordedOperations()
+    worker.capture(capture, [1, 8])
+    assert capture.recorded == 2
+    assert {launch.kernel for launch in launched} >= kernels - {"chunk_kernel", "scan_kernel"}
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_prompt_by_the_kernels_takes_no_more_memory_than_planned(launched: list[Launch], name: str) -> None:
+    """What kernels keep for each other, and what attention keeps, as the plan counts both."""
+    mixer, kernels = MIXERS[name]
+    worker, decoder = make_worker(4, None, mixer=mixer)
+    tokens, backend = 512, TritonAttention()
+    new = NewRow(0, "r", (0,) * 600, 600, SamplingParams(max_tokens=9, temperature=0.0))
+    tables = tuple(TableChange(0, group, 0, (0,) * (LENGTH // 16)) for group in range(len(decoder.kv_groups)))
+    plan = StepPlan(0, (new,), tables, chunks=(Chunk(0, 0, tokens, samples=False),))
+    with peak_memory() as peak:
+        worker.forward(plan)
+    attending = [group for group in decoder.kv_groups if not group.states]
+    scratch = max(backend.scratch_bytes(group, 4, tokens, 1, LENGTH) for group in attending)
+    assert peak.bytes <= footprint.step_bytes(decoder, tokens, 1, scratch)
+    assert kernels <= {launch.kernel for launch in launched}
+
+
+def test_many_decodes_that_are_not_split_have_been_launched_first(launched: list[Launch]) -> None:
+    """As --enforce-eager runs them, more sequences than keep a device busy: the second variant of attention.
+
+    With blocks so large that the decode of one block is cut into parts as well.
+    """
+    worker, decoder = make_worker(1, None, block_size=128)
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 128, LENGTH)
+    setup = setup_of(decoder.spec, "cuda", TritonAttention(), plan, enforce_eager=True, block_size=128)
+    assert worker_setup._capture(setup) is None
+    worker_setup._warm_up(worker, setup, plan)
+    first = {launch.constants for launch in launched if launch.kernel == "paged_attention_kernel"}
+    launched.clear()
+    for count in (1, 64, 128, 129, 200):
+        worker.execute(StepPlan(0, decode_rows=[0] * count, decode_starts=[600] * count))
+    found = {launch.constants for launch in launched if launch.kernel == "paged_attention_kernel"}
+    assert len(found) == 2, "contexts in parts, and whole ones"
+    assert found <= first
 
 
 def test_experts_have_been_multiplied_in_every_tile_before_a_users_prompt(launched: list[Launch]) -> None:

@@ -21,6 +21,7 @@ def _compare(
     channels: int,
     *,
     bias: bool = False,
+    silu: bool = True,
     dtype: torch.dtype = torch.float32,
     first_row: int = 0,
 ) -> None:
@@ -43,12 +44,13 @@ def _compare(
         convolved = torch.nn.functional.conv1d(
             inputs.double().T, weight.double()[:, None], None if added is None else added.double(), groups=channels
         )
-        output[tokens] = torch.nn.functional.silu(convolved).T
+        output[tokens] = (torch.nn.functional.silu(convolved) if silu else convolved).T
     sequences = (step.state_rows, step.cu_query_lens, step.context_lens)
     with poisoned():
-        actual = causal_conv(x, weight, added, state, *sequences, max_query_len=max(query_lens))
+        actual = causal_conv(x, weight, added, state, *sequences, max_query_len=max(query_lens), silu=silu)
+    begin, end = step.slices()[0].start, step.slices()[-1].stop
     error = 1e-5 if dtype == torch.float32 else 1e-2
-    torch.testing.assert_close(actual.double(), output, rtol=error, atol=error)
+    torch.testing.assert_close(actual[begin:end].double(), output[begin:end], rtol=error, atol=error)
     assert torch.equal(state.nan_to_num(9.0), kept.nan_to_num(9.0)), "what is kept is kept to the bit"
 
 
@@ -57,6 +59,7 @@ _PASTS = (True, False, True, True, True, False, True, False)
 CHECKS = [
     Check("decode", partial(_compare, query_lens=(1, 1, 1, 0), has_past=(True, False, True, True), channels=300)),
     Check("mixed", partial(_compare, query_lens=_MIXED, has_past=_PASTS, channels=48, bias=True)),
+    Check("no_silu", partial(_compare, query_lens=_MIXED, has_past=_PASTS, channels=48, bias=True, silu=False)),
     Check("slice", partial(_compare, query_lens=_MIXED, has_past=_PASTS, channels=48, first_row=37)),
     Check("bfloat16", partial(_compare, query_lens=(5, 1), has_past=(True, True), channels=64, dtype=torch.bfloat16)),
     Check(
@@ -64,7 +67,7 @@ CHECKS = [
     ),
 ]
 
-_SEQUENCES = dict.fromkeys(("state_rows", "cu_query_lens", "context_lens"), "*i32")
+_SEQUENCES = dict.fromkeys(("cu_query_lens", "context_lens"), "*i32") | {"state_rows": "*i64"}
 _TENSORS = dict.fromkeys(("x", "state"), "*bf16") | _SEQUENCES | {"x_stride": "i32"}
 _SIZES = {"CHANNELS": 8192, "WIDTH": 4, "BLOCK": 128}
 BUILDS = [
@@ -72,7 +75,7 @@ BUILDS = [
         f"causal_conv_{name}",
         causal_conv_kernel,
         {"output": "*bf16", "weight": "*bf16", "num_seqs": "i32"} | _TENSORS,
-        {"bias": None, "TILE_TOKENS": tokens, **_SIZES},
+        {"bias": None, "TILE_TOKENS": tokens, "SILU": True, **_SIZES},
         max_registers=registers,
         max_shared=shared,
         max_loop={"all": loop},

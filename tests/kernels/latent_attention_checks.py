@@ -26,9 +26,16 @@ def _check(
     *,
     latent: int = 512,
     dtype: torch.dtype = torch.float32,
+    query_lens: tuple[int, ...] | None = None,
+    first_row: int = 0,
 ) -> None:
-    """One decode step over `contexts`, NaN wherever none of them lies and in output and scratch."""
+    """One step over `contexts`, NaN wherever none of them lies and in output and scratch.
+
+    `query_lens` are decodes if they are not given; `first_row` tokens of others stand before the sequences'.
+    """
     width, scale = latent + 64, 0.1
+    query_lens = (1,) * len(contexts) if query_lens is None else query_lens
+    ends = (first_row + torch.tensor((0, *query_lens)).cumsum(0)).tolist()
     counts = [-(-context // block_size) for context in contexts]
     owned = (1 + torch.randperm(sum(counts))).split(counts)
     cache = torch.full((1 + sum(counts), block_size, width), torch.nan, dtype=dtype)
@@ -37,21 +44,22 @@ def _check(
         places = (blocks[:, None] * block_size + torch.arange(block_size)).flatten()[: len(x)]
         cache.flatten(0, 1)[places] = x
     table = torch.nn.utils.rnn.pad_sequence(list(owned), batch_first=True).int()
-    query = torch.randn(len(contexts), heads, width).to(dtype)
-    count = len(contexts)
+    query = torch.randn(ends[-1], heads, width).to(dtype)
     sequences = PagedSequences(
         torch.nn.functional.pad(table, (0, 1)).to(device),
-        torch.arange(count + 1, dtype=torch.int32, device=device),
+        torch.tensor(ends, dtype=torch.int32, device=device),
         torch.tensor(contexts, dtype=torch.int32, device=device),
-        num_tokens=count,
-        max_query_len=1,
+        num_tokens=sum(query_lens),
+        max_query_len=max(query_lens),
     )
-    output = torch.full((count, heads, latent), torch.nan, dtype=dtype, device=device)
+    output = torch.full((ends[-1], heads, latent), torch.nan, dtype=dtype, device=device)
     scratch = torch.full((latent_scratch_floats(latent),), torch.nan, device=device)
     latent_attention(output, query.to(device), cache.to(device), sequences, scratch, latent=latent, scale=scale)
-    for row, x in enumerate(tokens):
-        weights = (query[row].double() @ x.double().T * scale).softmax(-1)
-        assert_right(output[row].cpu(), weights @ x[:, :latent].double())
+    for x, begin, end in zip(tokens, ends, ends[1:], strict=False):
+        for row in range(begin, end):
+            seen = x[: max(0, len(x) - end + row + 1)].double()
+            weights = (query[row].double() @ seen.T * scale).softmax(-1)
+            assert_right(output[row].cpu(), weights @ seen[:, :latent])
 
 
 CHECKS = [
@@ -63,8 +71,15 @@ CHECKS = [
         for size in (32, 128)
     ),
     Check("context_of_8k", partial(_check, (8192 - 70,), 16, 64, latent=64)),
+    Check("chunks", partial(_check, (40, 7, 33), 5, 16, latent=64, query_lens=(3, 7, 0), first_row=2)),
+    Check("chunk_and_heads_of_two_tiles", partial(_check, (70,), 20, 32, latent=64, query_lens=(33,))),
     Check("not_split", partial(_check, tuple(range(1, 66)), 20, 16, latent=64)),
     Check("long", partial(_check, (8192, 100, 5000), 128, 64, dtype=torch.bfloat16), large=True),
+    Check(
+        "long_chunks",
+        partial(_check, (4096, 512), 128, 64, dtype=torch.bfloat16, query_lens=(64, 512)),
+        large=True,
+    ),
 ]
 
 
@@ -73,28 +88,41 @@ _TYPES = (
     | dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals"), "*fp32:16")
     | dict.fromkeys(("block_table", "cu_query_lens", "context_lens"), "*i32")
     | dict.fromkeys(("query_stride", "query_head_stride", "output_stride", "output_head_stride"), "i32:16")
-    | {"scale": "fp32", "table_stride": "i32"}
+    | {"scale": "fp32", "num_seqs": "i32", "table_stride": "i32"}
 )
+_CONSTANTS = {
+    "NUM_HEADS": 128,
+    "LATENT": 512,
+    "ROTATED": 64,
+    "BLOCK_SIZE": 64,
+    "ROWS": ROWS,
+    "TILE_TOKENS": 32,
+    "PRECISION": "tf32",
+}
+_NO_PARTIALS = dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals"))
 BUILDS = [
     Build(
         "latent_attention",
         latent_attention_kernel,
         _TYPES,
-        {
-            "NUM_HEADS": 128,
-            "LATENT": 512,
-            "ROTATED": 64,
-            "BLOCK_SIZE": 64,
-            "ROWS": ROWS,
-            "TILE_TOKENS": 32,
-            "SEGMENTS": SEGMENTS,
-            "PRECISION": "tf32",
-        },
+        {**_CONSTANTS, "SEGMENTS": SEGMENTS, "ONE_TOKEN": True},
         warps=4,
         stages=5,
         max_registers=208,
         max_shared=96 * 1024,
         sass=("LDGSTS.E.BYPASS.128",),
         max_loop={"all": 680},
-    )
+    ),
+    Build(
+        "latent_attention_prefill",
+        latent_attention_kernel,
+        {name: kind for name, kind in _TYPES.items() if name not in _NO_PARTIALS},
+        {**_CONSTANTS, **_NO_PARTIALS, "SEGMENTS": 1, "ONE_TOKEN": False},
+        warps=4,
+        stages=5,
+        max_registers=208,
+        max_shared=96 * 1024,
+        sass=("LDGSTS.E.BYPASS.128",),
+        max_loop={"all": 740},
+    ),
 ]

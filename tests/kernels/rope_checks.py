@@ -112,6 +112,16 @@ def _written_as_they_are(shape: _Shape, device: torch.device) -> None:
     assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
 
 
+def _keys_alone(dtype: torch.dtype, device: torch.device) -> None:
+    """Of a latent cache, whose values are a part of its keys: 576 numbers, and nothing at slot -1."""
+    key = torch.randn(3, 1, 576, device=device).to(dtype)
+    cache = torch.full((2, 16, 1, 576), torch.nan, device=device, dtype=dtype)
+    write_kv(key, None, cache, None, torch.tensor([17, -1, 4], device=device))
+    found = cache.flatten(0, 1)[:, 0]
+    assert torch.equal(found[[17, 4]], key[[0, 2], 0])
+    assert int(found.isnan().all(1).sum()) == 30
+
+
 def _fp8_keeps_nan(device: torch.device) -> None:
     """Check that NaN stays NaN in a cache of FP8, and that too large values become the largest number."""
     heads = torch.zeros(1, 3, 64, device=device)
@@ -147,6 +157,10 @@ CHECKS += [
 ]
 CHECKS += [Check(f"as_they_are_{shape.name}", partial(_written_as_they_are, shape)) for shape in _SHAPES[3:10]]
 CHECKS.append(Check("fp8_keeps_nan", _fp8_keeps_nan))
+CHECKS += [
+    Check(f"keys_alone_{dtype}".replace("torch.", ""), partial(_keys_alone, dtype))
+    for dtype in (torch.bfloat16, torch.float32)
+]
 
 
 def _write_build(name: str, *, heads: int, kv_heads: int, head_dim: int, norm: bool, fp8: bool) -> Build:

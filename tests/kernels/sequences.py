@@ -36,7 +36,7 @@ def steps(device: torch.device, query_lens: tuple[int, ...], has_past: tuple[boo
     return Steps(
         query_lens,
         has_past,
-        torch.randperm(len(query_lens) + 1)[:-1].to(device, torch.int32),
+        torch.randperm(len(query_lens) + 1)[:-1].to(device),
         (torch.nn.functional.pad(lengths.cumsum(0), (1, 0)) + first_row).to(device, torch.int32),
         (lengths + 5 * torch.tensor(has_past)).to(device, torch.int32),
         first_row,

@@ -23,6 +23,7 @@ from octavo_engine.kernels.fp8 import quantize
 from octavo_engine.kernels.fp8_activations import Scaling
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul
 from octavo_engine.kernels.gated_delta_net import gated_delta_net
+from octavo_engine.kernels.latent_attention import ROWS
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.norm_weights import NormWeights
@@ -114,6 +115,19 @@ def test_attention(found: Found, kv_dtype: torch.dtype) -> None:
             backend.attend(query, cache, metadata, AttentionVariant(0.1))
 
 
+@pytest.mark.parametrize("heads", [5, 2 * ROWS])
+def test_latent_attention(found: Found, heads: int) -> None:
+    """The number of parts a context is cut into is a constant of its own, which the first steps go through."""
+    backend, group = TritonAttention(), KVGroupSpec("full", (0,), 1, 576, latent=512)
+    cache = backend.allocate(group, 3, 16, torch.bfloat16, CPU)[0]
+    for count in COUNTS:
+        for query_lens in steps(count):
+            metadata = backend.prepare(inputs_of(query_lens, 13 + count), 0, 16, None)
+            x = torch.zeros(sum(query_lens), heads, 576, dtype=torch.bfloat16)
+            backend.write(cache, x[:, :1], x[:, :1], metadata)
+            backend.attend(x, cache, metadata, AttentionVariant(0.1))
+
+
 def test_layers(found: Found) -> None:
     compute = triton_compute()
     for count in COUNTS:
@@ -144,16 +158,16 @@ def experts(count: int) -> None:
 
 def convolution(count: int) -> None:
     sequences = inputs_of((1,) * count, 1)
-    rows, state = torch.arange(count, dtype=torch.int32), torch.zeros(count, 3, 64)
+    rows, state = torch.arange(count), torch.zeros(count, 3, 64)
     lens = (sequences.cu_query_lens, sequences.context_lens)
-    causal_conv(torch.zeros(count, 64), torch.zeros(64, 4), None, state, rows, *lens, max_query_len=1)
+    causal_conv(torch.zeros(count, 64), torch.zeros(64, 4), None, state, rows, *lens, max_query_len=1, silu=True)
 
 
 def delta_net(count: int) -> None:
     lens = (1,) * count + (50 + count,)
     sequences, tokens = inputs_of(lens, 1), sum(lens)
     query, value = torch.zeros(tokens, 1, 16), torch.zeros(tokens, 2, 32)
-    gates, rows = torch.zeros(2, tokens, 2), torch.arange(len(lens), dtype=torch.int32)
+    gates, rows = torch.zeros(2, tokens, 2), torch.arange(len(lens))
     states = (torch.zeros(len(lens), 2, 16, 32), rows, sequences.cu_query_lens, sequences.context_lens)
     gated_delta_net(
         query, query, value, gates[0], gates[1].clone(), *states, max_query_len=max(lens), scale=0.25, normalize=True

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from bench.gpu import shapes
-from bench.gpu.shapes import Shape, write_checkpoint
+from bench.gpu.shapes import Shape, write_checkpoint, write_tokenizer
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.triton import interpreted
 from octavo_engine.errors import ConfigurationError, ModelLoadError
@@ -40,6 +40,61 @@ _LENGTHS = (1, 2, 15, 16, 17, 33, 100, 127, 128, 129, 400, 700)
 
 
 @dataclass(frozen=True)
+class Tiny:
+    """A model whose mixers are no plain attention, made by transformers, of sizes that the kernels have tiles for."""
+
+    name: str
+    family: str
+    """As transformers names its classes, without `Config` and `ForCausalLM`."""
+    changes: dict[str, Any]
+    vocab: int = 512
+    experts: int = 0
+
+    def write(self, directory: Path) -> Path:
+        """Save it with random weights, so large that tokens differ in likelihood, and norms around 1."""
+        import transformers
+
+        sizes = {"vocab_size": self.vocab, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+        options = {**sizes, "num_hidden_layers": 2, "num_key_value_heads": 4, **self.changes}
+        config = getattr(transformers, f"{self.family}Config")(**options)
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{self.family}ForCausalLM")(config)
+        for name, parameter in model.named_parameters():
+            torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.1)
+        model.to(torch.bfloat16).save_pretrained(directory)
+        write_tokenizer(self.vocab, directory / "tokenizer.json")
+        return directory
+
+
+TINY_QWEN3_NEXT = Tiny(
+    "tiny-qwen3-next",
+    "Qwen3Next",
+    {
+        "layer_types": ["linear_attention", "full_attention"],
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+        "mlp_only_layers": [0, 1],
+    },
+)
+TINY_DEEPSEEK = Tiny(
+    "tiny-deepseek",
+    "DeepseekV3",
+    {
+        "q_lora_rank": 48,
+        "kv_lora_rank": 64,
+        "qk_rope_head_dim": 32,
+        "qk_nope_head_dim": 32,
+        "v_head_dim": 32,
+        "first_k_dense_replace": 2,
+    },
+)
+
+
+@dataclass(frozen=True)
 class Errors:
     """The differences of log probabilities from the exact ones, over all places of all answers."""
 
@@ -50,7 +105,7 @@ class Errors:
 
 
 def _answers(
-    folder: Path, shape: Shape, device: torch.device, lengths: Sequence[int], count: int, **settings: Any
+    folder: Path, shape: Shape | Tiny, device: torch.device, lengths: Sequence[int], count: int, **settings: Any
 ) -> list[Completion]:
     """Greedy answers of `count` tokens to random prompts, always the same ones, all in one crowd."""
     choose = random.Random(7)
@@ -72,6 +127,10 @@ def _answers(
         assert answer.error is None, answer.error
         assert len(answer.token_ids) == len(answer.logprobs) == count
     return answers
+
+
+def _write(model: Shape | Tiny, folder: Path, device: torch.device) -> Path:
+    return model.write(folder) if isinstance(model, Tiny) else write_checkpoint(model, folder, device, std=0.05)
 
 
 def _give_back(device: torch.device) -> None:
@@ -117,10 +176,10 @@ def _errors(
     return Errors(float(difference.pow(2).mean().sqrt()), float(difference.abs().max()), float(agreement))
 
 
-def parity(shape: Shape, lengths: Sequence[int], count: int, device: torch.device) -> str:
+def parity(shape: Shape | Tiny, lengths: Sequence[int], count: int, device: torch.device) -> str:
     """Our bfloat16 is about as near to float32 as transformers' own bfloat16."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = write_checkpoint(shape, Path(temporary), device, std=0.05)
+        folder = _write(shape, Path(temporary), device)
         answers = _answers(folder, shape, device, lengths, count)
         exact = _reference(folder, device, torch.float32, answers)
         theirs = _reference(folder, device, torch.bfloat16, answers)
@@ -173,7 +232,7 @@ def _graph_messages() -> Iterator[list[str]]:
         logger.setLevel(level)
 
 
-def _graphs_equal_eager(shape: Shape, dtype: str, device: torch.device) -> str:
+def _graphs_equal_eager(shape: Shape | Tiny, dtype: str, device: torch.device) -> str:
     """The same answers with CUDA graphs as without, token for token, but for ties.
 
     A graph is padded to a batch of its ladder, for which cuBLAS may choose another kernel: bfloat16 then rounds
@@ -183,7 +242,7 @@ def _graphs_equal_eager(shape: Shape, dtype: str, device: torch.device) -> str:
     if device.type != "cuda":
         raise NotCheckedError("CUDA graphs need a GPU")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = write_checkpoint(shape, Path(temporary), device, std=0.05)
+        folder = _write(shape, Path(temporary), device)
         with _graph_messages() as captured:
             graphs = _answers(folder, shape, device, _LENGTHS, 48, dtype=dtype)
         with _graph_messages() as none:
@@ -213,7 +272,7 @@ def _their_largest(folder: Path, device: torch.device, answers: list[Completion]
     return max(float((a - b).abs().max()) for a, b in zip(exact, theirs, strict=True))
 
 
-def _parity_check(shape: Shape) -> Check:
+def _parity_check(shape: Shape | Tiny) -> Check:
     return Check(f"parity_{shape.name}", partial(parity, shape, _LENGTHS, 48), large=True)
 
 
@@ -225,5 +284,11 @@ CHECKS = [
     _parity_check(shapes.TINY_LLAMA),
     _parity_check(shapes.TINY_QWEN3),
     _parity_check(shapes.TINY_GPT_OSS),
+    _parity_check(TINY_QWEN3_NEXT),
+    _parity_check(TINY_DEEPSEEK),
+    *(
+        Check(f"graphs_{model.name}", partial(_graphs_equal_eager, model, "float32"), large=True)
+        for model in (TINY_QWEN3_NEXT, TINY_DEEPSEEK)
+    ),
 ]
 BUILDS: list[Build] = []

@@ -72,6 +72,11 @@ class AttentionTask:
     plain: bool = True
     """Whether every layer's AttentionVariant is `plain`."""
 
+    @property
+    def latent(self) -> bool:
+        """Whether a group's cache is compressed, its values a part of its keys."""
+        return any(group.latent is not None for group in self.groups)
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionVariant:

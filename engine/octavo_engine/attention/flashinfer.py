@@ -191,8 +191,11 @@ def _why_not(task: AttentionTask) -> str | None:
         group.head_dim in _HEAD_DIMS and task.num_heads // group.num_kv_heads <= _LARGEST_GROUP for group in task.groups
     )
     known_types = task.kv_dtype == task.dtype in (torch.float16, torch.bfloat16)
-    if not (task.plain and known_heads and known_types and task.block_size in _BLOCK_SIZES):
-        return "it is for half precision, heads of 64, 128 or 256, blocks of 16 to 128; no softcap, sinks or ALiBi"
+    plain = task.plain and not task.latent
+    if not (plain and known_heads and known_types and task.block_size in _BLOCK_SIZES):
+        return (
+            "it is for half precision, heads of 64, 128 or 256, blocks of 16 to 128; no latents, softcap, sinks, ALiBi"
+        )
     try:
         _module("decode"), _module("prefill")
     except ModuleNotFoundError as error:

@@ -14,6 +14,7 @@ from octavo_engine.attention.registry import BACKENDS
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.kernels.cpu.library import cpu_kernels
+from octavo_engine.kernels.triton_support import triton_runs_on
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ def select_backend(
     Without a `task` no backend is taken that computes only some. Without it, or unless it is to `measure`, nothing is
     tried on a GPU and our own kernels are taken.
     """
-    if task is not None and (special := _only_by_torch(task)) is not None:
+    if task is not None and (special := _only_by_torch(task, device)) is not None:
         backend, reason = _torch(name, task, special), f"it alone computes {special}"
     elif name != "auto":
         backend, reason = _named(name, device, task), "asked for"
@@ -47,13 +48,15 @@ def _named(name: str, device: torch.device, task: AttentionTask | None) -> Atten
     return _made(name)
 
 
-def _only_by_torch(task: AttentionTask) -> str | None:
-    """The properties of a task that only the backend `torch` computes."""
+def _only_by_torch(task: AttentionTask, device: torch.device) -> str | None:
+    """Return the property of a task that on `device` only the backend `torch` computes."""
     if not any(group.layers for group in task.groups):
         return "attention in both directions"
-    if any(group.latent is not None for group in task.groups):
-        return "latent attention"
-    return "chunked windows" if any(group.chunked for group in task.groups) else None
+    if any(group.chunked for group in task.groups):
+        return "chunked windows"
+    if task.latent and not (triton_runs_on(device) and _module("triton").computes(task)):
+        return "latent attention" if not triton_runs_on(device) else "latents of these sizes"
+    return None
 
 
 def _torch(name: str, task: AttentionTask, special: str) -> AttentionBackend:

@@ -22,6 +22,10 @@ class StateStep:
     """[T] int64, the sequence of each token."""
     ends: Tensor
     """[S] int64, where each sequence's tokens end in T."""
+    cu_query_lens: Tensor
+    """[S + 1] int32, where each sequence's tokens begin in T."""
+    context_lens: Tensor
+    """[S] int32, tokens of the sequence after this step; 0: padding."""
     lens: tuple[int, ...]
     """The number of tokens of each sequence in this step, on the host."""
 
@@ -32,7 +36,15 @@ def prepare_states(inputs: StepInputs, group: int, spare: int) -> StateStep:
     counts = bounds.diff()
     slots = torch.where(inputs.context_lens > 0, inputs.block_tables[group][:, 0].long(), spare)
     sequence = torch.repeat_interleave(counts, output_size=len(inputs.positions))
-    return StateStep(slots, inputs.context_lens <= counts, sequence, bounds[1:], inputs.query_lens_host)
+    return StateStep(
+        slots,
+        inputs.context_lens <= counts,
+        sequence,
+        bounds[1:],
+        inputs.cu_query_lens,
+        inputs.context_lens,
+        inputs.query_lens_host,
+    )
 
 
 def allocate_states(

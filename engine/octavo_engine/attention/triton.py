@@ -16,6 +16,7 @@ from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.torch_reference import allocate_blocks
 from octavo_engine.kernels.kv_write import write_heads, write_kv
+from octavo_engine.kernels.latent_attention import has_tiles_for, latent_attention, latent_scratch_floats
 from octavo_engine.kernels.paged_attention import (
     PagedSequences,
     paged_attention,
@@ -81,7 +82,8 @@ class TritonAttention:
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:
         """Put keys and values [T, K, D] into their slots."""
         scales = cache.key_scale, cache.value_scale
-        write_kv(key, value, cache.key, cache.value, metadata.slots, *scales)
+        values = (value, cache.value) if cache.latent is None else (None, None)
+        write_kv(key, values[0], cache.key, values[1], metadata.slots, *scales)
 
     def fused_write(
         self, cache: LayerCache, heads: Tensor, rope: Rope | None, qk_norm: QKNorm | None, metadata: Any
@@ -103,11 +105,18 @@ class TritonAttention:
         )
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: TritonMetadata, variant: AttentionVariant) -> Tensor:
-        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
+        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D].
+
+        Of a latent cache [T, H, latent].
+        """
         query = query if query.stride(2) == 1 else query.contiguous()
         allocate = torch.empty if metadata.no_padding else torch.zeros
-        output = allocate(query.shape, dtype=query.dtype, device=query.device)
-        scratch = self._scratch_for(query, cache)
+        shape = (*query.shape[:2], cache.latent or query.shape[2])
+        output = allocate(shape, dtype=query.dtype, device=query.device)
+        if cache.latent is not None:
+            self._attend_latents(output, query, cache, cache.latent, metadata, variant)
+            return output
+        scratch = self._scratch_for(query, scratch_floats(query.shape[1], cache.key.shape[2], query.shape[2]))
         for sequences in metadata.launches:
             paged_attention(
                 output,
@@ -126,16 +135,31 @@ class TritonAttention:
             )
         return output
 
+    def _attend_latents(
+        self,
+        output: Tensor,
+        query: Tensor,
+        cache: LayerCache,
+        latent: int,
+        metadata: TritonMetadata,
+        variant: AttentionVariant,
+    ) -> None:
+        scratch = self._scratch_for(query, latent_scratch_floats(latent))
+        for sequences in metadata.launches:
+            latent_attention(output, query, cache.key[:, :, 0], sequences, scratch, latent=latent, scale=variant.scale)
+
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
         """The segments' results, kept, and a contiguous copy of the queries; the kernels work in registers."""
-        kept = 4 * scratch_floats(num_heads, group.num_kv_heads, group.head_dim)
+        if group.latent is not None:
+            kept = 4 * latent_scratch_floats(group.latent)
+        else:
+            kept = 4 * scratch_floats(num_heads, group.num_kv_heads, group.head_dim)
         return kept + max_tokens * num_heads * group.head_dim * 4
 
-    def _scratch_for(self, query: Tensor, cache: LayerCache) -> Tensor:
-        """Memory that never moves, as CUDA graphs need; one for all layers, which are computed one after another."""
-        size = scratch_floats(query.shape[1], cache.key.shape[2], query.shape[2])
+    def _scratch_for(self, query: Tensor, size: int) -> Tensor:
+        """Return memory for so many numbers that never moves, as CUDA graphs need; layers use it one after another."""
         key = (size, query.device)
         if key not in self._scratch:
             self._scratch[key] = torch.empty(size, dtype=torch.float32, device=query.device)
@@ -147,10 +171,19 @@ def _alibi_arguments(alibi: ALiBi) -> dict[str, Any]:
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
-    """Return why this backend cannot be used on `device`; None if it can. It computes every task."""
+    """Return why this backend cannot be used on `device`; None if it can. `computes` says which tasks it computes."""
     if device.type == "cuda" or interpreted():
         return None
     return f"needs a GPU, and the device is {device.type} (TRITON_INTERPRET=1 runs the kernels slowly, for tests)"
+
+
+def computes(task: AttentionTask) -> bool:
+    """Return True if the kernels compute it: not chunked windows, nor latent caches that there are no tiles for."""
+    latents = [group for group in task.groups if group.latent is not None]
+    return not any(group.chunked for group in task.groups) and all(
+        group.window is None and has_tiles_for(group.latent or 0, group.head_dim - (group.latent or 0))
+        for group in latents
+    )
 
 
 def interpreted() -> bool:

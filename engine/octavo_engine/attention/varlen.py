@@ -34,8 +34,8 @@ def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
     """Return why this backend cannot be used on `device`, for `task` if it is given; None if it can."""
     if device.type != "cuda":
         return f"needs a GPU, and the device is {device.type}"
-    if task is not None and not task.plain:
-        return "it has neither softcap nor sinks nor ALiBi"
+    if task is not None and (task.latent or not task.plain):
+        return "it has neither latent attention nor softcap nor sinks nor ALiBi"
     try:
         varlen: Any = importlib.import_module("torch.nn.attention.varlen")
     except ImportError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
 import torch
 
+from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.capture import Capture, CUDAGraphs
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
@@ -232,8 +233,18 @@ def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
     for start in (short, long) if compiles else (short,):
         worker.execute(StepPlan(0, decode_rows=[0], decode_starts=[start]))
     if compiles:
-        rows = min(setup.resolved.max_num_seqs, _MANY_ROWS)
-        worker.execute(StepPlan(0, decode_rows=[0] * rows, decode_starts=[long] * rows))
+        for count in _decodes(setup.resolved.kv_groups):
+            rows = min(setup.resolved.max_num_seqs, count)
+            worker.execute(StepPlan(0, decode_rows=[0] * rows, decode_starts=[long] * rows))
+
+
+def _decodes(groups: Sequence[KVGroupSpec]) -> tuple[int, ...]:
+    """Return numbers of decodes in a step, one for each way in which kernels cut contexts into parts.
+
+    Other than those of whole keys and values, latent caches are cut into fewer parts the more sequences decode.
+    """
+    latent = any(group.latent is not None for group in groups)
+    return (2, 4, 8, 16, 32, 64, 128, _MANY_ROWS) if latent else (_MANY_ROWS,)
 
 
 def _lengths(spec: ModelSpec) -> list[int]:

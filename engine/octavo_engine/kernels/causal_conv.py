@@ -1,7 +1,7 @@
 """The short causal convolution before a linear attention layer: each channel sees its own last few inputs.
 
-output[t, c] = silu(bias[c] + sum over i of weight[c, i] * x[t - (WIDTH - 1) + i, c]). Of each sequence the last
-WIDTH - 1 inputs are kept as its state, which is what a later step finds in the place of earlier tokens.
+output[t, c] = silu(bias[c] + sum over i of weight[c, i] * x[t - (WIDTH - 1) + i, c]), or without the silu. The last
+WIDTH - 1 inputs of each sequence are kept as its state, which a later step finds in the place of earlier tokens.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def causal_conv_kernel(
     WIDTH: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
     BLOCK: tl.constexpr,
+    SILU: tl.constexpr,
 ):
     """One program: TILE_TOKENS tokens of one sequence, BLOCK channels."""
     tile = tl.program_id(1)
@@ -59,7 +60,7 @@ def causal_conv_kernel(
         old = tl.load(places, mask=inside & (seen < 0) & (seen >= -past_len), other=0.0)
         factor = tl.load(weight + channels * WIDTH + tap, mask=channels < CHANNELS, other=0.0).to(tl.float32)
         sums += (new.to(tl.float32) + old.to(tl.float32)) * factor[None, :]
-    result = sums * tl.sigmoid(sums)
+    result = sums * tl.sigmoid(sums) if SILU else sums
     tl.store(output + rows * CHANNELS + channels[None, :], result.to(output.dtype.element_ty), mask=inside)
 
 
@@ -106,24 +107,25 @@ def causal_conv(
     context_lens: torch.Tensor,
     *,
     max_query_len: int,
+    silu: bool,
 ) -> torch.Tensor:
-    """silu of the causal convolution of `x` [T, C], rows contiguous; [T, C] of the same dtype.
+    """The causal convolution of `x` [T, C], rows contiguous, and its silu if asked for; [T, C] of the same dtype.
 
     `weight` [C, WIDTH] and `bias` [C] are contiguous. `state` [rows, WIDTH - 1, C], contiguous and of x's dtype, holds
     the last inputs of each sequence, the newest last; sequence s has row state_rows[s] of it, which no other has. It is
     not read where the context begins in this step (context_lens[s] is its query length), and always written, except for
     a sequence without tokens. `state_rows` [S], `cu_query_lens` [S + 1] and `context_lens` [S] (this step's tokens
-    included) are integers on the device. Rows that belong to no sequence are zeros.
+    included) are integers on the device. Rows that belong to no sequence are undefined.
     """
     tokens, channels = x.shape
     num_seqs, width = state_rows.shape[0], weight.shape[1]
-    output = torch.zeros(tokens, channels, dtype=x.dtype, device=x.device)
+    output = torch.empty(tokens, channels, dtype=x.dtype, device=x.device)
     tile_tokens = 1 if max_query_len == 1 else 16
     blocks = triton.cdiv(channels, _BLOCK)
     sizes = {"CHANNELS": channels, "WIDTH": width, "BLOCK": _BLOCK}
     sequences = (state_rows, cu_query_lens, context_lens)
     causal_conv_kernel[blocks, tokens // tile_tokens + num_seqs](
-        output, x, weight, bias, state, *sequences, num_seqs, x.stride(0), TILE_TOKENS=tile_tokens, **sizes
+        output, x, weight, bias, state, *sequences, num_seqs, x.stride(0), TILE_TOKENS=tile_tokens, SILU=silu, **sizes
     )
     # After all have read the old states: a sequence's tokens are many programs.
     conv_state_kernel[blocks, num_seqs](state, x, *sequences, x.stride(0), **sizes)

@@ -244,6 +244,11 @@ def scan_kernel(
     tl.store(state_places, s)
 
 
+def has_tiles_for(key_dim: int, value_dim: int) -> bool:
+    """Return True if states of these sizes can be computed: a power of two from 16 on times a multiple of 32."""
+    return key_dim >= 16 and key_dim & (key_dim - 1) == 0 and value_dim % _COLUMNS == 0
+
+
 def gated_delta_net(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -269,7 +274,7 @@ def gated_delta_net(
     `state` [rows, heads, Dk, Dv] float32, contiguous: sequence s has row state_rows[s], which no other has. It is not
     read where the context begins in this step (context_lens[s] is its query length), and always written, except for
     a sequence without tokens. `state_rows` [S], `cu_query_lens` [S + 1] and `context_lens` [S] (this step's tokens
-    included) are integers on the device. Rows that belong to no sequence are zeros.
+    included) are integers on the device. Rows that belong to no sequence are undefined.
 
     How a sequence is computed depends on its own number of tokens alone. For more than RECURRENT_TOKENS, values are
     rounded to the dtype before products, the state too; it is carried on in float32. Scratch, if there is such
@@ -277,10 +282,10 @@ def gated_delta_net(
     """
     tokens, key_heads, key_dim = key.shape
     heads, value_dim = value.shape[1:]
-    if key_dim < 16 or key_dim & (key_dim - 1) or value_dim % _COLUMNS:
+    if not has_tiles_for(key_dim, value_dim):
         raise ValueError(f"states of {key_dim} x {value_dim}: a power of two from 16 on times a multiple of {_COLUMNS}")
     query, key, value = (_heads_contiguous(x) for x in (query, key, value))
-    output = torch.zeros(tokens, heads, value_dim, dtype=value.dtype, device=value.device)
+    output = torch.empty(tokens, heads, value_dim, dtype=value.dtype, device=value.device)
     num_seqs, blocks = state_rows.shape[0], value_dim // _COLUMNS
     gates, sequences = (log_decay, strength), (state, state_rows, cu_query_lens, context_lens)
     strides = (query.stride(0), key.stride(0), value.stride(0))

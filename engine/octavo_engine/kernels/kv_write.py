@@ -161,7 +161,7 @@ def write_heads(
 @triton.jit
 def write_kv_kernel(
     key,  # [T, ROW], rows key_stride apart
-    value,
+    value,  # None: keys alone are written
     key_cache,  # [num_blocks * B, ROW], contiguous; the type of key or e4m3
     value_cache,
     slots,  # [T] int64, -1: nowhere
@@ -181,23 +181,25 @@ def write_kv_kernel(
     inside = columns < ROW
     place = slot * ROW + columns
     new_key = tl.load(key + token * key_stride + columns, mask=inside)
-    new_value = tl.load(value + token * value_stride + columns, mask=inside)
     tl.store(key_cache + place, cached(new_key, key_cache, key_scale), mask=inside)
-    tl.store(value_cache + place, cached(new_value, value_cache, value_scale), mask=inside)
+    if value is not None:
+        new_value = tl.load(value + token * value_stride + columns, mask=inside)
+        tl.store(value_cache + place, cached(new_value, value_cache, value_scale), mask=inside)
 
 
 def write_kv(
     key: Tensor,
-    value: Tensor,
+    value: Tensor | None,
     key_cache: Tensor,
-    value_cache: Tensor,
+    value_cache: Tensor | None,
     slots: Tensor,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
 ) -> None:
     """Write keys and values [T, K, D] as they are to `slots` [T], as `write_heads` writes what it has rotated.
 
-    For RoPE and norms that `write_heads` does not know. A token's heads lie in one piece, tokens any distance apart.
+    For RoPE and norms that `write_heads` does not know, and for caches of keys alone, where `value` and `value_cache`
+    are None. A token's heads lie in one piece, tokens any distance apart.
     """
     tokens, kv_heads, head_dim = key.shape
     row = kv_heads * head_dim
@@ -212,7 +214,7 @@ def write_kv(
             key_scale,
             value_scale,
             key.stride(0),
-            value.stride(0),
+            None if value is None else value.stride(0),
             ROW=row,
             BLOCK=block,
             num_warps=1,

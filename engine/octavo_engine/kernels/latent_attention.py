@@ -1,7 +1,8 @@
-"""Decode over a compressed cache: multi-head latent attention, its up-projections absorbed (arXiv 2405.04434).
+"""Attention over a compressed cache: multi-head latent attention, its up-projections absorbed (arXiv 2405.04434).
 
 A token's cache is one vector for all heads: a latent, which is key and value at once, and a rotated part that only keys
-have. So a tile is read once for both products. Splitting and online softmax are those of `paged_attention`.
+have. So a tile is read once for both products. The rows of a tile are heads of one query token, so that decodes and
+chunks of prompts differ in where a context ends alone. Splitting and online softmax are those of `paged_attention`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import triton
 import triton.language as tl
 
 from octavo_engine.kernels.attention_reduce import SEGMENTS, Partials, reduce_segments, segment_size, store_partials
-from octavo_engine.kernels.paged_attention import PagedSequences, online_softmax
+from octavo_engine.kernels.paged_attention import PagedSequences, find_tile, online_softmax
 
 _LOG2_E = 1.4426950408889634
 _PROGRAMS = 256
@@ -22,9 +23,10 @@ ROWS = 16
 
 With 64, what a warp group multiplies at once, the sums alone are 128 registers a thread, and 320 bytes are spilled.
 """
+_LONGEST_LATENT, _LONGEST_ROTATED = 512, 128
 
 
-@triton.jit(do_not_specialize=["block_table", "cu_query_lens", "context_lens", "table_stride"])
+@triton.jit(do_not_specialize=["block_table", "cu_query_lens", "context_lens", "num_seqs", "table_stride"])
 def latent_attention_kernel(
     output,  # [T, H, LATENT]
     partial_sums,  # as in Partials; None: contexts are not split
@@ -35,6 +37,7 @@ def latent_attention_kernel(
     block_table,  # [S, M]
     cu_query_lens,  # [S + 1]
     context_lens,  # [S]
+    num_seqs,
     scale,  # times log2(e)
     query_stride,
     query_head_stride,
@@ -48,24 +51,26 @@ def latent_attention_kernel(
     ROWS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
     SEGMENTS: tl.constexpr,
+    ONE_TOKEN: tl.constexpr,  # whether each sequence has at most one query token
     PRECISION: tl.constexpr,
 ):
-    """One program computes ROWS heads of one sequence's query token in one segment."""
+    """One program computes ROWS heads of one query token in one segment; only where ONE_TOKEN there are several."""
     WIDTH: tl.constexpr = LATENT + ROTATED
-    sequence = tl.program_id(0)
-    token = tl.load(cu_query_lens + sequence)
-    if tl.load(cu_query_lens + sequence + 1) == token:
+    sequence, first_row, number = find_tile(cu_query_lens, num_seqs, 1, ONE_TOKEN)
+    query_len = tl.load(cu_query_lens + sequence + 1) - first_row
+    if number >= query_len:
         return
-    context_len = tl.load(context_lens + sequence)
-    begin, end = 0, context_len
+    token = first_row + number
+    begin, end = 0, tl.load(context_lens + sequence) - query_len + number + 1
     if partial_sums is not None:
         segment = tl.program_id(2)
-        size = segment_size(0, context_len, SEGMENTS, TILE_TOKENS)
-        split = context_len > size
+        seen = end
+        size = segment_size(0, seen, SEGMENTS, TILE_TOKENS)
+        split = seen > size
         begin = segment * size
-        if (segment > 0) & (begin >= context_len):
+        if (segment > 0) & (begin >= seen):
             return
-        end = tl.minimum(begin + size, context_len)
+        end = tl.minimum(begin + size, seen)
 
     heads = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = heads < NUM_HEADS
@@ -82,10 +87,10 @@ def latent_attention_kernel(
         known = start + lanes < end
         blocks = tl.load(table + start // BLOCK_SIZE + lanes // BLOCK_SIZE, mask=known, other=0)
         places = (blocks.to(tl.int64) * BLOCK_SIZE + start % BLOCK_SIZE + lanes % BLOCK_SIZE)[:, None] * WIDTH
-        k = tl.load(cache + places + latent[None, :], mask=known[:, None], other=0.0)
+        k = tl.load(cache + places + latent[None, :], mask=known[:, None], other=0.0).to(q_latent.dtype)
         k_rotated = tl.load(cache + places + LATENT + rotated[None, :], mask=known[:, None], other=0.0)
         scores = tl.dot(q_latent, tl.trans(k), input_precision=PRECISION)
-        scores = tl.dot(q_rotated, tl.trans(k_rotated), scores, input_precision=PRECISION)
+        scores = tl.dot(q_rotated, tl.trans(k_rotated.to(q_rotated.dtype)), scores, input_precision=PRECISION)
         scores = tl.where(known[None, :], scores, float("-inf"))
         maximum, total, sums = online_softmax(scores, scale, k, maximum, total, sums, PRECISION)
 
@@ -99,6 +104,12 @@ def latent_attention_kernel(
     tl.store(places, result.to(output.dtype.element_ty), mask=inside[:, None])
 
 
+def has_tiles_for(latent: int, rotated: int) -> bool:
+    """Return True if caches of these sizes can be computed: powers of two, from 16 on, up to those of DeepSeek."""
+    sizes = ((latent, _LONGEST_LATENT), (rotated, _LONGEST_ROTATED))
+    return all(16 <= size <= longest and size & (size - 1) == 0 for size, longest in sizes)
+
+
 def latent_attention(
     output: torch.Tensor,
     query: torch.Tensor,
@@ -109,17 +120,20 @@ def latent_attention(
     latent: int,
     scale: float,
 ) -> None:
-    """Attention of queries [T, H, latent + rotated] over a cache [num_blocks, B, latent + rotated].
+    """Causal attention of queries [T, H, latent + rotated] over a cache [num_blocks, B, latent + rotated].
 
-    Values are the cache's first `latent` numbers; `output` is [T, H, latent]. Both parts' sizes are powers of two. A
-    sequence has at most one query token; one without context gives zeros. `scratch` is float32 of at least
-    `latent_scratch_floats`; one launch at a time may use it.
+    Values are the cache's first `latent` numbers; `output` is [T, H, latent]. The sizes are such that `has_tiles_for`
+    them. The cache is of the queries' type or float8_e4m3fn, which is read as it is, without a scale. A sequence
+    without context gives zeros. `scratch` is float32 of at least `latent_scratch_floats`; one launch at a time may use
+    it.
     """
     num_heads, rotated = query.shape[1], query.shape[2] - latent
     num_seqs, parts = len(sequences.context_lens), triton.cdiv(num_heads, ROWS)
-    segments = num_latent_segments(num_seqs * parts)
+    one_token = sequences.max_query_len <= 1
+    tokens = num_seqs if one_token else sequences.num_tokens + num_seqs
+    segments = num_latent_segments(num_seqs * parts) if one_token else 1
     partials = Partials.within(scratch, sequences.num_tokens, num_heads, latent, segments) if segments > 1 else None
-    latent_attention_kernel[num_seqs, parts, segments](
+    latent_attention_kernel[tokens, parts, segments](
         output,
         *(None, None, None) if partials is None else (partials.sums, partials.maxima, partials.totals),
         query,
@@ -127,6 +141,7 @@ def latent_attention(
         sequences.block_table,
         sequences.cu_query_lens,
         sequences.context_lens,
+        num_seqs,
         scale * _LOG2_E,
         *query.stride()[:2],
         *output.stride()[:2],
@@ -138,6 +153,7 @@ def latent_attention(
         ROWS=ROWS,
         TILE_TOKENS=_TILE_TOKENS,
         SEGMENTS=segments,
+        ONE_TOKEN=one_token,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         num_warps=4,
         num_stages=5,

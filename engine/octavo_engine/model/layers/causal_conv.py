@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
+from octavo_engine.model.layers.activations import ACTIVATIONS
+
+
+class Convolution(Protocol):
+    """A way to compute the causal convolution and the activation after it; PyTorch's is `torch_convolution`."""
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, states: Tensor, step: StateStep
+    ) -> Tensor:
+        """Return what `causal_conv` does, after the activation of this name, if there is one."""
+
+
+def torch_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, states: Tensor, step: StateStep
+) -> Tensor:
+    """A `Convolution` in plain PyTorch: the reference, and the way it is computed on CPUs."""
+    convolved = causal_conv(x, weight, bias, states, step)
+    return convolved if activation is None else ACTIVATIONS[activation](convolved)
 
 
 def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, step: StateStep) -> Tensor:

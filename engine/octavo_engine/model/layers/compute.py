@@ -16,6 +16,8 @@ from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.activations import ACTIVATIONS
+from octavo_engine.model.layers.causal_conv import Convolution, torch_convolution
+from octavo_engine.model.layers.delta_rule import DeltaRule, gated_delta_rule
 from octavo_engine.model.layers.experts_in_turn import ExpertMixture, ExpertsInTurn
 from octavo_engine.model.layers.pointwise import Pointwise, TorchPointwise
 from octavo_engine.model.layers.products import (
@@ -45,6 +47,8 @@ class Compute:
     """Multiplies with weights of 4 or 8 bits as they are; None: the method that stores them dequantizes them."""
     pointwise: Pointwise = field(default_factory=TorchPointwise)
     experts: ExpertMixture = field(default_factory=partial(ExpertsInTurn, torch_product))
+    convolution: Convolution = torch_convolution
+    delta_rule: DeltaRule = gated_delta_rule
     runner: LayerRunner = one_by_one
     packed: PackedWeights | None = None
     """Second copies of all linears' weights, if there are any."""

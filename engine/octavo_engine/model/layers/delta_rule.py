@@ -8,7 +8,8 @@ representation, section 3.3 of the paper).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,17 +24,17 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class DeltaInputs:
-    """The inputs of all tokens, in float32."""
+    """The inputs of all tokens, queries and keys as they were projected: the rule divides them by their lengths."""
 
     query: Tensor
-    """[T, H, Dk], normalised and scaled, as the keys are normalised."""
+    """[T, key heads, Dk], of which each serves as many heads in a row; results are scaled by Dk ** -0.5."""
     key: Tensor
     value: Tensor
     """[T, H, Dv]"""
     log_decay: Tensor
-    """[T, H, 1], or [T, H, Dk] where each number of a key has a decay of its own; at most 0."""
+    """[T, H, 1], or [T, H, Dk] where each number of a key has a decay of its own; at most 0, in float32."""
     strength: Tensor
-    """[T, H]"""
+    """[T, H] in float32."""
 
     def rows(self, rows: slice | Tensor) -> DeltaInputs:
         """Return the inputs of some tokens."""
@@ -41,13 +42,30 @@ class DeltaInputs:
         return DeltaInputs(*(tensor[rows] for tensor in tensors))
 
 
-def unit_length(x: Tensor) -> Tensor:
-    """x [..., D] divided by its length."""
+class DeltaRule(Protocol):
+    """A way to compute the gated delta rule; PyTorch's is `gated_delta_rule`."""
+
+    def __call__(self, inputs: DeltaInputs, states: Tensor, step: StateStep) -> Tensor:
+        """Return [T, H, Dv]. `states` [slots, H, Dk, Dv] in float32 are read where sequences go on, and written."""
+
+
+def _unit_length(x: Tensor) -> Tensor:
+    """Return x [..., D] divided by its length."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPSILON)
 
 
+def _prepared(inputs: DeltaInputs) -> DeltaInputs:
+    """Return the same in float32, queries and keys normalised and repeated for each head, queries scaled."""
+    query, key = _unit_length(inputs.query.float()), _unit_length(inputs.key.float())
+    query, shared = query * inputs.query.shape[2] ** -0.5, inputs.value.shape[1] // inputs.query.shape[1]
+    if shared > 1:
+        query, key = (part.repeat_interleave(shared, dim=1) for part in (query, key))
+    return replace(inputs, query=query, key=key, value=inputs.value.float())
+
+
 def gated_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Tensor:
-    """[T, H, Dv] in float32. `states` [slots, H, Dk, Dv] in float32 are read where sequences go on, and written."""
+    """A `DeltaRule` in plain PyTorch, with a result in float32: the reference, and the way it is computed on CPUs."""
+    inputs = _prepared(inputs)
     alone = [number for number, length in enumerate(step.lens) if length == 1]
     if len(alone) == len(step.lens):
         return _one_token_each(inputs, states, step.slots, step.fresh)

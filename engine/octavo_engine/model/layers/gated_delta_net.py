@@ -12,9 +12,7 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded
-from octavo_engine.model.layers.activations import ACTIVATIONS
-from octavo_engine.model.layers.causal_conv import causal_conv
-from octavo_engine.model.layers.delta_rule import CHUNK, DeltaInputs, gated_delta_rule, unit_length
+from octavo_engine.model.layers.delta_rule import CHUNK, DeltaInputs
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
@@ -73,24 +71,22 @@ class GatedDeltaNet(nn.Module):
             self.input(x), [len(self.conv), heads * spec.value_dim, heads, heads], dim=-1
         )
         (past, states), step = attention.state(self.layer)
-        mixed = ACTIVATIONS[spec.activation](causal_conv(mixed, self.conv[:, 0], None, past, step))
+        compute = self.options.compute
+        mixed = compute.convolution(mixed, self.conv[:, 0], None, spec.activation, past, step)
         inputs = DeltaInputs(
             *self._heads(mixed),
             (-self.a_log.float().exp() * F.softplus(steps.float() + self.step_bias))[..., None],
             (strength.sigmoid() * spec.most_strength).float(),
         )
-        attended = gated_delta_rule(inputs, states.view(-1, heads, spec.key_dim, spec.value_dim), step)
+        attended = compute.delta_rule(inputs, states.view(-1, heads, spec.key_dim, spec.value_dim), step)
         return self.output.add_to(residual, self._gated(attended.to(gate.dtype), gate))
 
     def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value of each head in float32."""
-        spec, shared = self.spec, self.heads.size // self.key_heads.size
-        query, key, value = torch.split(mixed.float(), [part.size for part in self.convolved], dim=-1)
-        query, key = (unit_length(part.reshape(len(part), -1, spec.key_dim)) for part in (query, key))
-        query = query * spec.key_dim**-0.5
-        if shared > 1:
-            query, key = (part.repeat_interleave(shared, dim=1) for part in (query, key))
-        return query, key, value.reshape(len(value), -1, spec.value_dim)
+        """Query and key [T, key heads, Dk] and value [T, H, Dv], in the memory of all."""
+        spec = self.spec
+        query, key, value = torch.split(mixed, [part.size for part in self.convolved], dim=-1)
+        query, key = (part.view(len(part), -1, spec.key_dim) for part in (query, key))
+        return query, key, value.view(len(value), -1, spec.value_dim)
 
     def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
         """x [T, H, Dv], each head normalised by its root mean square, times silu(gate); [T, H * Dv]."""

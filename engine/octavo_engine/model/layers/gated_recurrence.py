@@ -14,7 +14,6 @@ from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.activations import ACTIVATIONS
-from octavo_engine.model.layers.causal_conv import causal_conv
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.linear_scan import first_tokens, linear_scan
 from octavo_engine.model.layers.options import LayerOptions
@@ -71,7 +70,7 @@ class GatedRecurrence(nn.Module):
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         gate, inner = self.input(x).chunk(2, dim=-1)
         (past, states), step = attention.state(self.layer)
-        convolved = causal_conv(inner, self.conv[:, 0], self.conv_bias, past, step)
+        convolved = self.options.compute.convolution(inner, self.conv[:, 0], self.conv_bias, None, past, step)
         recurrent = self._recurrence(convolved, states, step).to(gate.dtype)
         return self.output.add_to(residual, ACTIVATIONS[self.spec.activation](gate) * recurrent)
 

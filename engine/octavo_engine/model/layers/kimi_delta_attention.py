@@ -12,9 +12,7 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, unsharded
-from octavo_engine.model.layers.activations import ACTIVATIONS
-from octavo_engine.model.layers.causal_conv import causal_conv
-from octavo_engine.model.layers.delta_rule import FINE_CHUNK, DeltaInputs, gated_delta_rule, unit_length
+from octavo_engine.model.layers.delta_rule import FINE_CHUNK, DeltaInputs
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
@@ -84,16 +82,17 @@ class KimiDeltaAttention(nn.Module):
         if self.decay is not None and self.gate is not None:
             decay, gate = self.decay(decay.contiguous()), self.gate(gate.contiguous())
         (past, states), step = attention.state(self.layer)
-        mixed = ACTIVATIONS[self.spec.activation](causal_conv(mixed, self.conv[:, 0], None, past, step))
-        query, key, value = mixed.float().view(-1, 3, heads, size).unbind(1)
+        compute = self.options.compute
+        mixed = compute.convolution(mixed, self.conv[:, 0], None, self.spec.activation, past, step)
+        query, key, value = mixed.view(-1, 3, heads, size).unbind(1)
         inputs = DeltaInputs(
-            unit_length(query) * size**-0.5,
-            unit_length(key),
+            query,
+            key,
             value,
             self._log_decay((decay.float() + self.step_bias).view(-1, heads, size)),
             strength.sigmoid().float(),
         )
-        attended = gated_delta_rule(inputs, states.view(-1, heads, size, size), step)
+        attended = compute.delta_rule(inputs, states.view(-1, heads, size, size), step)
         return self.output.add_to(residual, self._gated(attended, gate))
 
     def _log_decay(self, steps: Tensor) -> Tensor:
@@ -133,7 +132,7 @@ class KimiDeltaAttention(nn.Module):
         hidden, size, inner = self.input.columns.size, self.options.dtype.itemsize, self.inner.size
         quantized = self.input.quantized_input_bytes(inner)
         past = 3 * (self.spec.width - 1) * inner
-        in_float32 = 20 * inner + 4 * self.heads.size * FINE_CHUNK * (self.spec.head_dim + 1)
+        in_float32 = 15 * inner + 4 * self.heads.size * FINE_CHUNK * (self.spec.head_dim + 1)
         projected = 2 * sum(self.input.parts) + 18 * inner + past
         return (hidden + projected) * size + 8 * 8 + quantized + _FLOAT32_BYTES * in_float32
 

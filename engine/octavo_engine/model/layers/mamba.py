@@ -13,8 +13,6 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
-from octavo_engine.model.layers.activations import ACTIVATIONS
-from octavo_engine.model.layers.causal_conv import causal_conv
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
@@ -74,8 +72,9 @@ class Mamba(nn.Module):
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         inputs, gate = self.input(x).chunk(2, dim=-1)
         (past, states), step = attention.state(self.layer)
-        convolved = causal_conv(inputs, self.conv[:, 0], self.conv_bias, past, step)
-        convolved = ACTIVATIONS[self.spec.activation](convolved)
+        convolved = self.options.compute.convolution(
+            inputs, self.conv[:, 0], self.conv_bias, self.spec.activation, past, step
+        )
         selected = summed(self.selection.add_to(None, convolved))
         latent, keys, queries = torch.split(selected, list(self.selection.parts), dim=-1)
         if self.norms:

@@ -12,8 +12,6 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, joined, plain, unsharded
-from octavo_engine.model.layers.activations import ACTIVATIONS
-from octavo_engine.model.layers.causal_conv import causal_conv
 from octavo_engine.model.layers.gated_norm import GatedNorm
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
@@ -80,8 +78,9 @@ class Mamba2(nn.Module):
             projected = projected * self.scales
         gate, inputs, steps = torch.split(projected, [self.inner.size, len(self.conv), heads], dim=-1)
         (past, states), step = attention.state(self.layer)
-        convolved = causal_conv(inputs, self.conv[:, 0], self.conv_bias, past, step)
-        convolved = ACTIVATIONS[spec.activation](convolved)
+        convolved = self.options.compute.convolution(
+            inputs, self.conv[:, 0], self.conv_bias, spec.activation, past, step
+        )
         values, keys, queries = torch.split(convolved.float(), [part.size for part in self.convolved], dim=-1)
         scanned = state_space_scan(
             Inputs(

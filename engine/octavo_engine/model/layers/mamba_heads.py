@@ -13,8 +13,6 @@ from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
-from octavo_engine.model.layers.activations import ACTIVATIONS
-from octavo_engine.model.layers.causal_conv import causal_conv
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
@@ -78,8 +76,10 @@ class MambaHeads(nn.Module):
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         inputs, gate = self.input(x).chunk(2, dim=-1)
         (past, states), step = attention.state(self.layer)
-        convolved = causal_conv(inputs, self.conv[:, 0], self.conv_bias, past, step)
-        convolved = ACTIVATIONS[self.spec.activation](convolved).view(len(inputs), -1, self.spec.head_dim)
+        convolved = self.options.compute.convolution(
+            inputs, self.conv[:, 0], self.conv_bias, self.spec.activation, past, step
+        )
+        convolved = convolved.view(len(inputs), -1, self.spec.head_dim)
         scanned = torch.stack([self._scanned(head, convolved[:, head], states, step) for head in self._own()], dim=1)
         gated = (scanned + convolved.float() * self.skip).flatten(1).mul_(F.silu(gate.float()))
         return self.output.add_to(residual, gated.to(gate.dtype))

@@ -10,7 +10,6 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
-from octavo_engine.model.layers.causal_conv import causal_conv
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
@@ -54,7 +53,7 @@ class ShortConv(nn.Module):
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         before, after, inner = self.input(x).chunk(3, dim=-1)
         (states,), step = attention.state(self.layer)
-        convolved = causal_conv(before * inner, self.weight[:, 0], self.bias, states, step)
+        convolved = self.options.compute.convolution(before * inner, self.weight[:, 0], self.bias, None, states, step)
         return self.output.add_to(residual, after * convolved)
 
     def tensors(self) -> Iterator[CheckpointTensor]:

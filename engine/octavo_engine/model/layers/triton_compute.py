@@ -8,14 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.activation import ACTIVATIONS, act_mul, act_mul_fp8
+from octavo_engine.kernels.causal_conv import causal_conv
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.kernels.gated_delta_net import gated_delta_net, has_tiles_for
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts
 from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
 from octavo_engine.kernels.norm_weights import NormWeights
+from octavo_engine.model.layers import activations
 from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.layers.delta_rule import DeltaInputs, gated_delta_rule
 from octavo_engine.model.layers.experts_in_turn import all_experts
 from octavo_engine.model.layers.pointwise import TorchPointwise
 from octavo_engine.model.layers.products import torch_product
@@ -47,6 +52,8 @@ def triton_compute() -> Compute:
         logits_dtype=None,  # float32 would be another pass, and twice as much for the kernels that sample to read
         pointwise=TritonPointwise(),
         experts=TritonExperts(),
+        convolution=triton_convolution,
+        delta_rule=triton_delta_rule,
     )
 
 
@@ -65,6 +72,46 @@ def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tenso
 def cublas_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
     """A `LogitsProduct` in x's dtype, as cuBLAS rounds."""
     return torch.mm(x, weight.t(), out=out)
+
+
+def triton_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, states: Tensor, step: StateStep
+) -> Tensor:
+    """A `Convolution` in two launches, the second of which keeps the states; activations but silu are a third."""
+    silu = activation in {"silu", "swish"}
+    convolved = causal_conv(
+        x if x.stride(1) == 1 else x.contiguous(),
+        weight,
+        bias,
+        states.view(len(states), -1, len(weight)),
+        step.slots,
+        step.cu_query_lens,
+        step.context_lens,
+        max_query_len=max(step.lens),
+        silu=silu,
+    )
+    return convolved if silu or activation is None else activations.ACTIVATIONS[activation](convolved)
+
+
+def triton_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Tensor:
+    """A `DeltaRule` in one launch for decodes and three for prompts; PyTorch's where the kernels have no tiles."""
+    key_dim, value_dim = states.shape[2:]
+    if inputs.log_decay.shape[2] != 1 or not has_tiles_for(key_dim, value_dim):
+        return gated_delta_rule(inputs, states, step)
+    return gated_delta_net(
+        inputs.query,
+        inputs.key,
+        inputs.value,
+        inputs.log_decay[..., 0].contiguous(),
+        inputs.strength.contiguous(),
+        states,
+        step.slots,
+        step.cu_query_lens,
+        step.context_lens,
+        max_query_len=max(step.lens),
+        scale=key_dim**-0.5,
+        normalize=True,
+    )
 
 
 class TritonPointwise:

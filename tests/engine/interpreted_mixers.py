@@ -1,0 +1,70 @@
+"""Answers prompts with the Triton kernels in Triton's interpreter; test_mixers_by_triton.py starts it.
+
+Its arguments are the folder of a checkpoint and the kernels' names to count. Triton decides when it is first imported
+whether it interprets, so this needs a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from typing import Any
+
+from triton.runtime.interpreter import InterpretedFunction
+
+from octavo_engine import LLM, SamplingParams
+from octavo_engine.attention.triton import interpreted
+from octavo_engine.engine import worker_setup
+
+PROMPTS = [[(7 * i) % 61 for i in range(71)], [5, 9, 2], [(5 * i) % 53 for i in range(17)]]
+"""The first in two chunks of more than 64 tokens together, the second too short for any; then all decode together."""
+
+
+class Again:
+    """In the place of CUDA graphs: what was recorded is called again, on the same buffers."""
+
+    def capture(self, works: Any) -> list[Any]:
+        return list(works)
+
+    def taken(self) -> int:
+        return 0
+
+
+def count_launches() -> Counter[str]:
+    """How often each kernel is launched from now on."""
+    launched: Counter[str] = Counter()
+    grid_of = InterpretedFunction.run
+
+    def run(kernel: Any, *args: Any, **options: Any) -> Any:
+        launched[kernel.fn.__name__] += 1
+        return grid_of(kernel, *args, **options)
+
+    InterpretedFunction.run = run
+    return launched
+
+
+def main(folder: str) -> None:
+    assert interpreted()
+    worker_setup._warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
+    worker_setup._capture = lambda _: Again()
+    launched = count_launches()
+    llm = LLM(
+        folder,
+        device="cpu",
+        dtype="float32",
+        attention_backend="triton",
+        max_num_seqs=4,
+        max_num_batched_tokens=69,
+        max_model_len=96,
+        num_kv_blocks=24,
+    )
+    greedy = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True, logprobs=0)
+    answers = llm.generate(PROMPTS, greedy)
+    llm.close()
+    told = [(a.prompt_token_ids, a.token_ids, [x.logprob for x in a.logprobs]) for a in answers]
+    print(json.dumps({"answers": told, "launched": launched}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,80 @@
+"""Layers with a state and latent attention by the Triton kernels say what transformers says (interpreted)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import SIZES, reference_model, save
+from reference import assert_same
+from test_families import save_words
+
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.llm import Completion
+
+_HYBRID = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "num_hidden_layers": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "head_dim": 16,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "mlp_only_layers": [0, 1],
+}
+_LATENT = {
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 8,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 2,
+    "n_group": 2,
+    "topk_group": 1,
+}
+MODELS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
+    "qwen3-next": (
+        "Qwen3Next",
+        _HYBRID,
+        {"causal_conv_kernel", "conv_state_kernel", "recurrent_kernel", "chunk_kernel", "scan_kernel"},
+    ),
+    "deepseek-v3": ("DeepseekV3", _LATENT, {"latent_attention_kernel", "write_kv_kernel", "attention_reduce_kernel"}),
+}
+"""A family, a configuration whose sizes the kernels have tiles for, and the kernels."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_kernels_answer_as_the_reference(name: str, tmp_path: Path) -> None:
+    """Chunks of prompts, prompts beside decodes, and decodes padded to a graph's batch, in a process of its own."""
+    family, changes, kernels = MODELS[name]
+    model = reference_model(family, **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")), **changes)
+    folder = save(model, tmp_path / name)
+    save_words(folder, SIZES["vocab_size"])
+    path = Path(__file__).with_name("interpreted_mixers.py")
+    root = path.parents[2]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    command = [sys.executable, str(path), str(folder)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
+    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    found = json.loads(result.stdout)
+    assert kernels <= set(found["launched"])
+    answers = [
+        Completion(prompt, "", tokens, [TokenLogprobs(*pair, 1, ()) for pair in zip(tokens, logprobs, strict=True)])
+        for prompt, tokens, logprobs in found["answers"]
+    ]
+    assert_same(model, answers, 3)
