@@ -93,7 +93,7 @@ _MIXERS: dict[type, Any] = {
 
 
 class DecoderLayer(nn.Module):
-    """Each part reads the residual stream, normalised before or not, and what it gives is added to it."""
+    """A layer whose parts read the residual stream, normalised or not, and add their results to it."""
 
     output_scale: Tensor | None
 
@@ -110,10 +110,10 @@ class DecoderLayer(nn.Module):
         block = spec.shared_block
         self.block = None if block is None else SharedBlock(block, hidden_size, layer, options)
         self.before_mixer = self._norm(spec.norms.before_mixer)
-        self.mixer = self._mixer()
+        self.mixer = _mixer(spec, hidden_size, layer, options)
         self.after_mixer = self._norm(spec.norms.after_mixer)
         self.before_feed_forward = self._norm(spec.norms.before_feed_forward)
-        self.feed_forward = self._feed_forward()
+        self.feed_forward = _feed_forward(spec, hidden_size, layer, options)
         shortcut = spec.shortcut
         self.shortcut = None if shortcut is None else MoE(shortcut, hidden_size, layer, options)
         self.after_feed_forward = self._norm(spec.norms.after_feed_forward)
@@ -132,23 +132,8 @@ class DecoderLayer(nn.Module):
     def _norm(self, spec: NormSpec | None) -> Norm | None:
         return None if spec is None else Norm(self.hidden_size, spec, self.options)
 
-    def _mixer(self) -> Mixing | None:
-        if self.spec.mixer is None:
-            return None
-        mixing: Mixing = _MIXERS[type(self.spec.mixer)](self.spec.mixer, self.hidden_size, self.layer, self.options)
-        return mixing
-
-    def _feed_forward(self) -> MLP | MoE | None:
-        match self.spec.feed_forward:
-            case MLPSpec() as spec:
-                return MLP(spec, self.hidden_size, self.layer, self.options)
-            case MoESpec() as spec:
-                return MoE(spec, self.hidden_size, self.layer, self.options)
-            case None:
-                return None
-
     def forward(self, stream: LayerStream, rope: Rope | None, attention: AttentionContext) -> LayerStream:
-        """[T, hidden] to the same."""
+        """Return the residual stream [T, hidden] after the layer."""
         if isinstance(stream, Carrying):
             return summed(self._without_shortcut(stream.stream, rope, attention)) + stream.later
         if self.shortcut is None:
@@ -161,7 +146,7 @@ class DecoderLayer(nn.Module):
     def _without_shortcut(
         self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext
     ) -> ResidualStream:
-        """All of it but that."""
+        """Return the stream after the layer without the expert shortcut."""
         if self.updates is not None:
             return self._updated(self.updates, summed(stream), rope, attention)
         stream = self._parts(stream, rope, attention)
@@ -172,7 +157,7 @@ class DecoderLayer(nn.Module):
     def _updated(
         self, updates: AlternatingUpdates, x: Tensor, rope: Rope | None, attention: AttentionContext
     ) -> Tensor:
-        """All vectors of each token, of which the layer's parts compute one."""
+        """Return all vectors of each token, of which the layer's parts compute one (alternating updates)."""
         extra, inputs = self.per_layer_input, attention.per_layer_inputs
         if extra is None or inputs is None:
             raise ValueError("layers with alternating updates have an input of their own")
@@ -263,8 +248,10 @@ class DecoderLayer(nn.Module):
         return x if self.spec.residual_scale == 1 else x * self.spec.residual_scale
 
     def weights(self) -> LayerWeights | None:
-        """The weights of a layer with norms before both parts and a dense feed-forward, for kernels that compute it;
-        None: some linear's weight is not one that they know."""
+        """Return the weights for kernels that compute whole layers; None if they do not know some linear's weight.
+
+        The layer must have norms before both parts and a dense feed-forward.
+        """
         mixer, mlp = cast("Attention", self.mixer), cast("MLP", self.feed_forward)
         linears = [each.for_kernels() for each in (mixer.qkv, mixer.output, mlp.gate_up, mlp.down)]
         if any(each is None for each in linears):
@@ -306,12 +293,14 @@ class DecoderLayer(nn.Module):
             yield plain(self.options.names.of_layer("output_scale", self.layer), self.output_scale, unsharded(1))
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        """Return an upper bound of one sequence's bytes in it besides its tokens: its state as it is computed with."""
         return 0 if self.mixer is None else self.mixer.sequence_bytes()
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it besides attention's scratch: the residual stream, before and
-        after a part, that part's result, and the largest part."""
+        """Return an upper bound of one token's bytes in it, without attention's scratch.
+
+        It is the residual stream, before and after a part, that part's result, and the largest part.
+        """
         hidden, size = self.hidden_size, self.options.dtype.itemsize
         norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
         every = (self.block, self.mixer, self.feed_forward, self.shortcut, self.per_layer_input, self.laurel)
@@ -323,8 +312,25 @@ class DecoderLayer(nn.Module):
         return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
 
 
+def _mixer(spec: LayerSpec, hidden_size: int, layer: int, options: LayerOptions) -> Mixing | None:
+    if spec.mixer is None:
+        return None
+    mixing: Mixing = _MIXERS[type(spec.mixer)](spec.mixer, hidden_size, layer, options)
+    return mixing
+
+
+def _feed_forward(spec: LayerSpec, hidden_size: int, layer: int, options: LayerOptions) -> MLP | MoE | None:
+    match spec.feed_forward:
+        case MLPSpec() as mlp:
+            return MLP(mlp, hidden_size, layer, options)
+        case MoESpec() as moe:
+            return MoE(moe, hidden_size, layer, options)
+        case None:
+            return None
+
+
 def share_blocks(layers: list[DecoderLayer]) -> bool:
-    """Give blocks before mixers the weights that they share; whether there are any."""
+    """Give blocks before mixers the weights that they share; return True if there are any."""
     blocks = [(layer.block, layer.block.spec.weights_of_layer) for layer in layers if layer.block is not None]
     for block, source in blocks:
         other = None if source is None else layers[source].block
