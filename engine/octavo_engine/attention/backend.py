@@ -118,7 +118,7 @@ class StepInputs:
     token_ids: Tensor
     """[T]"""
     positions: Tensor
-    """[T] int64, the token's place in its sequence."""
+    """[T] int64, the token's position in its sequence."""
     cu_query_lens: Tensor
     """[S + 1], where each sequence's tokens begin in T."""
     context_lens: Tensor

@@ -29,7 +29,7 @@ class AttentionContext:
     group_of_layer: Sequence[int]
     """The KV group of each layer's keys and values, by layer index."""
     states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
-    """The state tensors [places, size] of each layer that keeps a state, by layer index."""
+    """The state tensors [slots, size] of each layer that keeps a state, by layer index."""
     state_groups: Mapping[int, int] = field(default_factory=dict)
     """The KV group of each layer's states, by layer index."""
     per_layer_inputs: Tensor | None = None

@@ -29,7 +29,7 @@ class SwappedTokens:
     """The blocks that a preempted request left in CPU memory."""
 
     computed: int  # tokens whose keys and values are there
-    tables: list[dict[int, int]]  # for each KV group: place in the block table -> block of the swap space
+    tables: list[dict[int, int]]  # for each KV group: entry of the block table -> block of the swap space
 
 
 @dataclass(slots=True, eq=False)

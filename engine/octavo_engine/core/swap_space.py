@@ -33,13 +33,13 @@ class SwapSpace:
         """Save what the request has computed; the caller frees its blocks afterwards."""
         saved: list[dict[int, int]] = []
         for index, (pool, table) in enumerate(zip(self.pools, state.block_tables, strict=True)):
-            places: dict[int, int] = {}
-            for place, block in enumerate(table[: self._filled(state)]):
+            entries: dict[int, int] = {}
+            for entry, block in enumerate(table[: self._filled(state)]):
                 if block != NO_BLOCK:
-                    (places[place],) = pool.take(1)
-                    self._operations.append(BlockOp(BlockOpKind.SWAP_OUT, index, block, places[place]))
-            self.blocks_out += len(places)
-            saved.append(places)
+                    (entries[entry],) = pool.take(1)
+                    self._operations.append(BlockOp(BlockOpKind.SWAP_OUT, index, block, entries[entry]))
+            self.blocks_out += len(entries)
+            saved.append(entries)
         state.swapped = SwappedTokens(state.computed, saved)
 
     def restore(self, state: RequestState) -> None:
@@ -47,8 +47,8 @@ class SwapSpace:
         saved = state.swapped
         if saved is not None and state.computed < saved.computed:
             tables = zip(self._groups, state.block_tables, saved.tables, strict=True)
-            for index, (group, table, places) in enumerate(tables):
-                for source, target in group.restore(table, places):
+            for index, (group, table, entries) in enumerate(tables):
+                for source, target in group.restore(table, entries):
                     self._operations.append(BlockOp(BlockOpKind.SWAP_IN, index, source, target))
                     self.blocks_in += 1
             state.computed = saved.computed
@@ -57,8 +57,8 @@ class SwapSpace:
     def drop(self, state: RequestState) -> None:
         """Free what was saved of a request."""
         if state.swapped is not None:
-            for pool, places in zip(self.pools, state.swapped.tables, strict=True):
-                pool.free(places.values())
+            for pool, entries in zip(self.pools, state.swapped.tables, strict=True):
+                pool.free(entries.values())
         state.swapped = None
 
     def check_integrity(self, requests: Iterable[RequestState]) -> None:

@@ -54,7 +54,7 @@ class SamplingColumns:
     """0 keeps all."""
     seeds: torch.Tensor
     positions: torch.Tensor
-    """The place each row's token will have in its sequence."""
+    """The position that each row's token will have in its sequence."""
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """Results computed from prompts: log probabilities of their tokens, or one vector (pooling).
 
 A prompt may come in chunks, so what each gives is copied to the host and kept until the last one's results are read.
-Logits are computed for a few places at a time: those of a whole prompt would take more memory than the model.
+Logits are computed for a few positions at a time: those of a whole prompt would take more memory than the model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PromptRead:
     row: int
     start: int
     """Position of the first one in its sequence."""
-    place: int
+    first_token: int
     """The index of the first one among the step's tokens."""
     count: int
     """May be 0: nothing follows the last token of a prompt."""
@@ -45,7 +45,7 @@ class _Asked:
 
     prompt_len: int
     top: int | None
-    """The number of likeliest tokens that are reported at each place; None for no log probabilities."""
+    """The number of likeliest tokens that are reported at each position; None for no log probabilities."""
     pooled: bool
     """Whether the vector that stands for it is asked for."""
     parts: list[ToHost] = field(default_factory=list)
@@ -97,12 +97,12 @@ class PromptOutputs:
         found: list[PromptRead] = []
         if not self._rows:
             return found
-        place, result = plan.num_decode_tokens, 0
+        first_token, result = plan.num_decode_tokens, 0
         for chunk in plan.chunks:
             if (asked := self._rows.get(chunk.row)) is not None:
                 count = self._count(asked, chunk)
-                found.append(PromptRead(chunk.row, chunk.start, place, count, result if chunk.samples else None))
-            place += chunk.num_tokens
+                found.append(PromptRead(chunk.row, chunk.start, first_token, count, result if chunk.samples else None))
+            first_token += chunk.num_tokens
             result += chunk.samples
         return found
 
@@ -161,8 +161,8 @@ class PromptOutputs:
         return found
 
 
-def with_places(inputs: StepInputs, reads: Sequence[PromptRead]) -> StepInputs:
+def with_read_tokens(inputs: StepInputs, reads: Sequence[PromptRead]) -> StepInputs:
     """The inputs of a step whose hidden states are those of what is sampled, then those of `reads`."""
-    places = [place for read in reads for place in range(read.place, read.place + read.count)]
-    more = to_device(places, inputs.token_indices.device)
+    indices = [index for read in reads for index in range(read.first_token, read.first_token + read.count)]
+    more = to_device(indices, inputs.token_indices.device)
     return replace(inputs, token_indices=torch.cat([inputs.token_indices, more]))

@@ -34,7 +34,7 @@ class SampledRows:
     rows: list[int]
     """[R] their rows in the state table."""
     positions: list[int]
-    """[R] the place each one's token will have in its sequence."""
+    """[R] the position that each one's token will have in its sequence."""
     rows_device: Tensor
     """[R] int64"""
     positions_device: Tensor

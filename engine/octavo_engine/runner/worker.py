@@ -22,7 +22,7 @@ from octavo_engine.runner.graphs import Captured, DecodeGraphs, padding_inputs
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.masks import NO_MASKS, Masks, by_place
-from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, with_places
+from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, with_read_tokens
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.sampler import Sampled, sample
@@ -188,7 +188,7 @@ class Worker:
     def _forwarded(self, plan: StepPlan, timer: StepTimer, step: GatheredStep) -> ForwardedStep:
         """The forward pass of a step that no graph computes, and what it gives of prompts."""
         reads, samples = self._prompts.reads(plan), len(step.sampled.rows)
-        inputs = with_places(step.inputs, reads) if reads else step.inputs
+        inputs = with_read_tokens(step.inputs, reads) if reads else step.inputs
         hidden = self._hidden(inputs)
         of_chunks, more = hidden[plan.num_decode_tokens : samples], hidden[samples:]
         complete = self._prompts.read(reads, of_chunks, more) if reads else {}

@@ -60,7 +60,7 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     form: AnswerForm
     """The form in which the text of a chat's answers is parsed."""
     prompt_logprobs: int | None = None
-    """The number of likeliest tokens that are reported at each place of the prompts, beside the answers; None for
+    """The number of likeliest tokens that are reported at each position of the prompts, beside the answers; None for
     none."""
     scores_echo: bool = False
     """Whether the log probabilities of an answer begin with those of the prompt that it begins with."""

@@ -18,7 +18,7 @@ class TextLogprobs:
     token_logprobs: list[float | None] = field(default_factory=list)
     """None for the first token of a text: nothing comes before it."""
     top_logprobs: list[dict[str, float] | None] = field(default_factory=list)
-    """The likeliest tokens at this place, and the chosen one. Of tokens with the same text the likeliest counts."""
+    """The likeliest tokens at this position, and the chosen one. Of tokens with the same text the likeliest counts."""
     text_offset: list[int] = field(default_factory=list)
     """The position of each token in the text, in characters."""
 

@@ -2,7 +2,7 @@
 
 Full attention keeps every token, a sliding window the last ones, a recurrent layer one state. Each kind answers the
 same few questions about a request's table: what it must get for its next tokens, what a beginning that others computed
-is worth, what can be shared with a fork. A place of a table whose block is not held (any more) is `NO_BLOCK`.
+is worth, what can be shared with a fork. An entry of a table whose block is not held (any more) is `NO_BLOCK`.
 
 A block that another request can see, or that the prefix cache knows, is never written: it is copied first.
 """

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.request import Request
 
-NO_BLOCK = -1  # a place of a table whose block is not held (any more)
+NO_BLOCK = -1  # an entry of a table whose block is not held (any more)
 
 
 Copies = list[tuple[int, int]]  # (source, target) of blocks that are copied before a step computes
@@ -19,7 +19,7 @@ def held(table: Sequence[int]) -> int:
 
 
 class GroupMemory:
-    """One KV group's blocks, each token's kept: place i of a table holds tokens i * B to (i + 1) * B.
+    """One KV group's blocks, each token's kept: entry i of a table holds tokens i * B to (i + 1) * B.
 
     Tables are lists of block ids, changed in place. Subclasses keep less, or something else, of a sequence.
     """
@@ -37,7 +37,7 @@ class GroupMemory:
         return max(0, -(-end // self.block_size) - len(table)) + self._copies(table, start)
 
     def grow(self, table: list[int], start: int, end: int, copies: Copies) -> int:
-        """Take the missing blocks; return the first changed place of the table. Callers must have checked `missing`."""
+        """Take the missing blocks; return the first changed entry of the table. Callers must have checked `missing`."""
         index = len(table)
         if self._copies(table, start):
             index = start // self.block_size  # blocks after it hold nothing but rejected drafts
@@ -87,14 +87,14 @@ class GroupMemory:
                 self.pool.share(block)
         return blocks
 
-    def restore(self, table: list[int], places: dict[int, int]) -> list[tuple[int, int]]:
+    def restore(self, table: list[int], entries: dict[int, int]) -> list[tuple[int, int]]:
         """Complete a matched table with saved blocks; return (swap block, new block) of each that must be moved."""
         moves = []
-        for place in range(len(table), max(places) + 1):
-            block = self.pool.take(1)[0] if place in places else NO_BLOCK
+        for entry in range(len(table), max(entries) + 1):
+            block = self.pool.take(1)[0] if entry in entries else NO_BLOCK
             table.append(block)
-            if place in places:
-                moves.append((places[place], block))
+            if entry in entries:
+                moves.append((entries[entry], block))
         return moves
 
     def unused_slots(self, table: list[int], computed: int) -> int:

@@ -9,11 +9,11 @@ from octavo_engine.core.request import Request
 
 
 class RecurrentMemory(GroupMemory):
-    """One state a request, in place 0 of its table, as of its last computed token.
+    """One state a request, in entry 0 of its table, as of its last computed token.
 
     At a block boundary the state becomes a snapshot: the prefix cache knows it, and going on means copying it first.
     Once a request leaves its next snapshot, the one before it is evicted first, unless it was wanted or found. Its
-    last one stays, where the next turn goes on, so that a few places for each conversation are enough.
+    last one stays, where the next turn goes on, so that a few blocks for each conversation are enough.
     """
 
     def peak(self, tokens: int) -> int:
@@ -63,11 +63,11 @@ class RecurrentMemory(GroupMemory):
             self.pool.share(block)
         return list(table)
 
-    def restore(self, table: list[int], places: dict[int, int]) -> list[tuple[int, int]]:
+    def restore(self, table: list[int], entries: dict[int, int]) -> list[tuple[int, int]]:
         """The saved state instead of a snapshot that was matched, which is older."""
         self.pool.free(table)
         table[:] = self.pool.take(1)
-        return [(places[0], table[0])]
+        return [(entries[0], table[0])]
 
     def unused_slots(self, table: list[int], computed: int) -> int:
         return 0  # a state has no slots for tokens

@@ -9,7 +9,7 @@ from octavo_engine.core.kv_groups.memory import NO_BLOCK, Copies, GroupMemory
 
 
 class SlidingMemory(GroupMemory):
-    """The blocks that a window sees. Those that have left it are freed: their places hold `NO_BLOCK`.
+    """The blocks that a window sees. Those that have left it are freed: their entries hold `NO_BLOCK`.
 
     A window of 1 is kept as one of 2: nothing is ever read of it from the cache, so any beginning would seem known.
     """

@@ -1,4 +1,4 @@
-"""Answers and stream chunks as clients expect them, each key in its place."""
+"""Answers and stream chunks of OpenAI's API, with its exact keys."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from octavo_engine.text.tokenizer import Tokenizer
 
 
 def content_logprobs(positions: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> list[ContentLogprob]:
-    """Each token with its log probability and those of the likeliest tokens in its place."""
+    """Each token with its log probability and those of the likeliest tokens at its position."""
     return [_of_position(position, tokenizer) for position in positions]
 
 

@@ -158,7 +158,7 @@ class GenerationBody(RefusedFields, StructuredFields, SamplingFields):
     truncate_prompt_tokens: PromptTruncation | None = None
     """Keep only so many tokens of a prompt, the last ones; -1 keeps what fits beside the answer."""
     prompt_logprobs: TopLogprobs | None = None
-    """Log probabilities of the prompt's tokens and of as many of the likeliest ones at each place."""
+    """Log probabilities of the prompt's tokens and of as many of the likeliest ones at each position."""
 
 
 def _only_text(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Answers of the Responses API and the events of a stream of one, each key in its place."""
+"""Answers of the Responses API and the events of a stream of one, with the API's exact keys."""
 
 from __future__ import annotations
 
