@@ -135,9 +135,9 @@ def _check_prompt_logprobs(body: GenerationBody, sampling: SamplingParams, promp
     if reported > MAX_PROMPT_LOGPROBS:
         raise APIError(
             400,
-            f"{prompt_tokens} tokens of prompts with n {body.n or 1} and {top} of the likeliest tokens at each position "
-            f"make {reported} log probabilities, more than {MAX_PROMPT_LOGPROBS} in one request; send the prompts in "
-            f"{-(-reported // MAX_PROMPT_LOGPROBS)} requests, or ask for fewer of the likeliest tokens",
+            f"{prompt_tokens} tokens of prompts with n {body.n or 1} and {top} of the likeliest tokens "
+            f"at each position make {reported} log probabilities, more than {MAX_PROMPT_LOGPROBS} in one request; send "
+            f"the prompts in {-(-reported // MAX_PROMPT_LOGPROBS)} requests, or ask for fewer of the likeliest tokens",
             param="prompt_logprobs" if body.prompt_logprobs is not None else "logprobs",
         )
 
