@@ -87,12 +87,15 @@ class OutputStream:
         self._count(-self._waiting)
 
     def _count(self, size: int) -> None:
-        if self._room is not None:
-            self._room.resize(max(0, self._waiting + size - _ALWAYS_ALLOWED))
-        self._waiting += size
+        before, after = self._waiting, self._waiting + size
+        if self._room is not None and max(before, after) > _ALWAYS_ALLOWED:
+            self._room.resize(max(0, after - _ALWAYS_ALLOWED))
+        self._waiting = after
 
 
 def _size(output: RequestOutput) -> int:
     """Bytes that an output takes, without a prompt's log probabilities, which have a limit of their own."""
-    logprobs = sum(_LOGPROBS_BYTES + _TOP_BYTES * len(each.top) for each in output.logprobs)
-    return _OUTPUT_BYTES + _TOKEN_BYTES * len(output.token_ids) + logprobs
+    size = _OUTPUT_BYTES + _TOKEN_BYTES * len(output.token_ids)
+    if output.logprobs:
+        size += sum(_LOGPROBS_BYTES + _TOP_BYTES * len(each.top) for each in output.logprobs)
+    return size

@@ -35,6 +35,21 @@ _FIRST_CHECK, _LAST_CHECK = 0.05, 5.0
 """Seconds between two looks whether a client that sends nothing more is still there; each is twice the last one."""
 
 
+class ServerConnection(h11.Connection):
+    """h11's connection, which writes a piece of a body without a walk through its tables: a piece changes no state.
+
+    A stream has a piece for each token, and the walk takes a seventh of a token's CPU time.
+    """
+
+    def send(self, event: Any) -> Any:
+        """Return the bytes of an event."""
+        if type(event) is not h11.Data or self.our_state is not h11.SEND_BODY or self._writer is None:
+            return super().send(event)
+        written: list[bytes] = []
+        self._writer(event, written.append)
+        return b"".join(written)
+
+
 class PipelineFlow(FlowControl):
     """uvicorn's flow control, which reads on whenever a request waits for its client, whatever came behind it already.
 
@@ -56,6 +71,7 @@ class ClientConnection(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.conn = ServerConnection(h11.SERVER, self.conn._max_incomplete_event_size)
         self.conn._receive_buffer = StrictBuffer()
         self.app_state = {**self.app_state, "connection": self}
         self._timer: asyncio.TimerHandle | None = None

@@ -8,17 +8,23 @@ compared with a threshold that is a bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from math import inf
 from typing import Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.messages import Outputs
@@ -46,43 +52,77 @@ _VLLM_REJECTIONS: dict[str, str] = {
 _VLLM_OUTCOMES: dict[str, str] = {o: "abort" if o == "timeout" else o for o in get_args(Outcome)}
 
 
-class Twins:
-    """One measurement under all its names."""
+Names = Sequence[tuple[str, dict[str, str]]]
+"""Names of one measurement, each with its labels."""
 
-    def __init__(self, histograms: list[Histogram]) -> None:
-        self._histograms = histograms
+
+class Distribution(Collector):
+    """A histogram under all its names. Each token is observed, so a value is counted once; a scrape makes the rest."""
+
+    def __init__(self, text: str, names: Names, bounds: Sequence[Sequence[float]]) -> None:
+        """`bounds`: the upper bounds of the buckets under each name."""
+        self._text, self._names, self._shown = text, names, bounds
+        self._bounds = sorted({bound for each in bounds for bound in each})
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
 
     def observe(self, value: float) -> None:
         """Record `value`, in the unit that the name says."""
-        for histogram in self._histograms:
-            histogram.observe(value)
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each name."""
+        upto = dict(zip([*self._bounds, inf], accumulate(self._counts.copy()), strict=True))
+        for (name, labels), bounds in zip(self._names, self._shown, strict=True):
+            family = HistogramMetricFamily(name, self._text, labels=list(labels))
+            buckets = [(_written(bound), upto[bound]) for bound in (*bounds, inf)]
+            family.add_metric(list(labels.values()), buckets, self._sum)
+            yield family
+
+
+def _written(bound: float) -> str:
+    """A bound as Prometheus writes it."""
+    return str(floatToGoString(bound))  # type: ignore[no-untyped-call]
+
+
+class Total(Collector):
+    """A count under all its names."""
+
+    def __init__(self, text: str, names: Names) -> None:
+        self._text, self._names = text, names
+        self.total = 0
+
+    def add(self, amount: int) -> None:
+        """Count `amount`."""
+        self.total += amount
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each name."""
+        for name, labels in self._names:
+            family = CounterMetricFamily(name, self._text, labels=list(labels))
+            family.add_metric(list(labels.values()), self.total)
+            yield family
 
 
 class TwinCounter:
-    """One count under all its names. Series exist at 0 from the start: rates and alerts need them."""
+    """One count by a label under all its names. Series exist at 0 from the start: rates and alerts need them."""
 
     def __init__(self) -> None:
-        self.total = 0.0
+        self.total = 0
         """All that was counted, under whatever label value."""
-        self._plain: list[Counter] = []
         self._by_value: list[dict[str, Counter]] = []
 
-    def add_plain(self, counter: Counter) -> None:
-        """A name without a label of its own."""
-        self._plain.append(counter)
-
     def add_labelled(self, counters: dict[str, Counter]) -> None:
-        """A name with a label; the keys are our values, of which it may know only some."""
+        """Count under another name; the keys are our values, of which it may know only some."""
         self._by_value.append(counters)
 
-    def add(self, amount: float = 1, value: str = "") -> None:
-        """Count `amount`, under the label value `value` where there is a label."""
-        self.total += amount
-        for counter in self._plain:
-            counter.inc(amount)
+    def add(self, value: str) -> None:
+        """Count one, under the label's `value`."""
+        self.total += 1
         for counters in self._by_value:
             if value in counters:
-                counters[value].inc(amount)
+                counters[value].inc()
 
 
 class Metrics:
@@ -152,11 +192,11 @@ class Metrics:
 
     def reject(self, reason: Rejection) -> None:
         """Count a request that was rejected before it was accepted."""
-        self._rejections.add(value=reason)
+        self._rejections.add(reason)
 
     def finish(self, outcome: Outcome) -> None:
         """Count the end of an accepted sequence."""
-        self._outcomes.add(value=outcome)
+        self._outcomes.add(outcome)
 
     def on_step(self, outputs: Outputs) -> None:
         """The engine has reported steps."""
@@ -174,20 +214,17 @@ class Metrics:
 
     def _histogram(
         self, name: str, twins: tuple[str, ...], text: str, buckets: tuple[float, ...], more: tuple[float, ...] = ()
-    ) -> Twins:
+    ) -> Distribution:
         """`more`: the bounds that `name` has beside `buckets`, and its twins have not."""
+        names = self._names(name, twins)
         own = sorted((*buckets, *more))
-        found = []
-        for each, labels in self._names(name, twins):
-            bounds = own if each == name else buckets
-            histogram = Histogram(each, text, list(labels), buckets=bounds, registry=self._registry)
-            found.append(histogram.labels(**labels))
-        return Twins(found)
+        found = Distribution(text, names, [own if each == name else buckets for each, _ in names])
+        self._registry.register(found)
+        return found
 
-    def _count(self, name: str, twin: str, text: str) -> TwinCounter:
-        found = TwinCounter()
-        for each, labels in self._names(name, (twin,)):
-            found.add_plain(Counter(each, text, list(labels), registry=self._registry).labels(**labels))
+    def _count(self, name: str, twin: str, text: str) -> Total:
+        found = Total(text, self._names(name, (twin,)))
+        self._registry.register(found)
         return found
 
     def _count_by(self, name: str, label: str, values: Mapping[str, str], text: str) -> TwinCounter:

@@ -21,7 +21,7 @@ from octavo_engine.text.tokenizer import Tokenizer
 _FAILURES = (FinishReason.ABORT, FinishReason.TIMEOUT, FinishReason.ERROR, FinishReason.INVALID)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SequenceOutput:
     """The part of a sequence's answer that one `RequestOutput` of the engine added."""
 

@@ -11,7 +11,7 @@ from octavo_engine.text.tokenizer import Tokenizer
 _utf8 = codecs.getincrementaldecoder("utf-8")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TextDelta:
     """The text that some tokens added to an answer."""
 

@@ -216,8 +216,10 @@ async def off_the_loop_if_large(
 
 def _work(output: SequenceOutput) -> int:
     """Return the amount of work to write an output, counted in numbers."""
-    positions = (*output.logprobs, *(output.prompt_logprobs or ()))
-    return 1 + len(output.text) // 64 + len(output.pooled) // 4 + sum(1 + len(each.top) for each in positions)
+    work = 1 + len(output.text) // 64 + len(output.pooled) // 4
+    if output.logprobs or output.prompt_logprobs:
+        work += sum(1 + len(each.top) for each in (*output.logprobs, *(output.prompt_logprobs or ())))
+    return work
 
 
 def merge(outputs: Sequence[SequenceOutput]) -> SequenceOutput:
