@@ -28,6 +28,8 @@ class Check:
     """May say what it found, for the table of `make gpu-check`."""
     large: bool = False
     """Takes the interpreter too long for every run of the tests: on hardware only."""
+    alone: bool = False
+    """Measures the device's memory, which other processes change: no other check runs meanwhile."""
 
 
 @dataclass(frozen=True)

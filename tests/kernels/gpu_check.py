@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import import_module
+from itertools import groupby
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -179,8 +180,11 @@ class Worker(threading.Thread):
 
 
 def run(jobs: Sequence[Job], args: argparse.Namespace) -> list[Outcome]:
-    """Run all jobs; outcomes are written after each, so that a machine that is taken away loses none."""
-    waiting, outcomes, lock = deque(jobs), list[Outcome](), threading.Lock()
+    """Run all jobs; outcomes are written after each, so that a machine that is taken away loses none.
+
+    Jobs are done in their order, side by side, but those in a row that need the device for themselves one by one.
+    """
+    outcomes, lock = list[Outcome](), threading.Lock()
     order = {job: place for place, job in enumerate(jobs)}
     begin, save = time.monotonic(), saver(args, len(jobs))
 
@@ -190,12 +194,20 @@ def run(jobs: Sequence[Job], args: argparse.Namespace) -> list[Outcome]:
             outcomes.sort(key=lambda outcome: order[Job(outcome.module, outcome.check)])
             save(outcomes, time.monotonic() - begin)
 
-    workers = [Worker(waiting, note, begin + args.seconds, args) for _ in range(min(args.workers, len(jobs)))]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    for alone, group in groupby(jobs, _runs_alone):
+        waiting = deque(group)
+        count = 1 if alone else min(args.workers, len(waiting))
+        workers = [Worker(waiting, note, begin + args.seconds, args) for _ in range(count)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
     return outcomes
+
+
+def _runs_alone(job: Job) -> bool:
+    """Return True if a check needs the device for itself."""
+    return any(check.alone for check in import_module(job.module).CHECKS if check.name == job.check)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

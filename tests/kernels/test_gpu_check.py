@@ -52,6 +52,30 @@ def look(device):
 CHECKS = [Check("fine", lambda device: None), Check("look", look)]
 BUILDS = []
 """
+TURNS = """
+import time
+from pathlib import Path
+from tests.kernels.check import Check
+
+FOLDER = Path("{folder}")
+
+def busy(name, device):
+    (FOLDER / name).touch()
+    time.sleep(0.5)
+    (FOLDER / name).unlink()
+
+def alone(name, device):
+    assert list(FOLDER.glob("check-*")) == [], "another check runs"
+    busy(name, device)
+
+CHECKS = [
+    Check("a", lambda device: busy("check-a", device)), Check("b", lambda device: busy("check-b", device)),
+    Check("c", lambda device: alone("check-c", device), alone=True),
+    Check("d", lambda device: alone("check-d", device), alone=True),
+    Check("e", lambda device: busy("check-e", device)),
+]
+BUILDS = []
+"""
 HANGS = """
 import time
 from tests.kernels.check import Check
@@ -99,6 +123,17 @@ def test_a_check_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     args = parse(["--device=cpu", "--check-seconds=0.5", "--workers=1", f"--out={tmp_path}"])
     [outcome] = run([Job("hanging_checks", "hang")], args)
     assert (outcome.status, "hangs" in outcome.said) == ("failed", True)
+
+
+def test_what_measures_the_devices_memory_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are measured by what is free on the device before and after, which others would change."""
+    (tmp_path / "turns_checks.py").write_text(TURNS.format(folder=tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    args = parse(["--device=cpu", "--workers=3", f"--out={tmp_path}"])
+    outcomes = run(jobs_of(["turns_checks"], "cpu", None), args)
+    assert [(outcome.check, outcome.status) for outcome in outcomes] == [(name, "passed") for name in "abcde"]
+    graphs = [check for check in whole_model_checks.CHECKS if check.name.startswith("graphs_")]
+    assert len(graphs) == 4 and all(check.alone for check in graphs)
 
 
 def test_what_there_is_no_time_for_counts_as_not_checked(tmp_path: Path) -> None:
