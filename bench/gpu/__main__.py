@@ -24,7 +24,7 @@ from bench.gpu import machine, report
 from bench.gpu.clock import describe, short_name
 from bench.gpu.context import FULL, TINY, Context, Measure
 from bench.gpu.paged import paged_decode
-from bench.gpu.peers import peers
+from bench.gpu.peers import peers, vllm
 from bench.gpu.result import Figure, Part, Result, as_json, merged, read, stem
 from bench.gpu.serving import offline, serving
 from bench.gpu.startup import startup
@@ -53,6 +53,7 @@ PARTS: dict[str, Measure] = {
     "attention": paged_decode,
     "offline": lambda context: offline(context, context.scale.llama),
     "start": startup,
+    "vllm": vllm,
     "peers": peers,
     "llama-8b-fp8": partial(_llama, weights="fp8"),
     "offline-fp8": lambda context: offline(context, context.scale.llama, "fp8"),
@@ -73,7 +74,7 @@ def run_part(name: str, args: argparse.Namespace) -> None:
     rates, figures = machine.measure(device, machine.TINY if args.tiny else machine.FULL)
     said = {figure.what: f"{figure.value:.4g} {figure.unit}" for figure in figures if figure.value is not None}
     part = Part(describe(device) | {"rates": said}, list(figures), ended="broken off")
-    context = Context(device, rates, TINY if args.tiny else FULL, args.scratch)
+    context = Context(device, rates, TINY if args.tiny else FULL, args.scratch, args.vllm_python)
     try:
         for figure in PARTS[name](context):
             part.figures.append(figure)
@@ -106,6 +107,7 @@ def write(where: Path, result: Result) -> None:
 def run_each(names: Sequence[str], args: argparse.Namespace) -> bool:
     """Run every part in a process of its own, so that its failure affects no other; whether all succeeded."""
     begin, well = time.perf_counter(), True
+    places = (f"--scratch={args.scratch}", f"--vllm-python={args.vllm_python}")
     for name in names:
         left = 60 * args.minutes - (time.perf_counter() - begin)
         if left < 30:
@@ -115,7 +117,7 @@ def run_each(names: Sequence[str], args: argparse.Namespace) -> bool:
         command = [sys.executable, "-m", "bench.gpu", f"--part={name}", f"--out={args.out}", f"--device={args.device}"]
         print(f"# {name}", flush=True)
         try:
-            subprocess.run([*command, f"--scratch={args.scratch}"], check=True, timeout=min(left, _PART_SECONDS))
+            subprocess.run([*command, *places], check=True, timeout=min(left, _PART_SECONDS))
         except subprocess.SubprocessError as error:
             print(f"{name}: {error}", flush=True)
             well = False
@@ -135,6 +137,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120.0, help="of all parts, the most telling ones first")
     scratch = Path(tempfile.gettempdir()) / "octavo-bench-gpu"
     parser.add_argument("--scratch", type=Path, default=scratch, help=f"for checkpoints (default: {scratch})")
+    parser.add_argument("--vllm-python", default=sys.executable, help="the Python that has vLLM (default: this one)")
     args = parser.parse_args()
     if args.merge:
         write(args.out / args.merge[-1].stem, merged([read(path) for path in args.merge]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,8 @@ class Context:
     scale: Scale
     scratch: Path
     """The folder for checkpoints."""
+    vllm_python: str = sys.executable
+    """The Python in which vLLM is looked for."""
 
     def checkpoint(self, shape: Shape) -> str:
         """A folder with `shape`'s random weights, which are written unless they exist already.

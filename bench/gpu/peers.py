@@ -1,18 +1,49 @@
-"""Measures transformers on the same weights: its `generate` in static batches, and its continuous batching.
+"""Measures other engines on the same weights: vLLM, transformers' `generate` and its continuous batching.
 
-Both answer prompts of random token ids greedily, with answers of one length, in the engine's data type.
+All answer prompts of random token ids greedily, with answers of one length, in the engine's data type. vLLM runs where
+this Python has it, or the one that --vllm-python names, in a process of its own.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from bench.gpu.context import Context
 from bench.gpu.result import Figure, missing, rate
+from bench.gpu.steps import give_back
+
+_VLLM_SECONDS = 540
+"""Seconds for vLLM's start and both rounds, less than a lent machine gives a command."""
+
+
+def vllm(context: Context) -> Iterator[Figure]:
+    """Run the first of the offline workloads by vLLM; a failure of it is reported as a missing figure."""
+    shape = context.scale.llama
+    requests, prompt, answer = context.scale.offline[0]
+    case = f"{prompt} + {answer}"
+    settings = context.scale.settings
+    numbers = (requests, prompt, answer, settings["max_num_seqs"], settings["max_model_len"], shape.vocab, 2)
+    script = Path(__file__).with_name("vllm_offline.py")
+    command = [context.vllm_python, str(script), context.checkpoint(shape), *map(str, numbers)]
+    give_back()
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_VLLM_SECONDS)
+        found = json.loads(ran.stdout.strip().splitlines()[-1])
+        seconds, version = [float(each) for each in found["seconds"]], str(found["version"])
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines() or [type(error).__name__]
+        yield missing(shape.name, "vLLM offline", f"vLLM did not run: {said[-1][:300]}", case)
+        return
+    figure = rate(shape.name, "vLLM offline", case, requests * answer, seconds, None)
+    yield replace(figure, note=f"vLLM {version}, without its prefix cache")
 
 
 def peers(context: Context) -> Iterator[Figure]:
