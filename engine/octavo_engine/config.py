@@ -157,6 +157,11 @@ class EngineConfig:
     tensor_parallel_size: int = setting(
         1, "int", "GPUs, or processes on CPU, that share each layer", minimum=1, maximum=64
     )
+    disable_custom_all_reduce: bool = setting(
+        False,
+        "bool",
+        "NCCL does every all-reduce between GPUs; small sums over memory that all of them map are not even tried",
+    )
     quantization: str | None = setting(
         None,
         "str",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine import worker_setup
 from octavo_engine.model import collectives
 from octavo_engine.model.collectives import Collectives, SymmetricSums, small_sums
 from octavo_engine.model.shard import Shard
@@ -122,3 +125,15 @@ def test_gpus_speak_over_nccl_and_ask_for_symmetric_memory(monkeypatch, tmp_path
     [(shard, given, store, where, dtype)] = asked
     assert (shard, given, where, dtype) == (SHARD, backend, device, torch.bfloat16)
     assert isinstance(store, dist.Store)
+
+
+def test_the_trial_of_symmetric_memory_can_be_switched_off(monkeypatch, tmp_path):
+    """By --disable-custom-all-reduce: where a trial hangs or disturbs the device, a start must be possible."""
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", lambda store, rank, size, timeout: Backend(others=1))
+    monkeypatch.setattr(collectives, "small_sums", lambda *_: pytest.fail("it was tried"))
+    config = EngineConfig(model="x", disable_custom_all_reduce=True)
+    resolved = SimpleNamespace(device=torch.device("cuda", 1), dtype=torch.bfloat16)
+    setup = SimpleNamespace(config=config, resolved=resolved, shard=SHARD, meeting=str(tmp_path / "meeting"))
+    ranks = worker_setup._meet(setup)
+    assert ranks.all_reduce(torch.ones(1)).tolist() == [4.0]

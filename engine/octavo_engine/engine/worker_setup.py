@@ -93,8 +93,7 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
     cache of a few blocks. The plan then holds what they take rather than what they might.
     """
     resolved, plan = setup.resolved, setup.plan
-    several = setup.shard.size > 1
-    ranks = connect(setup.shard, setup.meeting, resolved.device, resolved.dtype) if several else ALONE
+    ranks = _meet(setup)
     capture = _capture(setup)
     try:
         decoder = load_model(setup.files, resolved.spec, resolved.device, resolved.dtype, report, ranks)
@@ -114,6 +113,14 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
         ) from None
     limits = None if slots is None else _adapter_limits(setup, decoder, slots)
     return ReadyWorker(worker, plan, limits, measure_swap(cache))
+
+
+def _meet(setup: WorkerSetup) -> Collectives:
+    """Return what this rank speaks to the others with."""
+    if setup.shard.size == 1:
+        return ALONE
+    symmetric = not setup.config.disable_custom_all_reduce
+    return connect(setup.shard, setup.meeting, setup.resolved.device, setup.resolved.dtype, symmetric=symmetric)
 
 
 def _make_slots(setup: WorkerSetup, decoder: Decoder) -> LoraSlots | None:

@@ -166,7 +166,8 @@ def _wait_for(device: torch.device) -> None:
     while not event.query():  # type: ignore[no-untyped-call]
         if time.monotonic() > end:
             raise EngineDeadError(
-                f"a trial sum over the GPUs' symmetric memory has not ended after {_TRIAL_SECONDS:g} s"
+                f"a trial sum over the GPUs' symmetric memory has not ended after {_TRIAL_SECONDS:g} s; "
+                "--disable-custom-all-reduce leaves every all-reduce to NCCL"
             )
         time.sleep(0.001)
 
@@ -194,17 +195,19 @@ def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dty
     return sums
 
 
-def connect(shard: Shard, meeting: str, device: torch.device, dtype: torch.dtype) -> Collectives:
+def connect(
+    shard: Shard, meeting: str, device: torch.device, dtype: torch.dtype, *, symmetric: bool = True
+) -> Collectives:
     """Meet the other ranks in the file `meeting`, to speak over NCCL on GPUs, else over gloo on the loopback interface.
 
-    `dtype` is the model's. The backends are made here rather than by `init_process_group`, whose one default group
-    belongs to the program that uses `LLM` as a library.
+    `dtype` is the model's. `symmetric`: small sums of GPUs may use symmetric memory. The backends are made here rather
+    than by `init_process_group`, whose one default group belongs to the program that uses `LLM` as a library.
     """
     store = dist.FileStore(meeting, shard.size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = dist.ProcessGroupNCCL(store, shard.rank, shard.size, _TIMEOUT)
-        return Collectives(shard, backend, small_sums(shard, backend, store, device, dtype))
+        return Collectives(shard, backend, small_sums(shard, backend, store, device, dtype) if symmetric else None)
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = _TIMEOUT

@@ -31,7 +31,8 @@ _OTHER_NAMES = {
 }
 _WITHOUT_VALUE = frozenset({
     "enforce-eager", "enable-prefix-caching", "enable-chunked-prefill", "enable-auto-tool-choice", "enable-lora",
-    "trust-remote-code", "disable-log-stats", "disable-log-requests", "enable-log-requests",
+    "trust-remote-code", "disable-custom-all-reduce", "disable-log-stats", "disable-log-requests",
+    "enable-log-requests",
 })  # fmt: skip
 _NEEDLESS = frozenset({
     "host", "port", "enable-chunked-prefill", "enable-auto-tool-choice", "reasoning-parser", "enable-reasoning",
