@@ -22,8 +22,8 @@ _GREEDY_BELOW = 1e-5
 """Dividing by a temperature smaller than this would leave float32's range; it means greedy, as in vLLM."""
 
 DRAWS, FILTERS, PENALIZES, BIASES, BANS, LOGPROBS, ALLOWS, BAD_WORDS = (1 << bit for bit in range(8))
-"""Flags for what sampling a row needs besides the largest logit: a random number; top-k, top-p or min-p; penalties, which
-look at its tokens; biases added to logits; stop tokens forbidden at first; log probabilities; only some tokens allowed;
+"""Flags for what sampling a row needs besides the largest logit: a random number; top-k, top-p or min-p; penalties,
+by its tokens; biases added to logits; stop tokens forbidden at first; log probabilities; only some tokens allowed;
 sequences of tokens forbidden."""
 
 
