@@ -160,7 +160,7 @@ def _add_settings(parser: argparse.ArgumentParser, title: str, config: type) -> 
             kwargs["metavar"] = known.metavar or ("|".join(map(str, known.choices)) if known.choices else "N")
             if known.repeated:
                 # vLLM's takes several adapters at a time; other lists stay one by one, as MODEL may follow.
-                kwargs |= {"action": "extend", "nargs": "+"} if field.name == "lora_modules" else {"action": "append"}
+                kwargs |= {"action": "extend", "nargs": "+"} if field.name.startswith("lora_") else {"action": "append"}
         group.add_argument(f"--{flag_name(field.name)}", **kwargs)
 
 

@@ -210,6 +210,14 @@ class EngineConfig:
         metavar="NAME=PATH",
         repeated=True,
     )
+    lora_target_modules: list[str] = setting(
+        [],
+        "str",
+        "the only layers that adapters may change, by the ends of their names, such as q_proj; memory is reserved for "
+        "these alone; experts is all experts of mixtures; default: all linear layers",
+        metavar="NAME",
+        repeated=True,
+    )
     max_loras: int = setting(
         1,
         "int",

@@ -41,7 +41,7 @@ class RandomAdapter:
             layer = next((int(part) for part in name.split(".") if part.isdigit()), None)
             if not name.endswith(tuple(self.modules)) or (self.layers is not None and layer not in self.layers):
                 continue
-            rows, columns = module.weight.shape if type(module).__name__ == "Linear" else module.weight.shape[::-1]
+            rows, columns = module.weight.shape[::-1] if _as_columns(module) else module.weight.shape
             a = torch.randn(self.rank, columns, generator=generator) * self.std
             b = torch.randn(rows, self.rank, generator=generator) * self.std
             alpha = next((own for end, own in self.alpha_pattern.items() if name.endswith(end)), self.alpha)
@@ -77,8 +77,12 @@ class RandomAdapter:
             for name, (a, b, scale) in self.deltas(model).items():
                 module = model.get_submodule(name)
                 delta = scale * b @ a
-                module.weight += delta if type(module).__name__ == "Linear" else delta.t()
+                module.weight += delta.t() if _as_columns(module) else delta
         return model
+
+
+def _as_columns(module: Any) -> bool:
+    return type(module).__name__ == "Conv1D"
 
 
 def write_adapter(folder: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> Path:

@@ -14,8 +14,9 @@ from adapters import PREFIX, write_adapter
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.lora import adapter as adapter_module
 from octavo_engine.model.lora.adapter import Adapter, AdapterLimits, read_adapter
+from octavo_engine.model.lora.module_names import ModuleNames
 from octavo_engine.model.lora.peft_config import PeftConfig, read_peft_config
-from octavo_engine.model.lora.targets import ModuleNames, ModuleShape
+from octavo_engine.model.lora.targets import ModuleShape
 from octavo_engine.model.names import StoredNames
 from octavo_engine.model.source import resolve_adapter
 
@@ -54,7 +55,7 @@ def read(
         ({"layer_replication": [[0, 1], [0, 1]]}, ["layer_replication"]),
         ({"init_lora_weights": "pissa"}, ["init_lora_weights", "pissa"]),
         ({"trainable_token_indices": [1]}, ["trainable_token_indices"]),
-        ({"target_parameters": ["experts.down_proj"]}, ["target_parameters"]),
+        ({"target_parameters_beside": ["x"]}, ["target_parameters_beside"]),
         ({"r": 16}, ["rank 16", "--max-lora-rank is 8", "raise --max-lora-rank to 16"]),
         ({"r": 0}, ["r '0'"]),
         ({"r": "4"}, ["r '4'"]),

@@ -31,6 +31,7 @@ from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.layers.expert_lora import ExpertAdapters
 from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.layers.rope import inverse_frequencies
@@ -329,7 +330,15 @@ class Grouped(ExpertsInTurn):
     def __init__(self) -> None:
         super().__init__(torch_product)
 
-    def __call__(self, x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self,
+        x: torch.Tensor,
+        experts: Experts,
+        chosen: torch.Tensor,
+        weights: torch.Tensor,
+        adapters: ExpertAdapters | None = None,
+    ) -> torch.Tensor:
+        assert adapters is None
         return torch_mixture_of_experts(x, experts, chosen, weights)
 
 

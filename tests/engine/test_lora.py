@@ -22,8 +22,8 @@ from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.layers.lora import NO_SLOT, LoraBatch, LoraLayer
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.adapter import AdapterLimits, read_adapter
+from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
-from octavo_engine.model.lora.targets import module_names
 from octavo_engine.model.source import ModelFiles
 from tests.engine.pretended import PretendedProposer
 
@@ -159,7 +159,7 @@ def test_a_gguf_file_takes_the_adapters_of_its_hugging_face_model(base: Path, fo
     for files in (ModelFiles("base", directory=base), ModelFiles("base", gguf=path)):
         decoder = load_model(files, read_spec(files), torch.device("cpu"), torch.float32, lambda *_: None)
         slots = LoraSlots(decoder, lora_targets(decoder, torch.device("cpu"), gguf=files.gguf is not None), 1, 4)
-        limits = AdapterLimits(module_names(decoder, slots.targets), 4, half=False)
+        limits = AdapterLimits(module_names(decoder, slots.choice), 4, half=False)
         for write in read_adapter(adapter, limits).writes(0):
             slots.write(write)
         filled.append([layer.b for linear in decoder.linears() if (layer := linear.lora) is not None])

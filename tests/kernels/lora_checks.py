@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter, lora_expand_kernel, lora_shrink_kernel
+from octavo_engine.model.layers.lora import LoraBatch, LoraLayer
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
 
@@ -76,6 +77,22 @@ def _refuses_what_it_cannot(device: torch.device) -> None:
         raise AssertionError(f"widths {widths} of rank {rank} were taken")
 
 
+def _odd_rows(device: torch.device) -> None:
+    """A layer whose rows are no multiple of 16, such as a router, has padded slots; a slot is used again."""
+    batch, slots = LoraBatch(), torch.tensor([1, -1, 0, 1], dtype=torch.int32, device=device)
+    layer = LoraLayer(batch, (6,), 40, slots=2, rank=16, dtype=torch.float32, device=device)
+    x, expected = torch.randn(4, 40, device=device), torch.zeros(4, 6, device=device)
+    for rank in (9, 3):
+        for slot in range(2):
+            a, b = torch.randn(rank, 40, device=device), torch.randn(6, rank, device=device)
+            layer.clear(slot)
+            layer.put_a(slot, 0, a)
+            layer.put_b(slot, slice(6), b)
+            expected[slots == slot] = x[slots == slot] @ a.t() @ b.t()
+        batch.use_device(slots, 2)
+        torch.testing.assert_close(layer.add_to(torch.zeros(4, 6, device=device), x), expected, rtol=1e-4, atol=1e-4)
+
+
 def _check(
     name: str,
     adapter_of_token: list[int],
@@ -101,6 +118,7 @@ CHECKS = [
     _check("half_precision", _PREFILL, 256, (64, 64), 64, exact=False, large=False),
     Check("alone_and_in_a_crowd", _alone_and_in_a_crowd),
     Check("refuses_what_it_cannot", _refuses_what_it_cannot),
+    Check("odd_rows", _odd_rows),
     *(_check(f"llama_8b_qkv_rank_{r}", _CROWD, 4096, (4096, 1024, 1024), r, exact=False, large=True) for r in (16, 64)),
 ]
 

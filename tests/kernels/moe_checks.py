@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.lora import LoraWeights
 from octavo_engine.kernels.moe import mixture_of_experts, moe_down_kernel, moe_gate_up_kernel, moe_sum_kernel, tiles_for
 from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts, torch_mixture_of_experts
+from octavo_engine.kernels.moe_lora import mixture_with_adapters
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
 
@@ -128,6 +131,43 @@ def _the_same_again(device: torch.device) -> None:
     assert not second[9:].any()
 
 
+def _adapter_weights(device: torch.device, dtype: torch.dtype, case: Case, down: bool) -> LoraWeights:
+    """Of two adapters and a third that no token has, which is not a number; rank 16."""
+    rows = (case.hidden,) if down else (case.intermediate, case.intermediate)
+    columns, count = case.intermediate if down else case.hidden, 3 * case.experts
+    a = torch.randn(count, len(rows) * 16, columns, device=device) * columns**-0.5
+    b = torch.randn(count, sum(rows), 16, device=device) * 0.25
+    a[-case.experts :] = torch.nan
+    return LoraWeights(a.to(dtype), b.to(dtype), torch.ones(count, device=device), rows)
+
+
+def _merged(weight: torch.Tensor, lora: LoraWeights, adapter: int) -> torch.Tensor:
+    """The experts' weights with an adapter in them, float64."""
+    count, own = len(weight), slice(adapter * len(weight), (adapter + 1) * len(weight))
+    a, b = lora.a[own].double().view(count, len(lora.widths), 16, -1), lora.b[own].double()
+    deltas = [rows @ a[:, part] for part, rows in enumerate(b.split(lora.widths, dim=1))]
+    return weight.double() + torch.cat(deltas, dim=1)
+
+
+def _with_adapters(case: Case, device: torch.device, *, exact: bool = True) -> None:
+    """Each token's experts are those of its adapter's merged weights, or the base's; some choices are of no expert."""
+    dtype = torch.float32 if exact else half_precision(device)
+    x, experts, chosen, weights = _routed(device, dtype, case)
+    chosen[-1], chosen[0, 0] = -1, case.experts
+    gate_up, down = (_adapter_weights(device, dtype, case, down) for down in (False, True))
+    adapter_of_token = torch.arange(case.tokens, device=device, dtype=torch.int32) % 3 - 1
+    with poisoned():
+        actual = mixture_with_adapters(x, experts, chosen, weights, gate_up, down, adapter_of_token)
+    error = 1e-5 if exact else 4e-2
+    for adapter in (-1, 0, 1):
+        merged, own = experts, adapter_of_token == adapter
+        if adapter >= 0:
+            both = _merged(experts.gate_up, gate_up, adapter), _merged(experts.down, down, adapter)
+            merged = replace(experts, gate_up=both[0], down=both[1])
+        expected = _reference(x[own], merged, chosen[own], weights[own])
+        torch.testing.assert_close(actual[own].double(), expected, rtol=error, atol=error)
+
+
 CHECKS = [
     _check("decode", Case(5, 96, 80, 8, 3)),
     _check("one_token_int32", Case(1, 64, 64, 4, 1)),
@@ -143,6 +183,9 @@ CHECKS = [
     Check("not_a_number_stays_so", _not_a_number_stays_so),
     Check("the_faster_is_one_of_them", _the_faster_is_one_of_them),
     Check("the_same_again", _the_same_again),
+    Check("with_adapters", partial(_with_adapters, Case(11, 96, 80, 4, 2))),
+    Check("gpt_oss_with_adapters", partial(_with_adapters, Case(20, 64, 48, 3, 2, gpt_oss=True))),
+    Check("half_precision_with_adapters", partial(_with_adapters, Case(20, 64, 48, 4, 2), exact=False)),
 ]
 
 _TILES = {"order": "*i32", "tiles": "*i32", "num_tiles": "*i32"}
@@ -154,7 +197,14 @@ _GPT_OSS_20B = Case(0, 2880, 2880, 32, 4, gpt_oss=True)
 
 
 def _builds(
-    name: str, case: Case, gate_up: tuple[int, int], down: tuple[int, int], sass: tuple[str, ...], **loops: int
+    name: str,
+    case: Case,
+    gate_up: tuple[int, int],
+    down: tuple[int, int],
+    sass: tuple[str, ...],
+    *,
+    activate: bool = True,
+    **loops: int,
 ) -> list[Build]:
     """Both products for the case's tokens; of each at most how many registers and how much shared memory.
 
@@ -170,7 +220,7 @@ def _builds(
             f"moe_gate_up_{name}",
             moe_gate_up_kernel,
             _GATE_UP | bias,
-            {"TOP_K": case.top_k, "BLOCK_OUT": cut.gate_up_columns, **activation, **constants},
+            {"TOP_K": case.top_k, "BLOCK_OUT": cut.gate_up_columns, "ACTIVATE": activate, **activation, **constants},
             cut.warps,
             cut.stages,
             *gate_up,
@@ -192,8 +242,10 @@ def _builds(
 
 
 _SMALL, _LARGE = ("HMMA", "LDGSTS.E.BYPASS.128"), ("HGMMA", "LDGSTS.E.BYPASS.128")
+_QWEN3_DECODE = replace(_QWEN3_30B, tokens=64), (72, 56 * 1024), (64, 32 * 1024), _SMALL
 BUILDS = [
-    *_builds("decode", replace(_QWEN3_30B, tokens=64), (72, 56 * 1024), (64, 32 * 1024), _SMALL, gate_up_loop=104),
+    *_builds("decode", *_QWEN3_DECODE, gate_up_loop=104),
+    _builds("for_adapters_decode", *_QWEN3_DECODE, activate=False, gate_up_loop=104)[0],
     *_builds(
         "mixed",
         replace(_QWEN3_30B, tokens=1024),

@@ -318,7 +318,8 @@ def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int,
     if not config.enable_lora:
         return 0, 0
     device, rank = resolved.device, config.max_lora_rank
-    targets = lora_targets(resolved.blueprint, device)
+    choice = lora_targets(resolved.blueprint, device, num_slots=config.max_loras, wanted=config.lora_target_modules)
+    targets = choice.targets
     count = config.max_loras + (config.cpu_loras if device.type == "cpu" else 0)
     step = lora_step_bytes(targets, config.max_num_batched_tokens, rank, device)
     return lora_bytes(targets, count, rank, device), step

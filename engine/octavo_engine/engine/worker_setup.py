@@ -20,8 +20,8 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.adapter import AdapterLimits
+from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
-from octavo_engine.model.lora.targets import module_names
 from octavo_engine.model.pooling import pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
@@ -128,12 +128,18 @@ def _make_slots(setup: WorkerSetup, decoder: Decoder) -> LoraSlots | None:
     config = setup.config
     if not config.enable_lora:
         return None
-    targets = lora_targets(decoder, setup.resolved.device, gguf=setup.files.gguf is not None)
-    return LoraSlots(decoder, targets, config.max_loras, config.max_lora_rank)
+    choice = lora_targets(
+        decoder,
+        setup.resolved.device,
+        gguf=setup.files.gguf is not None,
+        num_slots=config.max_loras,
+        wanted=config.lora_target_modules,
+    )
+    return LoraSlots(decoder, choice, config.max_loras, config.max_lora_rank)
 
 
 def _adapter_limits(setup: WorkerSetup, decoder: Decoder, slots: LoraSlots) -> AdapterLimits:
-    names = module_names(decoder, slots.targets)
+    names = module_names(decoder, slots.choice)
     return AdapterLimits(names, setup.config.max_lora_rank, half=setup.resolved.dtype == torch.float16)
 
 

@@ -36,7 +36,7 @@ def gated(gate, up, LIMIT: tl.constexpr, ALPHA: tl.constexpr):
 
 @triton.jit(do_not_specialize=["tiles", "num_tiles"])
 def moe_gate_up_kernel(
-    inner,  # [T * k, INTERMEDIATE], in the order of `order`
+    inner,  # [T * k, INTERMEDIATE], in the order of `order`; without ACTIVATE [T * k, 2 * INTERMEDIATE]
     x,  # [T, HIDDEN]
     gate_up,  # [experts, 2 * INTERMEDIATE, HIDDEN]
     bias,  # [experts, 2 * INTERMEDIATE], None: none
@@ -53,6 +53,7 @@ def moe_gate_up_kernel(
     BLOCK_OUT: tl.constexpr,
     BLOCK_INNER: tl.constexpr,
     PRECISION: tl.constexpr,
+    ACTIVATE: tl.constexpr,
 ):
     """One program: one tile of an expert's rows, BLOCK_OUT columns of gate and the same ones of up."""
     tile = tl.program_id(1)
@@ -77,8 +78,14 @@ def moe_gate_up_kernel(
         biases = bias + expert * 2 * INTERMEDIATE + columns
         gate += tl.load(biases, mask=known, other=0.0).to(tl.float32)[None, :]
         up += tl.load(biases + INTERMEDIATE, mask=known, other=0.0).to(tl.float32)[None, :]
-    result = gated(gate, up, LIMIT, ALPHA).to(inner.dtype.element_ty)
-    tl.store(inner + places[:, None] * INTERMEDIATE + columns[None, :], result, mask=exists[:, None] & known[None, :])
+    inside = exists[:, None] & known[None, :]
+    if ACTIVATE:
+        result = gated(gate, up, LIMIT, ALPHA).to(inner.dtype.element_ty)
+        tl.store(inner + places[:, None] * INTERMEDIATE + columns[None, :], result, mask=inside)
+    else:
+        gates = inner + places[:, None] * (2 * INTERMEDIATE) + columns[None, :]
+        tl.store(gates, gate.to(inner.dtype.element_ty), mask=inside)
+        tl.store(gates + INTERMEDIATE, up.to(inner.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["tiles", "num_tiles"])
@@ -171,6 +178,70 @@ def tiles_for(rows: int, experts: int) -> Tiles:
     return Tiles(rows=128, gate_up_columns=128, down_columns=256, warps=8, stages=3)
 
 
+class RoutedRows:
+    """The T * k rows of a step's tokens, by expert, and the three products of them."""
+
+    def __init__(self, x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> None:
+        """As `mixture_of_experts` has them, of at least one token."""
+        self.x, self.experts = x, experts
+        self.chosen, self.weights = chosen.contiguous(), weights.contiguous()
+        self.num_experts, hidden, self.intermediate = experts.down.shape
+        cut = self._cut = tiles_for(self.chosen.numel(), self.num_experts)
+        self.groups = group_rows(self.chosen.view(-1), self.num_experts, cut.rows)
+        self._tiles = (self.groups.order, self.groups.tiles, self.groups.num_tiles)
+        self._sizes = {"HIDDEN": hidden, "INTERMEDIATE": self.intermediate, "TILE_ROWS": cut.rows}
+        self._sizes["BLOCK_INNER"] = _BLOCK_INNER
+        self._options = {"PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", "num_warps": cut.warps}
+        self._options["num_stages"] = cut.stages
+
+    def gate_up(self, *, activate: bool) -> torch.Tensor:
+        """[T * k, intermediate] in the order of `groups`; not activated [T * k, 2 * intermediate]."""
+        columns = self.intermediate if activate else 2 * self.intermediate
+        inner = torch.empty(self.chosen.numel(), columns, dtype=self.x.dtype, device=self.x.device)
+        moe_gate_up_kernel[triton.cdiv(self.intermediate, self._cut.gate_up_columns), self.groups.max_tiles](
+            inner,
+            self.x,
+            self.experts.gate_up,
+            self.experts.gate_up_bias,
+            *self._tiles,
+            self.x.stride(0),
+            TOP_K=self.chosen.shape[1],
+            BLOCK_OUT=self._cut.gate_up_columns,
+            LIMIT=self.experts.limit,
+            ALPHA=self.experts.alpha,
+            ACTIVATE=activate,
+            **self._sizes,
+            **self._options,
+        )
+        return inner
+
+    def down(self, inner: torch.Tensor) -> torch.Tensor:
+        """[T, k, hidden], weighted, of activated rows; what no expert computed is undefined."""
+        hidden = self._sizes["HIDDEN"]
+        routed = torch.empty(*self.chosen.shape, hidden, dtype=inner.dtype, device=inner.device)
+        moe_down_kernel[triton.cdiv(hidden, self._cut.down_columns), self.groups.max_tiles](
+            routed,
+            inner,
+            self.experts.down,
+            self.experts.down_bias,
+            self.weights,
+            *self._tiles,
+            BLOCK_OUT=self._cut.down_columns,
+            **self._sizes,
+            **self._options,
+        )
+        return routed
+
+    def total(self, routed: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] of [T, k, hidden], expert after expert."""
+        tokens, top_k, hidden = routed.shape
+        output = torch.empty(tokens, hidden, dtype=routed.dtype, device=routed.device)
+        moe_sum_kernel[tokens, triton.cdiv(hidden, _BLOCK_SUM)](
+            output, routed, self.chosen, NUM_EXPERTS=self.num_experts, TOP_K=top_k, HIDDEN=hidden, BLOCK=_BLOCK_SUM
+        )
+        return output
+
+
 def mixture_of_experts(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """`x` [T, hidden] through its experts; [T, hidden] of the same dtype, which is that of the experts.
 
@@ -178,39 +249,7 @@ def mixture_of_experts(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, 
     nothing (padding, another rank's expert). Products are summed in float32; the activation's result and each expert's
     weighted output are rounded to the dtype. Scratch: T * k * (intermediate + hidden) elements.
     """
-    tokens, hidden = x.shape
-    num_experts, _, intermediate = experts.down.shape
-    top_k = chosen.shape[1]
-    output = torch.empty(tokens, hidden, dtype=x.dtype, device=x.device)
-    if not tokens:
-        return output
-    chosen, weights = chosen.contiguous(), weights.contiguous()
-    cut = tiles_for(tokens * top_k, num_experts)
-    groups = group_rows(chosen.view(-1), num_experts, cut.rows)
-    inner = torch.empty(tokens * top_k, intermediate, dtype=x.dtype, device=x.device)
-    routed = torch.empty(tokens, top_k, hidden, dtype=x.dtype, device=x.device)
-    tiles = (groups.order, groups.tiles, groups.num_tiles)
-    sizes = {"HIDDEN": hidden, "INTERMEDIATE": intermediate, "TILE_ROWS": cut.rows, "BLOCK_INNER": _BLOCK_INNER}
-    activation = {"LIMIT": experts.limit, "ALPHA": experts.alpha}
-    options = {"PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", "num_warps": cut.warps}
-    options["num_stages"] = cut.stages
-    moe_gate_up_kernel[triton.cdiv(intermediate, cut.gate_up_columns), groups.max_tiles](
-        inner,
-        x,
-        experts.gate_up,
-        experts.gate_up_bias,
-        *tiles,
-        x.stride(0),
-        TOP_K=top_k,
-        BLOCK_OUT=cut.gate_up_columns,
-        **activation,
-        **sizes,
-        **options,
-    )
-    moe_down_kernel[triton.cdiv(hidden, cut.down_columns), groups.max_tiles](
-        routed, inner, experts.down, experts.down_bias, weights, *tiles, BLOCK_OUT=cut.down_columns, **sizes, **options
-    )
-    moe_sum_kernel[tokens, triton.cdiv(hidden, _BLOCK_SUM)](
-        output, routed, chosen, NUM_EXPERTS=num_experts, TOP_K=top_k, HIDDEN=hidden, BLOCK=_BLOCK_SUM
-    )
-    return output
+    if not len(x):
+        return torch.empty_like(x)
+    rows = RoutedRows(x, experts, chosen, weights)
+    return rows.total(rows.down(rows.gate_up(activate=True)))

@@ -40,6 +40,8 @@ class TensorNames:
     """The same of Gated DeltaNet's projections: query, key, value, gate, strength, decay."""
     transposed: bool = False
     """Whether the weights of layers' linears are stored as [in, out]."""
+    modules: tuple[tuple[str, str], ...] = ()
+    """Parts of the names of transformers' modules, by which adapters name them, and what checkpoints have in place."""
     buffers: tuple[str, ...] = ()
     """Whole names of what old checkpoints hold of each layer and nothing reads, such as masks."""
 
@@ -166,8 +168,8 @@ class TensorNames:
     experts_bias: str = "model.layers.{layer}.mlp.bias"
     """The whole name, of what is added to the sum of experts."""
 
-    expert_layout: ExpertLayout = "interleaved columns"
-    """The layout of tensors that hold all experts."""
+    expert_layout: ExpertLayout = "rows"
+    """The layout of tensors that hold all experts, here or, where a checkpoint has them one by one, in transformers."""
     correction_bias: str = "model.layers.{layer}.mlp.gate.e_score_correction_bias"
     """The whole name."""
     router_scale: str = "model.layers.{layer}.router.scale"

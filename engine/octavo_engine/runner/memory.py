@@ -262,7 +262,9 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget
     if need.graphs and total - budget <= need.graphs:
         tips.append("--enforce-eager (fits)")
     if need.adapters and total - budget <= need.adapters:
-        tips.append("a smaller --max-loras or --max-lora-rank")
+        tips.append(
+            "a smaller --max-loras or --max-lora-rank, or --lora-target-modules without what no adapter changes"
+        )
     if (swap := _swap_on_device(limits)) and total - budget <= swap:
         tips.append(f"--swap-space {(swap - (total - budget)) >> 20}MiB (fits)")
     blocks = limits.shares(need).most(left, limits.num_kv_blocks or -(-limits.model_max_len // limits.block_size))

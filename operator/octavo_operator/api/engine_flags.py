@@ -25,6 +25,7 @@ EXTRA = (
     "attention-backend", "block-size", "device", "disable-custom-all-reduce", "no-disable-custom-all-reduce",
     "enable-prefix-caching", "no-enable-prefix-caching",
     "enforce-eager", "no-enforce-eager", "generation-config", "kv-cache-dtype", "kv-cache-memory", "log-format",
+    "lora-target-modules",
     "max-connections", "max-cpu-loras", "max-lora-rank", "max-loras", "max-num-batched-tokens", "max-key-share",
     "max-kv-commitment", "max-queue-seconds", "max-queued-tokens", "max-request-bytes", "num-kv-blocks",
     "otlp-traces-endpoint",

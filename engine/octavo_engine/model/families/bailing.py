@@ -14,6 +14,11 @@ from octavo_engine.model.spec import KimiDeltaAttentionSpec, LayerSpec, ModelSpe
 
 _ATTENTION = "model.layers.{layer}.attention"
 _NAMES = TensorNames(
+    modules=(
+        (".self_attn.o_proj", ".attention.dense"),
+        (".self_attn.forget_gate.", ".attention."),
+        (".self_attn.", ".attention."),
+    ),
     embedding="model.word_embeddings",
     attention=_ATTENTION,
     query=f"{_ATTENTION}.q_proj",

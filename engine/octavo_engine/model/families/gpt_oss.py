@@ -15,6 +15,7 @@ _NAMES = TensorNames(
     expert_gate=f"{_EXPERTS}.gate_up_proj",
     expert_up=f"{_EXPERTS}.gate_up_proj",
     expert_down=f"{_EXPERTS}.down_proj",
+    expert_layout="interleaved columns",
 )
 
 

@@ -10,6 +10,7 @@ from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec, RouterSpe
 
 _MLP = "model.layers.{layer}.mlp"
 _NAMES = TensorNames(
+    modules=((".mlp.shared_experts.", ".mlp.shared_mlp."), (".mlp.gate", ".mlp.router.gate")),
     router=f"{_MLP}.router.gate",
     correction_bias=f"{_MLP}.expert_bias",
     shared_gate=f"{_MLP}.shared_mlp.gate_proj",

@@ -13,7 +13,12 @@ from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import KimiDeltaAttentionSpec, LatentAttentionSpec, LayerSpec, ModelSpec
 
 _EXPERT = "model.layers.{layer}.mlp.experts.{expert}"
-_NAMES = TensorNames(expert_gate=f"{_EXPERT}.w1", expert_up=f"{_EXPERT}.w3", expert_down=f"{_EXPERT}.w2")
+_NAMES = TensorNames(
+    modules=((".self_attn.forget_gate.", ".self_attn."),),
+    expert_gate=f"{_EXPERT}.w1",
+    expert_up=f"{_EXPERT}.w3",
+    expert_down=f"{_EXPERT}.w2",
+)
 
 
 def _read(fields: Fields) -> ModelSpec:

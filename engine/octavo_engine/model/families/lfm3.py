@@ -21,6 +21,7 @@ from octavo_engine.model.spec import (
 _LAYER = "model.layers.{layer}"
 _NAMES = replace(
     lfm2.NAMES,
+    modules=((".self_attn.g_proj", ".self_attn.gate_proj"),),
     after_mixer=f"{_LAYER}.post_operator_norm",
     after_feed_forward=f"{_LAYER}.post_ffn_norm",
     query_norm=f"{_LAYER}.self_attn.q_norm",

@@ -23,6 +23,7 @@ _MOE = "model.layers.{layer}.block_sparse_moe"
 def _names(heads: int) -> TensorNames:
     return TensorNames(
         qkv_layout=QKVLayout(groups=heads),
+        modules=((".mlp.", ".block_sparse_moe."),),
         router=f"{_MOE}.gate",
         expert_gate=f"{_MOE}.experts.{{expert}}.w1",
         expert_up=f"{_MOE}.experts.{{expert}}.w3",

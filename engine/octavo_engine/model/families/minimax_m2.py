@@ -12,6 +12,7 @@ from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec, RouterSpe
 
 _MOE = "model.layers.{layer}.block_sparse_moe"
 _NAMES = TensorNames(
+    modules=((".mlp.", ".block_sparse_moe."),),
     router=f"{_MOE}.gate",
     correction_bias=f"{_MOE}.e_score_correction_bias",
     expert_gate=f"{_MOE}.experts.{{expert}}.w1",

@@ -10,6 +10,7 @@ from octavo_engine.model.spec import LayerSpec, ModelSpec, MoESpec, RouterSpec
 
 _MOE = "model.layers.{layer}.block_sparse_moe"
 MIXTRAL_NAMES = TensorNames(
+    modules=((".mlp.router", ".block_sparse_moe.gate"), (".mlp.", ".block_sparse_moe.")),
     router=f"{_MOE}.gate",
     expert_gate=f"{_MOE}.experts.{{expert}}.w1",
     expert_up=f"{_MOE}.experts.{{expert}}.w3",

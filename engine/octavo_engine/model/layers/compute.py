@@ -18,6 +18,7 @@ from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.causal_conv import Convolution, torch_convolution
 from octavo_engine.model.layers.delta_rule import DeltaRule, gated_delta_rule
+from octavo_engine.model.layers.expert_lora import ExpertAdapters
 from octavo_engine.model.layers.experts_in_turn import ExpertMixture, ExpertsInTurn
 from octavo_engine.model.layers.pointwise import Pointwise, TorchPointwise
 from octavo_engine.model.layers.products import (
@@ -107,9 +108,11 @@ class Compute:
         """The stream [T, hidden] normalised for a linear that wants it quantized by `scaling`, and the stream's sum."""
         return self.pointwise.norm(stream, norm, scaling)
 
-    def mixture(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+    def mixture(
+        self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor, adapters: ExpertAdapters | None = None
+    ) -> Tensor:
         """The sum of each token's experts [T, hidden] for x [T, hidden]; the router's choice and weights [T, k]."""
-        return self.experts(x, experts, chosen, weights)
+        return self.experts(x, experts, chosen, weights, adapters)
 
     def prepare(self, weights: Iterable[Tensor]) -> None:
         """The weights of all linears are in place now."""

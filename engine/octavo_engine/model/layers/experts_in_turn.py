@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.experts import Experts
+from octavo_engine.model.layers.expert_lora import ExpertAdapters
 from octavo_engine.model.layers.products import Product
 
 
@@ -17,11 +18,20 @@ class ExpertMixture(Protocol):
     def prepare(self, experts: Experts, top_k: int) -> None:
         """The weights of all layers' experts are in place now; all are of the shapes of these."""
 
-    def __call__(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+    def __call__(
+        self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor, adapters: ExpertAdapters | None = None
+    ) -> Tensor:
         """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
 
 
-def all_experts(product: Product, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+def all_experts(
+    product: Product,
+    x: Tensor,
+    experts: Experts,
+    chosen: Tensor,
+    weights: Tensor,
+    adapters: ExpertAdapters | None = None,
+) -> Tensor:
     """The mixture computed by all experts for all tokens; experts that were not chosen have the weight zero.
 
     On GPUs for experts without a gate, or of another activation than SiLU, which our kernels do not compute: nothing
@@ -29,9 +39,16 @@ def all_experts(product: Product, x: Tensor, experts: Experts, chosen: Tensor, w
     """
     total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     every = torch.zeros(len(x), len(experts.down), device=x.device).scatter_add_(1, chosen, weights)
+    tokens = torch.arange(len(x), device=x.device)
     for expert in range(len(experts.down)):
-        inner = experts.activate(product(x, experts.gate_up[expert], None, None))
-        total += product(inner, experts.down[expert], None, None).float() * every[:, expert, None]
+        inner = product(x, experts.gate_up[expert], None, None)
+        if adapters is not None:
+            adapters.add_to_inner(inner, x, tokens, expert)
+        inner = experts.activate(inner)
+        output = product(inner, experts.down[expert], None, None)
+        if adapters is not None:
+            adapters.add_to_output(output, inner, tokens, expert)
+        total += output.float() * every[:, expert, None]
     return total.to(x.dtype)
 
 
@@ -44,15 +61,22 @@ class ExpertsInTurn:
     def prepare(self, experts: Experts, top_k: int) -> None:
         """Do nothing: no preparation depends on the weights."""
 
-    def __call__(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+    def __call__(
+        self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor, adapters: ExpertAdapters | None = None
+    ) -> Tensor:
         """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         bias, down_bias = experts.gate_up_bias, experts.down_bias
         for expert in torch.bincount(chosen.flatten()).nonzero().flatten().tolist():
             tokens, places = torch.nonzero(chosen == expert, as_tuple=True)
-            inner = self._product(x[tokens], experts.gate_up[expert], None if bias is None else bias[expert], None)
+            rows = x[tokens]
+            inner = self._product(rows, experts.gate_up[expert], None if bias is None else bias[expert], None)
+            if adapters is not None:
+                adapters.add_to_inner(inner, rows, tokens, expert)
             inner = experts.activate(inner)
             down = None if down_bias is None else down_bias[expert]
             part = self._product(inner, experts.down[expert], down, None)
+            if adapters is not None:
+                adapters.add_to_output(part, inner, tokens, expert)
             total.index_add_(0, tokens, part.float().mul_(weights[tokens, places, None]))
         return total.to(x.dtype)

@@ -45,16 +45,25 @@ class LoraBatch:
     """The tokens of each adapter where PyTorch computes one adapter after another."""
     groups: Any = None
     """kernels.grouping.RowGroups where Triton's kernels compute."""
+    slot_of_token: Tensor | None = None
+    """[T] int32 on the device, for what brings tokens into another order (experts); None: no token has an adapter."""
 
     def use(self, slots: Sequence[int]) -> None:
         """The tokens of the next step have adapters in these slots, or none; not for Triton's kernels."""
-        self.slots, self.by_slot, self.groups = None, (), None
+        self.slots, self.by_slot, self.groups, self.slot_of_token = None, (), None, None
         if not slots or max(slots) == NO_SLOT:
             return
+        self.slot_of_token = torch.tensor(slots, dtype=torch.int32)
         if self.kernels is not None and (len(slots) <= _FEW_TOKENS or len(set(slots)) > 1):
-            self.slots = torch.tensor(slots, dtype=torch.int32)
+            self.slots = self.slot_of_token
         else:
             self.by_slot = tokens_by_slot(slots)
+
+    def use_device(self, slots: Tensor, num_slots: int) -> None:
+        """The same for Triton's kernels, with the slots [T] int32 on the device, which a graph reads in each replay."""
+        from octavo_engine.kernels.lora import group_by_adapter
+
+        self.slot_of_token, self.groups = slots, group_by_adapter(slots, num_slots)
 
 
 def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:
@@ -89,8 +98,9 @@ class LoraLayer:
         self.batch, self.parts, self.rank = batch, tuple(parts), rank
         self.a = torch.zeros(slots, len(parts) * rank, columns, dtype=dtype, device=device)
         """[slots, parts * rank, columns]: part after part; smaller ranks are padded by zeros."""
+        rows = slot_rows(parts, device)
         # On a CPU the rows of B^T are read as vectors.
-        of_slot = (rank, sum(parts)) if batch.kernels is not None else (sum(parts), rank)
+        of_slot = (rank, rows) if batch.kernels is not None else (rows, rank)
         stored = torch.zeros(slots, *of_slot, dtype=dtype, device=device)
         self.b = stored.mT if batch.kernels is not None else stored
         """[slots, rows, rank]"""
@@ -98,44 +108,60 @@ class LoraLayer:
         """The adapters' weights for the C kernels."""
         self.ranks = [[0] * len(parts) for _ in range(slots)]
         """The rank of each part of what is in a slot; 0: nothing."""
-        self._weights: Any = None
+        self.weights: Any = None
+        """kernels.lora.LoraWeights where Triton's kernels compute."""
         if triton_runs_on(device):
             from octavo_engine.kernels.lora import LoraWeights
 
             ones = torch.ones(slots, dtype=torch.float32, device=device)
-            self._weights = LoraWeights(self.a, self.b, ones, self.parts)
+            self.weights = LoraWeights(self.a, self.b, ones, self.parts if rows == sum(parts) else (rows,))
 
-    def clear(self, slot: int) -> None:
-        """Empty a slot."""
-        if any(self.ranks[slot]):
-            self.a[slot].zero_()
-            self.b[slot].zero_()
+    def clear(self, first: int, count: int = 1) -> None:
+        """Empty `count` slots."""
+        slots = slice(first, first + count)
+        if any(map(any, self.ranks[slots])):
+            if self.weights is not None:  # Triton's kernels compute the largest rank, all others that of what is there
+                self.a[slots].zero_()
+                self.b[slots].zero_()
             for part in range(len(self.parts)):
-                self._set_rank(slot, part, 0)
+                self._set_ranks(slots, part, 0)
 
     def put_a(self, slot: int, part: int, a: Tensor) -> None:
-        """`a` [r, columns] of one part; its rows beyond r are zeros since the slot was emptied."""
+        """`a` [r, columns] of one part; where Triton's kernels read, rows beyond r stay zeros."""
         first = part * self.rank
         self.a[slot, first : first + len(a)].copy_(a)
-        self._set_rank(slot, part, len(a))
+        self._set_ranks(slice(slot, slot + 1), part, len(a))
 
-    def _set_rank(self, slot: int, part: int, rank: int) -> None:
-        self.ranks[slot][part] = rank
+    def put_many(self, first: int, part: int, a: Tensor, b: Tensor) -> None:
+        """`a` [N, r, columns] and `b` [N, rows, r], scaled, of one part, into N slots."""
+        slots, rank, start = slice(first, first + len(a)), a.shape[1], sum(self.parts[:part])
+        self.a[slots, part * self.rank : part * self.rank + rank].copy_(a)
+        self.b[slots, start : start + self.parts[part], :rank] = b.to(self.b.device, self.b.dtype)
+        self._set_ranks(slots, part, rank)
+
+    def _set_ranks(self, slots: slice, part: int, rank: int) -> None:
+        for ranks in self.ranks[slots]:
+            ranks[part] = rank
         if self.on_cpu is not None:
-            self.on_cpu.ranks[slot, part] = rank
+            self.on_cpu.ranks[slots, part] = rank
 
     def put_b(self, slot: int, rows: slice | Tensor, b: Tensor) -> None:
         """`b` [N, r], scaled, for these rows of the layer's."""
         self.b[slot][rows, : b.shape[1]] = b.to(self.b.device, self.b.dtype)
 
-    def add_to(self, y: Tensor, x: Tensor) -> Tensor:
-        """y [T, rows] with what each token's adapter makes of x [T, columns] added to it, in place."""
-        batch = self.batch
+    def add_to(self, y: Tensor, x: Tensor, batch: LoraBatch | None = None) -> Tensor:
+        """y [T, rows] with what each token's adapter makes of x [T, columns] added to it, in place.
+
+        `batch`: which adapters these rows have, if they are not the step's tokens.
+        """
+        batch = batch or self.batch
         if batch.groups is not None:
             from octavo_engine.kernels.lora import add_lora
 
-            add_lora(y, x, self._weights, batch.groups)
-            return y
+            rows, known = y.shape[1], self.b.shape[1]
+            wide = y if rows == known else y.new_zeros(len(y), known)
+            add_lora(wide, x, self.weights, batch.groups)
+            return y if wide is y else y.add_(wide[:, :rows])
         if batch.slots is not None and self.on_cpu is not None:
             self.on_cpu.add_to(y, x, batch.slots)
         for each in batch.by_slot:
@@ -163,6 +189,14 @@ class LoraLayer:
 
 def slot_rank(max_rank: int, device: torch.device) -> int:
     """The rank that slots are padded to: kernels on a GPU want a power of two from 16 on."""
-    return (
-        max_rank if device.type == "cpu" and not triton_runs_on(device) else max(16, 1 << (max_rank - 1).bit_length())
-    )
+    return max(16, 1 << (max_rank - 1).bit_length()) if _pads(device) else max_rank
+
+
+def slot_rows(parts: Sequence[int], device: torch.device) -> int:
+    """The rows of B in a slot: those of one part are padded to what kernels on a GPU want."""
+    rows = sum(parts)
+    return -(-rows // 16) * 16 if len(parts) == 1 and _pads(device) else rows
+
+
+def _pads(device: torch.device) -> bool:
+    return device.type != "cpu" or triton_runs_on(device)

@@ -23,6 +23,7 @@ from octavo_engine.model.checkpoint import (
     vector_of_first_rank,
 )
 from octavo_engine.model.layers.activations import ACTIVATIONS
+from octavo_engine.model.layers.expert_lora import ExpertAdapters, ExpertLora
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
@@ -89,6 +90,8 @@ class MoE(nn.Module):
             activation=None if spec.activation in {"silu", "swish"} else ACTIVATIONS[spec.activation],
             gated=spec.gated,
         )
+        self.lora: ExpertLora | None = None
+        """What adapters add to experts, where they are served."""
 
     def _alignment(self) -> int:
         """Ranks share the experts' intermediate size in multiples of this."""
@@ -114,6 +117,11 @@ class MoE(nn.Module):
             Linear(columns, (rows,), bias=bias, options=options, summed=summed) for columns, rows, summed in projections
         )
         return first, last
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether rows of gate and up take turns where one parameter holds all experts."""
+        return self.options.names.expert_layout == "interleaved columns"
 
     @property
     def input_scaling(self) -> Scaling | None:
@@ -159,8 +167,9 @@ class MoE(nn.Module):
         if self.router_norm is not None:
             x = cast("Tensor", self.router_norm(x)[0]) * self.spec.router.input_scale
         if self.spec.router.in_float32 and x.dtype != torch.float32:
-            bias = None if self.router.bias is None else self.router.bias.float()
-            return nn.functional.linear(x.float(), self.router.weight.float(), bias)
+            bias, lora = None if self.router.bias is None else self.router.bias.float(), self.router.lora
+            scores = nn.functional.linear(x.float(), self.router.weight.float(), bias)
+            return scores if lora is None else scores + lora.add_to(x.new_zeros(scores.shape), x)
         logits: Tensor = self.router(x)
         return logits
 
@@ -168,19 +177,23 @@ class MoE(nn.Module):
         """This rank's part of each token's sum of experts [T, hidden]."""
         if self.spec.zero_experts:
             return self._beside_zero_experts(x, chosen, weights)
-        mixture = self.options.compute.mixture
+        mixture, adapters = self.options.compute.mixture, self._adapters()
         if not self.spec.weighs_inputs:
-            return mixture(x, self.experts, chosen, weights)
+            return mixture(x, self.experts, chosen, weights, adapters)
         rows = (x[:, None] * weights[..., None].to(x.dtype)).flatten(0, 1)  # each token once for each of its experts
         single = chosen.reshape(-1, 1)
-        parts = mixture(rows, self.experts, single, torch.ones_like(single, dtype=torch.float32))
+        repeated = None if adapters is None else adapters.repeated(chosen.shape[1])
+        parts = mixture(rows, self.experts, single, torch.ones_like(single, dtype=torch.float32), repeated)
         return parts.view(*chosen.shape, -1).sum(dim=1)
+
+    def _adapters(self) -> ExpertAdapters | None:
+        return None if self.lora is None else self.lora.of_step()
 
     def _beside_zero_experts(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """The mixture's result where some chosen experts are zero experts, whose input the first rank adds."""
         zero = chosen >= self.spec.num_experts
         others = chosen.masked_fill(zero, 0), weights.masked_fill(zero, 0)
-        mixture = self.options.compute.mixture(x, self.experts, *others)
+        mixture = self.options.compute.mixture(x, self.experts, *others, self._adapters())
         share = weights.masked_fill(~zero, 0).sum(dim=-1, keepdim=True).to(x.dtype)
         return mixture if self.options.ranks.on_first_rank(x) is None else mixture + share * x
 
@@ -251,7 +264,7 @@ class MoE(nn.Module):
         if method is not None:
             yield from method.tensors(gate_up, gates, both, self.hidden)
             yield from method.tensors(down, self.down, self.hidden, self.inner)
-        elif self.options.names.expert_layout == "interleaved columns":
+        elif self.interleaves:
             yield _viewed(f"{gate_up}", gates.movedim(-1, 1), every, self.hidden, both)
             yield plain(down, self.down.movedim(-1, 1), every, self.inner, self.hidden)
         else:

@@ -16,11 +16,13 @@ from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.gated_delta_net import gated_delta_net, has_tiles_for
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts
+from octavo_engine.kernels.moe_lora import mixture_with_adapters
 from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers import activations
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.delta_rule import DeltaInputs, gated_delta_rule
+from octavo_engine.model.layers.expert_lora import ExpertAdapters
 from octavo_engine.model.layers.experts_in_turn import all_experts
 from octavo_engine.model.layers.pointwise import TorchPointwise
 from octavo_engine.model.layers.products import torch_product
@@ -144,10 +146,14 @@ class TritonExperts:
     def __init__(self) -> None:
         self._many: MixtureOfExperts = mixture_of_experts
 
-    def __call__(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+    def __call__(
+        self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor, adapters: ExpertAdapters | None = None
+    ) -> Tensor:
         """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
         if experts.activation is not None or not experts.gated:
-            return all_experts(torch_product, x, experts, chosen, weights)
+            return all_experts(torch_product, x, experts, chosen, weights, adapters)
+        if adapters is not None:
+            return mixture_with_adapters(x, experts, chosen, weights, *adapters.for_kernels)
         compute = mixture_of_experts if len(x) < _MANY_TOKENS else self._many
         return compute(x, experts, chosen, weights)
 

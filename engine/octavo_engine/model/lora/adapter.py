@@ -19,8 +19,9 @@ import numpy as np
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
+from octavo_engine.model.lora.expert_targets import ExpertStack
+from octavo_engine.model.lora.module_names import ModuleNames, module_of
 from octavo_engine.model.lora.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
-from octavo_engine.model.lora.targets import ModuleNames, ModuleShape
 from octavo_engine.model.model_file import open_file
 from octavo_engine.model.safetensors_file import TensorHeader, read_header
 
@@ -46,6 +47,8 @@ class AdapterModule:
     rank: int
     scale: float
     num_bytes: int
+    transposed: bool = False
+    """Whether the product is that of the transposed weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,8 @@ def _too_large(where: Path, rank: int, most: int) -> ModelLoadError:
 
 def _most_bytes(limits: AdapterLimits) -> int:
     """Return the size of a file whose tensors all have the largest rank, in float64."""
-    numbers = sum(limits.max_rank * (shape.rows + shape.columns) for shape in limits.names.shapes.values())
+    shapes = limits.names.shapes.values()
+    numbers = sum(limits.max_rank * shape.experts * (shape.rows + shape.columns) for shape in shapes)
     return _HEADER_BYTES + 8 * numbers
 
 
@@ -195,12 +199,17 @@ def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: Ad
         pairs.setdefault(module, ["", ""])[side] = name
     found: dict[str, AdapterModule] = {}
     for module, (a, b) in pairs.items():
-        own = limits.names.find(module)
+        stack = limits.names.find_stack(module)
+        own = "" if stack is not None else limits.names.find(module)
         if not a or not b:
             raise ModelLoadError(f"{module}: lora_{'A' if a else 'B'} is present without lora_{'B' if a else 'A'}")
+        transposed = False
+        if stack is not None:
+            own, transposed = _parameter(module, stack, (headers[a], headers[b]), config)
         if own in found:
             raise ModelLoadError(f"{module}: another module of the file stands for {own}, too")
-        found[own] = _module(own, module, (a, b), headers, config, limits)
+        bare = module_of(module) if stack is None else f"{module_of(module)}.{own.rpartition('.')[2]}"
+        found[own] = _module(own, bare, (a, b), headers, config, limits, transposed=transposed)
     if not found:
         raise ModelLoadError("the file holds no tensors")
     return list(found.values())
@@ -224,20 +233,35 @@ def _split(name: str) -> tuple[str, int]:
     raise ModelLoadError(f"tensor {name[:200]!r} cannot be used: {reason}")
 
 
+def _parameter(
+    module: str, stack: ExpertStack, pair: tuple[TensorHeader, TensorHeader], config: PeftConfig
+) -> tuple[str, bool]:
+    """The parameter of a module's that A and B are for, and whether they are transposed."""
+    a, b = (header.shape for header in pair)
+    if len(a) != 2 or len(b) != 2:
+        raise ModelLoadError(f"{module}: lora_A is {list(a)} and lora_B {list(b)}, not matrices")
+    try:
+        return stack.find(a[1], b[0], before_019=config.before_019)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{module}: {error}") from None
+
+
 def _module(
     own: str,
-    module: str,
+    bare: str,
     pair: tuple[str, str],
     headers: Mapping[str, TensorHeader],
     config: PeftConfig,
     limits: AdapterLimits,
+    *,
+    transposed: bool,
 ) -> AdapterModule:
-    shape: ModuleShape = limits.names.shapes[own]
-    bare = module.removeprefix("base_model.model.")
+    shape = limits.names.shapes[own]
+    columns, rows = (shape.rows, shape.columns) if transposed else (shape.columns, shape.rows)
     rank = config.rank_of(bare)
     if rank > limits.max_rank:
         raise _too_large(Path(bare), rank, limits.max_rank)
-    for name, wanted in zip(pair, ((rank, shape.columns), (shape.rows, rank)), strict=True):
+    for name, wanted in zip(pair, ((rank * shape.experts, columns), (rows, rank * shape.experts)), strict=True):
         header = headers[name]
         if header.dtype not in FLOATS:
             raise ModelLoadError(f"tensor {name!r} is {header.dtype}, not floating point of 16 bits or more")
@@ -245,8 +269,10 @@ def _module(
             raise ModelLoadError(
                 f"tensor {name!r} is {list(header.shape)}, expected {list(wanted)}: the configuration says rank {rank},"
                 f" and the model's layer is {shape.columns} to {shape.rows}"
+                + (f" for each of {shape.experts} experts" if shape.experts > 1 else "")
             )
-    return AdapterModule(own, *pair, rank, config.scale(bare), sum(headers[name].num_bytes for name in pair))
+    num_bytes = sum(headers[name].num_bytes for name in pair)
+    return AdapterModule(own, *pair, rank, config.scale(bare), num_bytes, transposed)
 
 
 def _check_numbers(file: MemoryFile, headers: Mapping[str, TensorHeader], *, half: bool) -> None:

@@ -32,7 +32,7 @@ _WITHOUT_EFFECT = frozenset(
         "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern",
         "layers_to_transform", "loftq_config", "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_core",
         "modules_to_save", "parent_library", "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern",
-        "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
+        "revision", "runtime_config", "target_modules", "target_parameters", "task_type", "use_rslora",
     }
 )  # fmt: skip
 """Fields that are read below, or that say only how an adapter was trained: what begins with other weights than the
@@ -43,7 +43,6 @@ _REASONS: Mapping[str, str] = {
     "layer_replication": "it makes a model of other layers",
     "lora_bias": "biases of adapters are not supported",
     "trainable_token_indices": "it changes embeddings",
-    "target_parameters": "experts that are parameters cannot have adapters yet",
 }
 _KEEPS_THE_BASE = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 """Values of `init_lora_weights` that leave the base model's weights as they are."""
@@ -61,6 +60,8 @@ class PeftConfig:
     rank_pattern: _Patterns = ()
     """Regular expressions of modules' names, and their rank instead of `rank`; the first that fits counts."""
     alpha_pattern: _Patterns = ()
+    before_019: bool = True
+    """Whether PEFT's version is lower than 0.19, which changed how adapters of parameters lie; not all say it."""
 
     def rank_of(self, module: str) -> int:
         """The rank that a module's tensors should have."""
@@ -99,7 +100,14 @@ def read_peft_config(directory: Path) -> PeftConfig:
         bool(values.get("use_rslora")),
         _patterns(path, "rank_pattern", values),
         _patterns(path, "alpha_pattern", values),
+        _version(values.get("peft_version")) < (0, 19),
     )
+
+
+def _version(text: Any) -> tuple[int, int]:
+    """Major and minor number of PEFT's version; 0.0 if it is not known."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", text) if isinstance(text, str) else None
+    return (0, 0) if found is None else (int(found[1]), int(found[2]))
 
 
 def _is_default(name: str, value: Any) -> bool:

@@ -3,43 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from octavo_engine.errors import ConfigurationError
 from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels, cpu_kernels
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_architectures import of_family
+from octavo_engine.model.layers.expert_lora import ExpertLora
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.lora import LoraBatch, LoraLayer, slot_rank
-from octavo_engine.model.lora.adapter import AdapterModule, AdapterWrite
-from octavo_engine.model.lora.targets import Target, find_targets
+from octavo_engine.model.layers.lora import LoraBatch, LoraLayer, slot_rank, slot_rows
+from octavo_engine.model.layers.moe import MoE
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.lora.adapter import AdapterWrite
+from octavo_engine.model.lora.expert_targets import ExpertTarget, expert_targets
+from octavo_engine.model.lora.targets import LinearTarget, Target, TargetChoice, linear_targets
 
 _FLOAT32_BYTES = 4
 _KERNEL_WIDTH = 16
 """Triton's kernels want a multiple of it as the rows of each projection."""
+_MOST_GROUPS = 4096
+"""Triton's kernels sort a step's tokens by adapter, or adapter and expert, into at most so many groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSize:
+    """One rank's part of a linear layer, or of the same one of all experts."""
+
+    parts: tuple[int, ...]
+    """The rows of each projection."""
+    columns: int
+    experts: int = 1
+    chosen: int = 1
+    """So many of a token's rows go through it."""
 
 
 class LoraSlots:
     """All adapters that are on the device. Used by the device's thread alone."""
 
-    def __init__(self, decoder: Decoder, targets: Mapping[str, Target], num_slots: int, max_rank: int) -> None:
-        """Give each of the targets' linear layers `num_slots` empty slots."""
-        self.targets, self.num_slots = targets, num_slots
+    def __init__(self, decoder: Decoder, choice: TargetChoice, num_slots: int, max_rank: int) -> None:
+        """Give each layer that adapters may change `num_slots` empty slots."""
+        self.choice, self.num_slots = choice, num_slots
+        self._targets = targets = choice.targets
         self.batch = LoraBatch(_cpu_kernels(decoder))
+        self._device = decoder.input.tokens.weight.device
         decoder.lora = self.batch
-        for linear in _linears(targets):
-            options = linear.options
-            linear.lora = LoraLayer(
-                self.batch,
-                linear.parts,
-                linear.columns.size,
-                slots=num_slots,
-                rank=slot_rank(max_rank, options.device),
-                dtype=options.dtype,
-                device=options.device,
-            )
+        make = partial(_make_layer, self.batch, num_slots, max_rank)
+        self._slots: list[LoraLayer | ExpertLora] = []
+        for linear in linears_of(targets):
+            linear.lora = make(linear.options, _size(linear))
+            self._slots.append(linear.lora)
+        for mixture in mixtures_of(targets):
+            first, last = (make(mixture.options, size) for size in _sizes(mixture))
+            mixture.lora = ExpertLora(first, last, mixture.spec.num_experts)
+            self._slots.append(mixture.lora)
 
     @torch.inference_mode()
     def write(self, write: AdapterWrite) -> None:
@@ -47,42 +68,50 @@ class LoraSlots:
         from safetensors import safe_open
 
         if write.first:
-            for linear in _linears(self.targets):
-                if linear.lora is not None:
-                    linear.lora.clear(write.slot)
+            self._clear(write.slot)
         with safe_open(write.path, framework="pt", device="cpu") as file:
             for module in write.modules:
-                self._put(write.slot, module, file.get_tensor(module.a), file.get_tensor(module.b))
+                target = self._targets[module.name]
+                a, b = file.get_tensor(module.a), file.get_tensor(module.b)
+                if module.transposed:
+                    a, b = transposed(a, b, target.shape.experts)
+                target.put(write.slot, a, b.float() * module.scale)
 
-    def _put(self, slot: int, module: AdapterModule, a: Tensor, b: Tensor) -> None:
-        """This rank's columns of A and rows of B, as the projections' own rows lie."""
-        target = self.targets[module.name]
-        layer = target.linear.lora
-        if layer is None:
-            raise RuntimeError(f"{module.name} has no slots")
-        a, first = a[:, target.linear.columns.slice], 0
-        for projection in target.projections:
-            layer.put_a(slot, projection.index, a)
-            stored = projection.stored_rows
-            own = b[first + stored.start : first + stored.start + stored.size].float() * module.scale
-            start = projection.rows.start
-            rows = projection.rows if projection.order is None else start + projection.order
-            layer.put_b(slot, rows if isinstance(rows, slice) else rows.to(layer.b.device), own)
-            first += stored.total
+    def _clear(self, slot: int) -> None:
+        for slots in self._slots:
+            slots.clear(slot)
 
     def use(self, slots: Sequence[int]) -> None:
         """The next forward pass is of tokens with these slots, NO_SLOT for none."""
-        device = next(iter(self.targets.values())).linear.options.device
-        if triton_runs_on(device) and slots and max(slots) >= 0:
-            self.use_device(torch.tensor(slots, dtype=torch.int32).to(device, non_blocking=True))
+        if triton_runs_on(self._device) and slots and max(slots) >= 0:
+            self.use_device(torch.tensor(slots, dtype=torch.int32).to(self._device, non_blocking=True))
         else:
             self.batch.use(slots)
 
     def use_device(self, slots: Tensor) -> None:
         """Use the slots [T] on the device, which a graph reads again in each replay."""
-        from octavo_engine.kernels.lora import group_by_adapter
+        self.batch.use_device(slots, self.num_slots)
 
-        self.batch.groups = group_by_adapter(slots, self.num_slots)
+
+def _make_layer(batch: LoraBatch, num_slots: int, max_rank: int, options: LayerOptions, size: LayerSize) -> LoraLayer:
+    return LoraLayer(
+        batch,
+        size.parts,
+        size.columns,
+        slots=num_slots * size.experts,
+        rank=slot_rank(max_rank, options.device),
+        dtype=options.dtype,
+        device=options.device,
+    )
+
+
+def transposed(a: Tensor, b: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    """A and B of the transposed product of each expert's: of `a` [experts * r, rows] and `b` [columns, r * experts].
+
+    Gives A [experts * r, columns] and B [rows, r * experts].
+    """
+    of_a, of_b = a.reshape(experts, -1, a.shape[1]), b.reshape(b.shape[0], -1, experts)
+    return of_b.permute(2, 1, 0).flatten(0, 1), of_a.permute(2, 1, 0).flatten(1, 2)
 
 
 def _cpu_kernels(decoder: Decoder) -> CPUKernels | None:
@@ -91,44 +120,100 @@ def _cpu_kernels(decoder: Decoder) -> CPUKernels | None:
     return cpu_kernels() if device.type == "cpu" and decoder.dtype in DTYPES and not triton_runs_on(device) else None
 
 
-def lora_targets(decoder: Decoder, device: torch.device, *, gguf: bool = False) -> dict[str, Target]:
-    """The linear layers that can have adapters on a device: kernels know no odd sizes, such as a gate to one number.
+def lora_targets(
+    decoder: Decoder, device: torch.device, *, gguf: bool = False, num_slots: int = 1, wanted: Sequence[str] = ()
+) -> TargetChoice:
+    """The layers that can have adapters on a device. ConfigurationError for one of `wanted` that no layer is.
 
-    `gguf`: the weights come from a GGUF file.
+    `gguf`: the weights come from a GGUF file. `wanted`: ends of names, and `experts`; none: all layers.
     """
     stored = of_family(decoder.spec.architecture) if gguf else None
     reordered = stored is not None and stored.interleaves_rope
-    kernels = device.type == "cuda" or triton_runs_on(device)
-    return {
-        name: target
-        for name, target in find_targets(decoder, gguf=reordered).items()
-        if not kernels or not any(size % _KERNEL_WIDTH for size in target.linear.parts)
+    every: dict[str, Target] = {**linear_targets(decoder, gguf=reordered), **expert_targets(decoder)}
+    for end in wanted:
+        if not any(_is_wanted(name, [end]) for name in every):
+            last = ", ".join(sorted({name.rpartition(".")[2] for name in every if ".experts." not in name}))
+            raise ConfigurationError(f"--lora-target-modules {end[:100]!r}: the model has no such layer, but {last}")
+    left_out = {name: reason for name, target in every.items() if (reason := _unsuitable(target, device, num_slots))}
+    left_out |= {
+        name: "it is not among --lora-target-modules" for name in every if wanted and not _is_wanted(name, wanted)
     }
+    return TargetChoice({name: target for name, target in every.items() if name not in left_out}, left_out)
+
+
+def _is_wanted(name: str, ends: Sequence[str]) -> bool:
+    return any(f".{name}".endswith(f".{end}") or (end == "experts" and ".experts." in name) for end in ends)
+
+
+def _unsuitable(target: Target, device: torch.device, num_slots: int) -> str | None:
+    """Why the kernels of a device do not compute adapters of a layer: they know no odd sizes."""
+    if not triton_runs_on(device) and device.type != "cuda":
+        return None
+    odd = any(size % _KERNEL_WIDTH for size in target.parts)
+    if isinstance(target, ExpertTarget):
+        if num_slots * target.mixture.spec.num_experts > _MOST_GROUPS:
+            return f"with so many experts no more than {_MOST_GROUPS} / experts of --max-loras are supported on a GPU"
+        odd = odd or bool(target.mixture.width.size % _KERNEL_WIDTH)
+        return f"on a GPU experts' sizes have to be multiples of {_KERNEL_WIDTH}" if odd else None
+    return (
+        f"on a GPU the rows of fused projections have to be multiples of {_KERNEL_WIDTH}"
+        if odd and len(target.parts) > 1
+        else None
+    )
 
 
 def lora_bytes(targets: Mapping[str, Target], num_slots: int, max_rank: int, device: torch.device) -> int:
     """Bytes of all slots on one rank."""
-    rank = slot_rank(max_rank, device)
-    numbers = sum(len(each.parts) * each.columns.size + sum(each.parts) for each in _linears(targets))
-    return num_slots * rank * numbers * _itemsize(targets)
+    rank, size = slot_rank(max_rank, device), _itemsize(targets)
+    return (
+        num_slots
+        * rank
+        * size
+        * sum(
+            each.experts * (len(each.parts) * each.columns + slot_rows(each.parts, device)) for each in _layers(targets)
+        )
+    )
 
 
 def lora_step_bytes(targets: Mapping[str, Target], max_tokens: int, max_rank: int, device: torch.device) -> int:
     """An upper bound of what a step of `max_tokens` takes in the layer that takes most: inputs by adapter, what is
-    between A and B (float32, in up to four parts), results."""
+    between A and B (float32, in up to four parts), results. Rows of experts are sorted besides."""
     rank, size = slot_rank(max_rank, device), _itemsize(targets)
-    layers = _linears(targets)
     each = (
-        (layer.columns.size + max(layer.parts)) * size + 4 * len(layer.parts) * rank * _FLOAT32_BYTES
-        for layer in layers
+        layer.chosen
+        * ((layer.columns + slot_rows(layer.parts, device)) * size + 4 * len(layer.parts) * rank * _FLOAT32_BYTES)
+        for layer in _layers(targets)
     )
     return max_tokens * max(each, default=0)
 
 
 def _itemsize(targets: Mapping[str, Target]) -> int:
-    return max((target.linear.options.dtype.itemsize for target in targets.values()), default=0)
+    return max((linear.options.dtype.itemsize for linear in linears_of(targets)), default=_FLOAT32_BYTES)
 
 
-def _linears(targets: Mapping[str, Target]) -> list[Linear]:
+def linears_of(targets: Mapping[str, Target]) -> list[Linear]:
     """Each linear layer once."""
-    return list({id(target.linear): target.linear for target in targets.values()}.values())
+    found = (target.linear for target in targets.values() if isinstance(target, LinearTarget))
+    return list({id(linear): linear for linear in found}.values())
+
+
+def mixtures_of(targets: Mapping[str, Target]) -> list[MoE]:
+    """Each mixture of experts once."""
+    found = (target.mixture for target in targets.values() if isinstance(target, ExpertTarget))
+    return list({id(mixture): mixture for mixture in found}.values())
+
+
+def _layers(targets: Mapping[str, Target]) -> list[LayerSize]:
+    sizes = [_size(linear) for linear in linears_of(targets)]
+    return [*sizes, *(size for mixture in mixtures_of(targets) for size in _sizes(mixture))]
+
+
+def _size(linear: Linear) -> LayerSize:
+    return LayerSize(linear.parts, linear.columns.size)
+
+
+def _sizes(mixture: MoE) -> tuple[LayerSize, LayerSize]:
+    """Of the projections to the intermediate size, and of those from it."""
+    spec, width, inner = mixture.spec, mixture.width.size, mixture.inner.size
+    first = LayerSize((inner,) * (2 if spec.gated else 1), width, spec.num_experts, spec.top_k)
+    return first, LayerSize((width,), inner, spec.num_experts, spec.top_k)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from octavo_engine.errors import ModelLoadError
+from torch import Tensor
+
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.moe import MoE
-from octavo_engine.model.names import StoredNames
 from octavo_engine.model.quantization.linear_method import Projection
-
-_WRAPPERS = ("base_model.model.", "base_model.")
-"""The prefixes that PEFT puts before the names of a model's modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +19,27 @@ class ModuleShape:
 
     rows: int
     columns: int
+    experts: int = 1
+    """How many layers of this shape have their A and B in one tensor each."""
+
+
+class Target(Protocol):
+    """What an adapter may change."""
+
+    @property
+    def shape(self) -> ModuleShape:
+        """Of the unsharded weight."""
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """The rows of each projection of this rank's layer."""
+
+    def put(self, slot: int, a: Tensor, b: Tensor) -> None:
+        """Put this rank's columns of A and rows of B, which is scaled, into a slot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LinearTarget:
     """A linear layer as a checkpoint has it: all or some projections of one of ours, in the order of its rows."""
 
     linear: Linear
@@ -38,65 +51,49 @@ class Target:
         rows = sum(projection.stored_rows.total for projection in self.projections)
         return ModuleShape(rows, self.linear.columns.total)
 
+    @property
+    def parts(self) -> Sequence[int]:
+        """The rows of each projection of this rank's layer."""
+        return self.linear.parts
+
+    def put(self, slot: int, a: Tensor, b: Tensor) -> None:
+        """Put this rank's columns of A and rows of B, as the projections' own rows lie, into a slot."""
+        layer = self.linear.lora
+        if layer is None:
+            raise RuntimeError(f"{self.projections[0].name} has no slots")
+        a, first = a[:, self.linear.columns.slice], 0
+        for projection in self.projections:
+            layer.put_a(slot, projection.index, a)
+            stored = projection.stored_rows
+            own = b[first + stored.start : first + stored.start + stored.size]
+            start = projection.rows.start
+            rows = projection.rows if projection.order is None else start + projection.order
+            layer.put_b(slot, rows if isinstance(rows, slice) else rows.to(layer.b.device), own)
+            first += stored.total
+
 
 @dataclass(frozen=True, slots=True)
-class ModuleNames:
-    """The modules that may have adapters, found by what PEFT calls them."""
+class TargetChoice:
+    """What adapters may change on a device."""
 
-    shapes: Mapping[str, ModuleShape]
-    stored: StoredNames
-    refused: Mapping[str, str]
-    """The reasons why other modules may not have adapters, by what their names end with or contain."""
-
-    def find(self, name: str) -> str:
-        """The module of a name in an adapter's file; ModelLoadError says why there is none."""
-        prefix = next((prefix for prefix in _WRAPPERS if name.startswith(prefix)), "")
-        bare = name.removeprefix(prefix)
-        text = bare.replace("model.language_model.", "model.").removeprefix("language_model.")
-        for candidate in (bare, self.stored.own(bare), text, self.stored.own(text)):
-            if candidate is not None and candidate in self.shapes:
-                return candidate
-        for part, reason in self.refused.items():
-            if bare.endswith(part) or f"{part}." in bare:
-                raise ModelLoadError(f"{bare}: {reason}")
-        near = difflib.get_close_matches(bare, list(self.shapes), 1)
-        hint = f" (the nearest is {near[0]})" if near else ""
-        raise ModelLoadError(f"{bare}: the model has no such linear layer{hint}: is the adapter made for this model?")
+    targets: Mapping[str, Target]
+    left_out: Mapping[str, str]
+    """What else there is, and why adapters may not change it."""
 
 
-def find_targets(decoder: Decoder, *, gguf: bool) -> dict[str, Target]:
-    """Each linear layer that may have an adapter, by the checkpoint's name.
+def linear_targets(decoder: Decoder, *, gguf: bool) -> dict[str, LinearTarget]:
+    """Each linear layer that may have an adapter, without experts, by the checkpoint's name.
 
     `gguf`: the checkpoint is a file of llama.cpp's, which may hold the rows of query and key in an order of its own.
     Adapters have those of Hugging Face's checkpoint of the same model.
     """
     for _ in decoder.tensors():  # in which linear layers learn their names
         pass
-    barred = {id(mixture.router) for mixture in decoder.mixtures() if mixture.spec.router.in_float32}
     together: dict[str, tuple[Linear, list[Projection]]] = {}
     for linear in decoder.linears():
-        if not linear.names or id(linear) in barred:
+        if not linear.names:
             continue
         for projection in linear.projections(linear.names):
             own = replace(projection, order=None) if gguf else projection
             together.setdefault(projection.name, (linear, []))[1].append(own)
-    return {name: Target(linear, tuple(found)) for name, (linear, found) in together.items()}
-
-
-def module_names(decoder: Decoder, targets: Mapping[str, Target]) -> ModuleNames:
-    """The linear layers that an adapter for this decoder may name."""
-    names = decoder.spec.names
-    refused = {
-        names.head.rpartition(".")[2]: "adapters of the head are not supported",
-        names.embedding.rpartition(".")[2]: "adapters of embeddings are not supported",
-        "lm_head": "adapters of the head are not supported",
-        "experts": "experts cannot have adapters yet",
-        names.latent_up.rpartition(".")[2]: "latent attention has absorbed this projection: it cannot have adapters",
-    }
-    if any(mixture.spec.router.in_float32 for mixture in _mixtures(decoder)):
-        refused[names.router.rpartition(".")[2]] = "a router that is computed in float32 cannot have adapters"
-    return ModuleNames({name: target.shape for name, target in targets.items()}, decoder.spec.stored_names, refused)
-
-
-def _mixtures(decoder: Decoder) -> list[MoE]:
-    return decoder.mixtures()
+    return {name: LinearTarget(linear, tuple(found)) for name, (linear, found) in together.items()}

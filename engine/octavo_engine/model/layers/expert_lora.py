@@ -1,0 +1,70 @@
+"""What adapters add to a layer's experts, many adapters in one batch.
+
+The experts of a slot are slots themselves, of what is like a linear layer (lora.py): a routed row's is its token's slot
+times the number of experts, plus the expert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from octavo_engine.model.layers.lora import NO_SLOT, LoraBatch, LoraLayer
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLora:
+    """The slots of one layer's experts: of the projections to the intermediate size, and of those from it."""
+
+    gate_up: LoraLayer
+    down: LoraLayer
+    num_experts: int
+
+    def of_step(self) -> ExpertAdapters | None:
+        """The adapters of the current step's tokens; None: none has one."""
+        slots = self.gate_up.batch.slot_of_token
+        return None if slots is None else ExpertAdapters(self, slots)
+
+    def clear(self, slot: int) -> None:
+        """Empty a slot."""
+        for layer in (self.gate_up, self.down):
+            layer.clear(slot * self.num_experts, self.num_experts)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertAdapters:
+    """The adapters of rows that go through experts."""
+
+    lora: ExpertLora
+    slots: Tensor
+    """[T] int32"""
+
+    def repeated(self, times: int) -> ExpertAdapters:
+        """Of each row so many times, one after another."""
+        return replace(self, slots=self.slots.repeat_interleave(times))
+
+    def add_to_inner(self, inner: Tensor, x: Tensor, tokens: Tensor, expert: int) -> None:
+        """Add to `inner` [N, gate and up] what an expert's adapters make of x [N, hidden], the rows of `tokens`."""
+        self.lora.gate_up.add_to(inner, x, self._batch(tokens, expert))
+
+    def add_to_output(self, output: Tensor, inner: Tensor, tokens: Tensor, expert: int) -> None:
+        """Add to `output` [N, hidden] what they make of `inner` [N, intermediate], after the activation."""
+        self.lora.down.add_to(output, inner, self._batch(tokens, expert))
+
+    def _batch(self, tokens: Tensor, expert: int) -> LoraBatch:
+        own, count, step = self.slots[tokens], self.lora.num_experts, self.lora.gate_up.batch
+        slots = torch.where(own == NO_SLOT, NO_SLOT, own * count + expert)
+        batch = LoraBatch(step.kernels)
+        if step.groups is None:
+            batch.use(slots.tolist())
+        else:
+            batch.use_device(slots, len(self.lora.gate_up.ranks))
+        return batch
+
+    @property
+    def for_kernels(self) -> tuple[Any, Any, Tensor]:
+        """As Triton's kernels read them (kernels/moe_lora.py): the weights of both, and the slots."""
+        return self.lora.gate_up.weights, self.lora.down.weights, self.slots

@@ -1,0 +1,99 @@
+"""The modules that an adapter may name, found by what PEFT calls them, and why others may not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.lora.expert_targets import ExpertStack, ExpertTarget, expert_stacks
+from octavo_engine.model.lora.targets import ModuleShape, TargetChoice
+from octavo_engine.model.names import StoredNames
+
+_WRAPPERS = ("base_model.model.", "base_model.")
+"""What PEFT puts before the names of a model's modules."""
+_WRAPPED = ".base_layer"
+"""What it puts behind them, for each parameter beyond a module's first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleNames:
+    """The modules that may have adapters, by the checkpoint's names."""
+
+    shapes: Mapping[str, ModuleShape]
+    stored: StoredNames
+    refused: Mapping[str, str]
+    """Why others may not, by a part of their names."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why layers that there are may not, by their names."""
+    stacks: Mapping[str, ExpertStack] = field(default_factory=dict)
+    """Modules that hold experts as parameters."""
+    renamed: Sequence[tuple[str, str]] = ()
+    """As in `TensorNames.modules`."""
+
+    def find(self, name: str) -> str:
+        """The module of a name in an adapter's file; ModelLoadError says why there is none."""
+        bare = _bare(name)
+        for candidate in self._candidates(bare):
+            if candidate in self.shapes:
+                return candidate
+        if (reason := self._reason(bare)) is not None:
+            raise ModelLoadError(f"{bare}: {reason}")
+        linears = [known for known in self.shapes if ".experts." not in known]
+        near = difflib.get_close_matches(bare, linears, 1)
+        hint = f" (the nearest is {near[0]})" if near else ""
+        raise ModelLoadError(f"{bare}: the model has no such linear layer{hint}: is the adapter made for this model?")
+
+    def _reason(self, bare: str) -> str | None:
+        """Why a module that the model has may not have an adapter."""
+        candidates = list(self._candidates(module_of(bare)))
+        for name, reason in self.left_out.items():
+            if name in candidates or name.rpartition(".")[0] in candidates:
+                return reason
+        named = [f".{candidate}." for candidate in candidates]
+        return next((why for part, why in self.refused.items() if any(f".{part}." in name for name in named)), None)
+
+    def find_stack(self, name: str) -> ExpertStack | None:
+        """The experts of a layer that a name in an adapter's file stands for; None: it does not stand for any."""
+        return next((self.stacks[each] for each in self._candidates(module_of(name)) if each in self.stacks), None)
+
+    def _candidates(self, bare: str) -> Iterator[str]:
+        text = bare.replace("model.language_model.", "model.").removeprefix("language_model.")
+        for each in (bare, self.stored.own(bare), text, self.stored.own(text)):
+            if each is not None:
+                yield each
+                for there, here in self.renamed:
+                    if there in each:
+                        yield each.replace(there, here)
+
+
+def _bare(name: str) -> str:
+    """A module's name without what PEFT puts before it."""
+    return name.removeprefix(next((prefix for prefix in _WRAPPERS if name.startswith(prefix)), ""))
+
+
+def module_of(name: str) -> str:
+    """A module's name without what PEFT puts before and behind it."""
+    bare = _bare(name)
+    while bare.endswith(_WRAPPED):
+        bare = bare.removesuffix(_WRAPPED)
+    return bare
+
+
+def module_names(decoder: Decoder, choice: TargetChoice) -> ModuleNames:
+    """What an adapter for this decoder may name."""
+    names = decoder.spec.names
+    experts = {name: target for name, target in choice.targets.items() if isinstance(target, ExpertTarget)}
+    refused = {
+        names.head.rpartition(".")[2]: "adapters of the head are not supported",
+        names.embedding.rpartition(".")[2]: "adapters of embeddings are not supported",
+        "lm_head": "adapters of the head are not supported",
+        "experts": "experts that the model has in this form cannot have adapters",
+        names.latent_up.rpartition(".")[2]: "latent attention has absorbed this projection: it cannot have adapters",
+    }
+    shapes = {name: target.shape for name, target in choice.targets.items()}
+    return ModuleNames(
+        shapes, decoder.spec.stored_names, refused, choice.left_out, expert_stacks(experts), names.modules
+    )
