@@ -121,7 +121,7 @@ def links_to(library: Path) -> set[str]:
         return {content[begin : content.find(b"\0", begin)].decode() for begin in begins}
 
 
-def test_nothing_in_the_engines_image_links_to_what_is_left_away() -> None:
+def test_nothing_in_the_engines_image_links_to_what_is_left_out() -> None:
     gone = {path for removed in left_away() for path in (removed, *removed.rglob("*"))}
     stays = {
         path

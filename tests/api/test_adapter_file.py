@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(case: Case, text: str) -> No
     assert case.states["sql"][0] == "Loaded"
 
 
-def test_a_server_waits_for_its_first_adapters_but_not_for_ever_and_not_for_broken_ones(case: Case) -> None:
+def test_a_server_waits_for_its_first_adapters_but_not_forever_and_not_for_broken_ones(case: Case) -> None:
     case.engine.state.phase = "loading"
     assert case.look(SQL, BROKEN) == []
     assert case.adapters.is_awaited
@@ -143,7 +143,7 @@ def test_a_server_does_not_wait_longer_than_a_minute(case: Case) -> None:
     assert not case.adapters.is_awaited
 
 
-def test_a_server_shows_states_answers_503_for_what_comes_and_lets_nobody_else_change_adapters(
+def test_a_server_shows_states_answers_503_for_what_comes_and_lets_no_client_change_adapters(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     path = tmp_path / "adapters.json"

@@ -177,7 +177,7 @@ def test_changes_are_taken_and_broken_files_are_not(tmp_path: Path, caplog: pyte
     assert owner(ring, "sk-alice") is None
 
 
-def test_a_priority_that_would_not_act_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_priority_that_would_not_act_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text("keys:\n- {name: a, key: k, priority: -5, weight: 2.0}\n")
     KeyRing(path, priorities=True)
@@ -211,7 +211,7 @@ def test_a_priority_that_would_not_act_is_said(tmp_path: Path, caplog: pytest.Lo
         ('keys: [{name: a, key: "\\ud800sk-secret"}]', "--api-key-file"),
     ],
 )
-def test_bad_key_files_are_told_without_showing_keys(tmp_path: Path, content: str, says: str) -> None:
+def test_bad_key_files_are_reported_without_showing_keys(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(content)
     with pytest.raises(ConfigurationError) as caught:

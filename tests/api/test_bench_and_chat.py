@@ -267,7 +267,7 @@ def test_chat_keeps_the_conversation(
 
 
 @pytest.mark.parametrize(("flags", "sent"), [((), 1.0), (("--temperature", "0"), 0.0)])
-def test_chat_asks_with_the_temperature_it_is_told(
+def test_chat_asks_with_the_temperature_it_is_given(
     server: Served, typed: Callable[..., None], flags: tuple[str, ...], sent: float
 ) -> None:
     typed("First?", "/quit")

@@ -87,7 +87,7 @@ def test_what_would_wait_longer_than_the_server_allows_is_refused_at_once() -> N
     assert 1 <= int(caught.value.headers["Retry-After"]) <= 3
 
 
-def test_nothing_is_foretold_of_a_queue_that_was_never_seen_to_move() -> None:
+def test_no_wait_is_predicted_for_a_queue_that_has_never_moved() -> None:
     admission = ManualAdmission(requests=1000)
     admission.fill_seats()
     for _ in range(100):

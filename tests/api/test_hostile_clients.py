@@ -257,7 +257,7 @@ def test_bodies_have_a_budget_for_each_key_and_for_all(
     server.wait_until(lambda: server.serving.uploads.used == 0)
 
 
-def test_a_client_that_writes_all_before_it_reads_is_told_that_its_key_sends_too_much(
+def test_a_client_that_writes_all_before_it_reads_learns_that_its_key_sends_too_much(
     start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "_MAX_UPLOADS", 1 << 20)
@@ -388,7 +388,7 @@ def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -
         assert {each.getpeername() for each in stayed} == {each.getsockname() for each in waiting[2:]}
 
 
-def test_probes_and_metrics_answer_while_the_loop_is_held_up_but_not_for_ever(start: Callable[..., Served]) -> None:
+def test_probes_and_metrics_answer_while_the_loop_is_held_up_but_not_forever(start: Callable[..., Served]) -> None:
     server = start()
     go_on = threading.Event()
     server.loop.call_soon_threadsafe(go_on.wait, PATIENCE)
@@ -636,7 +636,7 @@ def test_a_client_that_sends_nothing_more_gets_its_answers(server: Served) -> No
         assert client.recv(1) == b""
 
 
-def test_a_client_that_closed_its_connection_is_not_answered_for_ever(server: Served) -> None:
+def test_a_client_that_closed_its_connection_is_not_answered_forever(server: Served) -> None:
     """It looks like one that only sends nothing more until something is sent to it."""
     server.play("one two three", hold_after=0)
     client = sent_and_half_closed(server, HI)

@@ -152,7 +152,7 @@ def rejected(server: Served, reason: str) -> float:
     return float(line.split()[-1])
 
 
-def test_a_key_out_of_requests_is_told_when_to_come_back(start: Callable[..., Served], tmp_path: Path) -> None:
+def test_a_key_out_of_requests_gets_the_time_to_come_back(start: Callable[..., Served], tmp_path: Path) -> None:
     server = start(api_key_file=write(tmp_path, "requestsPerMinute: 2"))
     server.play("Hello")
     assert ask(server, prompt=[]).status_code == 400  # costs as much as any other

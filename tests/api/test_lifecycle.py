@@ -172,7 +172,7 @@ def _open_streams(server: Served, pool: ThreadPoolExecutor, count: int) -> list[
     return streams
 
 
-def test_what_does_not_finish_in_time_is_told_so(start: Callable[..., Served]) -> None:
+def test_what_does_not_finish_in_time_gets_an_error(start: Callable[..., Served]) -> None:
     server = start(drain_timeout=0.2)
     with ThreadPoolExecutor() as pool:
         streams = _open_streams(server, pool, 3)
@@ -202,7 +202,7 @@ def test_probes_do_not_call_a_dead_engine_loading(start: Callable[..., Served]) 
     assert [status(server, f"/health{probe}") for probe in ("", "/startup", "/live")] == [(503, "dead")] * 3
 
 
-def test_when_the_engine_dies_every_client_is_told_and_the_server_ends(start: Callable[..., Served]) -> None:
+def test_when_the_engine_dies_every_client_gets_an_error_and_the_server_ends(start: Callable[..., Served]) -> None:
     server = start()
     with ThreadPoolExecutor() as pool:
         streams = _open_streams(server, pool, 3)
@@ -371,7 +371,7 @@ def test_one_request_that_breaks_harms_no_other(start: Callable[..., Served], mo
     assert server.http.post("/v1/completions", json={"prompt": "x"}).json()["choices"][0]["text"] == "one two three"
 
 
-def test_of_two_streams_only_the_one_that_failed_is_told(start: Callable[..., Served]) -> None:
+def test_of_two_streams_only_the_one_that_failed_is_reported(start: Callable[..., Served]) -> None:
     server = start()
     with ThreadPoolExecutor() as pool:
         [good] = _open_streams(server, pool, 1)

@@ -230,7 +230,7 @@ def test_retry_after_of_tokens_follows_the_rate_of_tokens() -> None:
     assert 3 <= int(admission.refuses(tokens=1500).headers["Retry-After"]) <= 4  # 1,000 wait
 
 
-def test_idle_time_says_nothing_of_the_rate() -> None:
+def test_idle_time_does_not_change_the_rate() -> None:
     admission = ManualAdmission(requests=96, tokens=10**9)
     for admitted in [admission.enter(ANYONE, 1) for _ in range(40)]:
         admission.now += 0.25
@@ -293,7 +293,7 @@ def test_a_key_has_all_free_seats_and_any_one_request() -> None:
     admission.enter(ALICE, 8)
 
 
-def test_books_of_keys_that_were_removed_go_once_nothing_of_theirs_is_here() -> None:
+def test_counts_of_removed_keys_are_dropped_once_none_of_their_requests_is_left() -> None:
     """Requests that are still here count if the key comes back meanwhile."""
     admission = ManualAdmission(requests=10, keys=True, key_share=0.5)
     admission.fill_seats()
@@ -468,7 +468,7 @@ def test_a_request_that_ends_without_a_token_was_not_served(start: Callable[...,
     assert (books.requests.used, books.tokens.used, books.kv.used, admission.begun) == (0, 0, 0, 0)
 
 
-def test_what_was_never_served_says_nothing_of_the_drain_rate() -> None:
+def test_requests_that_were_never_served_do_not_change_the_drain_rate() -> None:
     now = 1000.0
     occupancy = Occupancy(lambda: now)
     occupancy.take(100)

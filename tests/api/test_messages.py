@@ -239,7 +239,7 @@ def test_an_answer_may_begin_with_nothing(server: Served) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said_in_anthropics_shape(server: Served, name: str) -> None:
+def test_what_is_wrong_is_reported_in_anthropics_shape(server: Served, name: str) -> None:
     fields, message = WRONG[name]
     asked = json.dumps({"model": "smollm2", "max_tokens": 100, "messages": ASK, **fields})
     answer = server.http.post(PATH, content=asked, headers={"Content-Type": "application/json"})

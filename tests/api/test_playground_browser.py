@@ -189,7 +189,9 @@ def test_the_last_request_is_copied_as_code_that_asks_it_again(server: Served, c
     assert checked.returncode == 0
 
 
-def test_a_schema_holds_the_answer_and_a_wrong_one_is_said_beside_it(real: RealServer, context: BrowserContext) -> None:
+def test_a_schema_holds_the_answer_and_a_wrong_one_is_reported_beside_it(
+    real: RealServer, context: BrowserContext
+) -> None:
     page = opened(context, real.url)
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
     page.get_by_text("System message, sampling").click()

@@ -47,7 +47,7 @@ def read_until(terminal: int, process: subprocess.Popen[bytes], wanted: bytes) -
     return shown
 
 
-def test_a_terminal_is_told_how_the_start_goes() -> None:
+def test_a_terminal_shows_how_the_start_goes() -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
     with subprocess.Popen(command(), stdout=theirs, stderr=theirs, env=environment) as process:

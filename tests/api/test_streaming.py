@@ -144,7 +144,7 @@ def test_a_client_that_is_still_sending_reads_that_its_body_is_too_large(start: 
     assert b"request_too_large" in answer
 
 
-def test_a_client_that_writes_all_before_it_reads_is_told_that_its_body_is_too_large(server: Served) -> None:
+def test_a_client_that_writes_all_before_it_reads_learns_that_its_body_is_too_large(server: Served) -> None:
     """Bytes that nobody reads would reset the connection, and the answer would be lost."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     with contextlib.closing(connection):

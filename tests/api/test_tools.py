@@ -149,7 +149,7 @@ def test_a_demanded_call_is_held_to_its_schema(
     assert (content, calls[0][1:], reasons) == ("", ("weather", '{"city": "Rome"}'), [reason])
 
 
-def test_of_some_allowed_tools_the_model_is_told_alone(server: Served, client: OpenAI) -> None:
+def test_the_prompt_has_only_the_allowed_tools(server: Served, client: OpenAI) -> None:
     choice = {"type": "allowed_tools", "allowed_tools": {**ALLOWED["allowed_tools"], "mode": "auto"}}
     server.play(CALLS)
     [answer] = ask(client, tool_choice=choice).choices
@@ -161,7 +161,7 @@ def test_of_some_allowed_tools_the_model_is_told_alone(server: Served, client: O
         ask(client, tools=[NOW], tool_choice=choice)
 
 
-def test_the_model_is_told_of_tools_calls_and_results(server: Served, client: OpenAI) -> None:
+def test_the_prompt_has_tools_calls_and_results(server: Served, client: OpenAI) -> None:
     """SmolLM2's template knows no tools: they stand in its system message."""
     call: Any = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
     history: Any = [

@@ -66,7 +66,7 @@ def test_lines_for_a_pipe(server: Served, capsys: pytest.CaptureFixture[str]) ->
     assert second.split()[4] == "0.0"
 
 
-def test_what_cannot_be_read_is_said(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_read_is_reported(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     nowhere = "http://127.0.0.1:9"
     with pytest.raises(ClientError, match="no answer"):
         top.run(parse(nowhere, "--count", "1"))

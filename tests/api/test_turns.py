@@ -41,11 +41,13 @@ def keyed(start: Callable[..., Served], tmp_path: Path) -> Served:
         ("plain", {}, 0), ("plain", {"priority": -1}, 0), ("plain", {"priority": 1}, 1),
     ],
 )  # fmt: skip
-def test_nobody_comes_earlier_than_their_key_allows(keyed: Served, key: str, asks: dict[str, int], gets: int) -> None:
+def test_no_request_has_an_earlier_turn_than_its_key_allows(
+    keyed: Served, key: str, asks: dict[str, int], gets: int
+) -> None:
     assert asked(keyed, f"sk-{key}", **asks).priority == gets
 
 
-def test_the_engine_hears_whose_request_it_is(keyed: Served) -> None:
+def test_the_engine_gets_the_tenant_of_each_request(keyed: Served) -> None:
     heard = [asked(keyed, f"sk-{key}") for key in ("boss", "batch", "plain")]
     assert [(request.tenant, request.weight) for request in heard] == [("boss", 4.0), ("batch", 0.5), ("plain", 1.0)]
 

@@ -81,7 +81,7 @@ def test_products_and_attention_take_their_time_one_after_another() -> None:
     assert alone < both < alone + floors.decode(shapes.LLAMA_8B, 32, 1024, floors.H200_SEEN).seconds
 
 
-def test_kernels_are_told_by_their_functions() -> None:
+def test_kernels_are_distinguished_by_their_functions() -> None:
     assert short_name("void cutlass::Kernel2<cutlass_80_wmma, float>(Params)") == "cutlass::Kernel2"
     assert short_name("attention_kernel") == "attention_kernel"
     events = [

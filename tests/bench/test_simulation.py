@@ -149,7 +149,7 @@ def test_an_itl_target_is_held_by_the_real_scheduler() -> None:
     assert itl[1] < 31
 
 
-def test_tenants_are_told_apart() -> None:
+def test_tenants_are_distinguished() -> None:
     tenants = by_tenant(SMALL.changed("trace=tenants").run())
     assert sorted(tenants) == sorted(f"key{n}" for n in range(10))
     assert sum(tenant["requests"] for tenant in tenants.values()) == 200

@@ -137,7 +137,7 @@ def test_a_cluster_ends_when_its_parent_is_killed(child_of_a_shell: Foreground) 
     traces.wait_until_gone()
 
 
-def test_what_nobody_was_left_to_sweep_the_next_cluster_sweeps(foreground: Foreground) -> None:
+def test_the_next_cluster_sweeps_what_an_earlier_one_left(foreground: Foreground) -> None:
     foreground.wait_for("the node registers")
     traces = foreground.traces()
     next(each for each in traces.processes if "tests.cluster.janitor" in command(each)).kill()
@@ -170,7 +170,7 @@ def test_two_clusters_are_independent(foreground: Foreground, namespace: Client)
     assert namespace.run_pod("octavo-engine:dev", ["python", "-c", "print(2)"], name="after").logs == "2\n"
 
 
-def test_a_second_cluster_in_one_folder_is_told_of_the_first(foreground: Foreground) -> None:
+def test_a_second_cluster_in_one_folder_names_the_first(foreground: Foreground) -> None:
     foreground.wait_for("containerd answers")
     second = subprocess.run(
         [*START, "--home", str(foreground.home)], cwd=CHECKOUT, capture_output=True, text=True, check=False

@@ -182,9 +182,7 @@ except urllib.error.HTTPError as error:
 """
 
 
-def test_the_metrics_api_answers_users_through_the_api_server_and_nobody_past_it(
-    operator: Client, namespace: Client
-) -> None:
+def test_the_metrics_api_answers_users_through_the_api_server_alone(operator: Client, namespace: Client) -> None:
     path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace.namespace}/octavo_requests_waiting"
     operator.kubectl(
         "wait", "--for=condition=Available", "apiservice/v1beta1.external.metrics.k8s.io", "--timeout=180s"
@@ -310,7 +308,9 @@ def test_replicas_change_hands_to_keda_and_back(operator: Client, namespace: Cli
     assert replicas.values == [4, 7]
 
 
-def test_without_a_pod_that_tells_its_load_it_is_said_that_it_holds(operator: Client, namespace: Client) -> None:
+def test_without_a_pod_that_reports_its_load_the_message_says_that_replicas_are_held(
+    operator: Client, namespace: Client
+) -> None:
     namespace.apply(autoscaled(2, 8))
     words = f"held at 2: the load is not known: no pod of LLMService {namespace.namespace}/model is running"
     wait_for_message(namespace, words, 60, "model")

@@ -425,7 +425,7 @@ def ready_pods(client: Client) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(600)
-def test_what_a_bucket_refuses_or_memory_cannot_hold_is_said_before_anything_large_is_fetched(
+def test_what_a_bucket_refuses_or_memory_cannot_hold_is_reported_before_anything_large_is_fetched(
     operator: Client, namespace: Client, s3: Path
 ) -> None:
     namespace.kubectl("create", "secret", "generic", "wrong", *(f"--from-literal={key}=wrong" for key in KEYS))

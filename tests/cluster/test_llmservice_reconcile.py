@@ -75,7 +75,7 @@ def test_children_are_made_and_owned_and_columns_are_filled(operator: Client, na
     assert row.split()[:-1] == ["model", "model", "0", "1", "Unschedulable", "Pending", url, "0"]
 
 
-def test_no_gpu_is_said(operator: Client, namespace: Client) -> None:
+def test_no_gpu_is_reported(operator: Client, namespace: Client) -> None:
     accelerator = {"count": 1, "resourceName": "example.com/npu"}
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": accelerator}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
@@ -85,7 +85,9 @@ def test_no_gpu_is_said(operator: Client, namespace: Client) -> None:
     assert condition(service, "Degraded")["status"] == "False"
 
 
-def test_gpus_that_others_have_are_told_from_gpus_that_no_node_has(operator: Client, namespace: Client) -> None:
+def test_gpus_that_others_have_are_distinguished_from_gpus_that_no_node_has(
+    operator: Client, namespace: Client
+) -> None:
     all_gpus = {"name": "main", "image": PAUSE_IMAGE, "resources": {"limits": {"nvidia.com/gpu": str(GPUS)}}}
     namespace.apply(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"}, "spec": {"containers": [all_gpus]}}
@@ -140,14 +142,14 @@ def test_an_image_of_weights_is_a_folder_of_the_pod(operator: Client, namespace:
     assert "busybox" in namespace.kubectl("logs", "deployment/model", "-c", "beside")
 
 
-def test_an_image_that_is_not_there_is_said(operator: Client, namespace: Client) -> None:
+def test_an_image_that_is_not_there_is_reported(operator: Client, namespace: Client) -> None:
     engine = {"image": "no-such-image:1", "imagePullPolicy": "Never"}
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"engine": engine}}))
     service = wait_for_condition(namespace, "model", "Ready", "PullFailed")
     assert "no-such-image:1" in condition(service, "Degraded")["message"]
 
 
-def test_a_missing_secret_is_said(operator: Client, namespace: Client) -> None:
+def test_a_missing_secret_is_reported(operator: Client, namespace: Client) -> None:
     hub = {"repository": "a/b", "tokenSecretRef": {"name": "not-there", "key": "token"}}
     namespace.apply(
         merged(
@@ -193,7 +195,7 @@ def test_drift_is_mended(operator: Client, namespace: Client) -> None:
     )
 
 
-def test_what_belongs_to_somebody_else_is_left_alone(operator: Client, namespace: Client) -> None:
+def test_objects_of_other_owners_are_left_alone(operator: Client, namespace: Client) -> None:
     theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "model"},
               "spec": {"selector": {"app": "theirs"}, "ports": [{"port": 1234}]}}  # fmt: skip
     namespace.apply(theirs)
@@ -280,7 +282,7 @@ def test_a_field_without_which_no_pod_could_run_and_that_does_not_act_yet_makes_
     assert not namespace.exists("deployment", "model")
 
 
-def test_what_the_api_server_refuses_is_told_in_its_words(operator: Client, namespace: Client) -> None:
+def test_what_the_api_server_refuses_is_reported_in_its_words(operator: Client, namespace: Client) -> None:
     namespace.apply(llmservice(scheduling={"affinity": {"nodeAffinity": {"wrong": 1}}}))
     service = wait_for_condition(namespace, "model", "Ready", "ApplyFailed")
     assert "wrong" in condition(service, "Degraded")["message"]
@@ -288,7 +290,7 @@ def test_what_the_api_server_refuses_is_told_in_its_words(operator: Client, name
     converged(namespace)
 
 
-def test_an_object_made_under_an_older_crd_is_told_that_it_is_invalid(operator: Client, namespace: Client) -> None:
+def test_an_object_made_under_an_older_crd_learns_that_it_is_invalid(operator: Client, namespace: Client) -> None:
     rules = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations"
     without_rules = json.dumps([{"op": "remove", "path": rules}])
     operator.kubectl("patch", "crd", "llmservices.octavo.dev", "--type=json", "-p", without_rules)

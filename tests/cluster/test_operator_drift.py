@@ -216,7 +216,7 @@ def _owner(client: Client, kind: str) -> str | None:
     return str(owners[0]["uid"]) if len(owners) == 1 else None
 
 
-def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_told(operator: Client, namespace: Client) -> None:
+def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_reported(operator: Client, namespace: Client) -> None:
     made(namespace)
     fight = ("patch", "poddisruptionbudget", "model", "--type=merge", "--field-manager=argocd", "-p")
 
@@ -241,7 +241,7 @@ def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_told(operator: Cl
     wait_for_condition(namespace, "model", "Degraded", "AsExpected", MENDED)
 
 
-def test_changes_are_told_as_events_once_each(operator: Client, namespace: Client) -> None:
+def test_changes_are_reported_as_events_once_each(operator: Client, namespace: Client) -> None:
     engine = {"image": "no-such-image:1", "imagePullPolicy": "Never"}
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"engine": engine}}))
     wait_for_condition(namespace, "model", "Ready", "PullFailed")

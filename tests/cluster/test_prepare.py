@@ -48,7 +48,7 @@ def test_code_that_pods_could_not_read_is_named(private_checkout: Path, closed: 
     assert caught.value.exit_code == 2
 
 
-def test_a_checkout_without_its_environment_is_told_of_make_setup(private_checkout: Path) -> None:
+def test_a_checkout_without_its_environment_names_make_setup(private_checkout: Path) -> None:
     (private_checkout / ".venv" / "bin" / "octavo-engine").unlink()
     with pytest.raises(ClusterError, match="run `make setup`"):
         images.check_readable()

@@ -90,7 +90,7 @@ def test_forks_in_groups_of_every_kind(kinds: str, prompt: int, tokens: int) -> 
         assert cached == {"c0": 0, "c1": prompt - 1, "c2": prompt - 1}
 
 
-def test_a_recurrent_state_is_forked_where_the_parent_stands() -> None:
+def test_a_recurrent_state_is_forked_at_the_parents_position() -> None:
     """The parent's state is after its whole prompt; a fork must compute the last token, for its logits.
 
     So it shares no state, but it finds the snapshot at the last block boundary.
@@ -180,7 +180,7 @@ def test_a_fork_that_is_none_waits_like_everybody_and_shares_nothing(difference:
 
 
 @pytest.mark.parametrize("kinds", GROUPS)
-def test_a_fork_may_go_on_from_what_a_running_request_has_said(kinds: str) -> None:
+def test_a_fork_may_go_on_from_a_running_requests_answer(kinds: str) -> None:
     """Beam search forks so: prompt and answer so far are shared."""
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32, prefix=False)
     parent = add(scheduler, "c0", 20, max_tokens=30, seed=1)

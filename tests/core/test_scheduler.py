@@ -125,7 +125,7 @@ def test_the_next_step_is_planned_before_the_last_ones_tokens_are_here() -> None
     assert answer_of(outputs, "a") == expected_answer(make_request("a", 5).prompt_token_ids, 3)
 
 
-def test_a_stop_found_one_step_late_wastes_that_step_and_no_client_hears_of_it() -> None:
+def test_a_stop_found_one_step_late_wastes_that_step_and_no_client_sees_it() -> None:
     scheduler, device = make_engine()
     answer = expected(make_state("a", 5, max_tokens=9))
     request = add(scheduler, "a", 5, max_tokens=9, stop=(answer[2],))
@@ -165,7 +165,7 @@ def test_plain_tokens_come_in_columns_and_first_last_and_told_ones_as_events() -
     assert outputs.events[0].finish_reason == FinishReason.LENGTH
 
 
-def test_the_first_event_tells_how_long_the_request_waited() -> None:
+def test_the_first_event_says_how_long_the_request_waited() -> None:
     scheduler, device = make_engine(seqs=1)
     add(scheduler, "a", 5, max_tokens=2, arrival=10.0)
     add(scheduler, "b", 5, max_tokens=2, arrival=10.0)

@@ -376,7 +376,7 @@ ROUNDS = 4
 
 
 @pytest.mark.timeout(900)
-def test_any_history_in_any_world_keeps_the_books_and_every_answer() -> None:
+def test_any_history_in_any_world_keeps_counts_right_and_every_answer() -> None:
     if settings.get_current_profile_name() == "long":
         FIGURES.clear()
         run_state_machine_as_test(Histories, settings=settings(settings.default))

@@ -66,6 +66,6 @@ def test_prompts_that_cost_no_more_than_the_decodes_before_them_are_not_held_bac
     assert cost.tokens_within(3.75, 8192) == 8192
 
 
-def test_until_a_prompt_has_told_what_it_costs_not_too_much_is_risked() -> None:
+def test_until_the_cost_of_prompts_is_measured_chunks_are_small() -> None:
     assert learned(0.010, 0.0, []).tokens_within(1.0, 2048) == FIRST_TOKENS
     assert learned(0.010, 0.0, []).tokens_within(float("inf"), 2048) == 2048

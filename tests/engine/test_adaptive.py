@@ -198,7 +198,7 @@ def test_alone_a_missed_ttft_moves_nothing() -> None:
     assert not seen[-1].target_met
 
 
-def test_of_two_targets_in_conflict_itl_is_held_and_ttft_is_said_to_be_missed() -> None:
+def test_of_two_targets_in_conflict_itl_is_held_and_ttft_is_reported_as_missed() -> None:
     engine = Engine(AdaptiveLimits(256, 8192, ttft_p90=0.5, itl_p90=0.02))
     settled = after(engine.load(90, rate=30, prompt=2000, answer=200), 30)
     assert step_p90(settled) <= 1.02 * 0.02

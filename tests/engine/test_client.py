@@ -188,7 +188,7 @@ async def test_a_deadline_ends_an_answer(client: EngineClient) -> None:
 
 
 @SHARED
-async def test_a_request_that_cannot_run_gets_an_error_and_harms_nobody(client: EngineClient) -> None:
+async def test_a_request_that_cannot_run_gets_an_error_and_harms_no_other(client: EngineClient) -> None:
     other = asyncio.create_task(collect(client, request("other", max_tokens=200)))
     (too_long,) = await collect(client, request("long", max_tokens=5000))
     strange = Request(request_id="strange", prompt_token_ids=(1, 64), sampling=SamplingParams(max_tokens=2))
@@ -221,7 +221,9 @@ async def begun(client: EngineClient, count: int) -> list[asyncio.Task[list[Requ
     return streams
 
 
-async def test_every_open_stream_hears_of_a_killed_engine(faulty: Callable[[str], Awaitable[EngineClient]]) -> None:
+async def test_every_open_stream_ends_when_the_engine_is_killed(
+    faulty: Callable[[str], Awaitable[EngineClient]],
+) -> None:
     """Its device hangs, so that no answer ends before."""
     client = await faulty("stuck 10")
     streams = await begun(client, 5)
@@ -366,7 +368,7 @@ async def test_what_comes_during_a_slow_step_is_answered_after_it(
     await until_idle(client)
 
 
-async def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+async def test_a_model_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
     client = EngineClient(EngineConfig(model=str(tmp_path / "nothing")))
     await client.start()
     with pytest.raises(ModelLoadError, match="no such file or directory"):

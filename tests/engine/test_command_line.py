@@ -94,7 +94,7 @@ def test_what_is_typed_wrong_gets_one_line_that_says_what_may_be_typed(
     assert code == 2 and says in line and "Errno" not in line
 
 
-def test_a_server_that_is_not_there_is_said_to_be_down(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_not_there_is_reported_as_down(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"

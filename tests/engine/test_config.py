@@ -53,7 +53,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(case, tmp_path)
     assert len({str(flag), str(variable), str(from_file)}) >= 2
 
 
-def test_what_nobody_says_is_the_default():
+def test_a_setting_without_a_source_is_the_default():
     nothing = read([], {}, None)
     config = EngineConfig(model="smollm2")
     server = ServerConfig()
@@ -61,7 +61,7 @@ def test_what_nobody_says_is_the_default():
         assert value == getattr(config if hasattr(config, name) else server, name)
 
 
-def test_off_is_said_in_all_three_ways(tmp_path):
+def test_off_is_reported_in_all_three_ways(tmp_path):
     file = write(tmp_path / "octavo.yaml", "enable-prefix-caching: false\n")
     assert read([], {}, None)["enable_prefix_caching"] is True
     assert read(["--no-enable-prefix-caching"], {}, None)["enable_prefix_caching"] is False

@@ -127,7 +127,7 @@ def assert_not_loaded(model: Path, *words: str) -> None:
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_model_is_told(fault: str, tiny_model: Path, tmp_path: Path) -> None:
+def test_a_broken_model_is_reported(fault: str, tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     break_it, words = BROKEN[fault]
@@ -137,13 +137,13 @@ def test_a_broken_model_is_told(fault: str, tiny_model: Path, tmp_path: Path) ->
         assert_fails([str(folder)], 3, *words)
 
 
-def test_a_wrong_path_and_an_empty_folder_are_told(tmp_path: Path) -> None:
+def test_a_wrong_path_and_an_empty_folder_are_reported(tmp_path: Path) -> None:
     assert_fails([str(tmp_path / "nowhere")], 3, "no such file or directory")
     assert_not_loaded(tmp_path, "the directory is empty")
 
 
 @pytest.mark.parametrize("kind", ["cut", "random"])
-def test_a_cut_or_random_gguf_is_told(kind: str, tmp_path: Path) -> None:
+def test_a_cut_or_random_gguf_is_reported(kind: str, tmp_path: Path) -> None:
     demo = resolve_model("smollm2", None, lambda *_: None).gguf
     assert demo is not None
     path = tmp_path / "model.gguf"
@@ -153,7 +153,7 @@ def test_a_cut_or_random_gguf_is_told(kind: str, tmp_path: Path) -> None:
     assert_not_loaded(path, "model.gguf")
 
 
-def test_what_does_not_fit_is_told_before_loading_with_exit_code_4() -> None:
+def test_what_does_not_fit_is_reported_before_loading_with_exit_code_4() -> None:
     arguments = ["smollm2", "--gpu-memory-utilization=0.9", "--kv-cache-memory=900GiB"]
     assert_fails(arguments, 4, "does not fit", "needs", "there are", "--kv-cache-memory", "(fits)")
     with pytest.raises(DoesNotFitError, match=r"--num-kv-blocks 4.* raise the first to 63"):
@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_told_before_loading_with_exit_code_4() -> None:
         ("--lora-modules=a=b", ("--lora-modules", "--enable-lora")),
     ],
 )
-def test_usage_is_told(
+def test_usage_is_reported(
     argument: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("octavo_engine.server.run.serve", lambda *_: pytest.fail("it serves"))
@@ -185,7 +185,7 @@ def test_usage_is_told(
     assert all(word.lower() in said.lower() for word in words), f"expected {words} in: {said}"
 
 
-def test_usage_is_told_with_exit_code_2(tmp_path: Path) -> None:
+def test_usage_is_reported_with_exit_code_2(tmp_path: Path) -> None:
     """Errors come from argparse, from the settings, and from the engine once it knows the model."""
     config = tmp_path / "octavo.yaml"
     config.write_text("max-num-seq: 4\n")
@@ -195,7 +195,7 @@ def test_usage_is_told_with_exit_code_2(tmp_path: Path) -> None:
     assert_fails(["smollm2", "--max-model-len=9000"], 2, "--max-model-len 9000", "8192")
 
 
-def test_a_taken_port_is_told_with_exit_code_2() -> None:
+def test_a_taken_port_is_reported_with_exit_code_2() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

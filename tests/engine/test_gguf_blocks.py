@@ -151,7 +151,7 @@ def test_the_flags_value_is_for_gguf_files(tmp_path: Path) -> None:
         gguf_blocks.quantized(files, None, "gguf")
 
 
-def test_a_file_without_blocks_is_said(tmp_path: Path) -> None:
+def test_a_file_without_blocks_is_reported(tmp_path: Path) -> None:
     path = write_gguf(reference_model(**SIZES), tmp_path / "model.gguf")
     with pytest.raises(ConfigurationError, match="has no linear layers in Q4_0"):
         load(path, "gguf")

@@ -245,7 +245,7 @@ def test_wrong_values_are_named(changes: dict[str, Any], message: str, tmp_path:
     assert message in str(caught.value)
 
 
-def test_what_experts_cannot_do_is_said_by_the_flag(tmp_path: Path) -> None:
+def test_what_experts_cannot_do_is_reported_by_the_flag(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     with pytest.raises(ConfigurationError, match=r"--quantization fp8: .*mixture of experts"):
         quantized_online(spec, "fp8")

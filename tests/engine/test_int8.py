@@ -119,7 +119,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("group", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_not_computed_is_said(group, message, tmp_path):
+def test_what_is_not_computed_is_reported(group, message, tmp_path):
     save_int8(tmp_path, **group)
     with pytest.raises(ModelLoadError, match=message) as caught:
         read_spec(ModelFiles("test", directory=tmp_path))

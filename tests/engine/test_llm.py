@@ -41,7 +41,7 @@ def llm(tiny_model: Path) -> Iterator[LLM]:
     loaded.close()
 
 
-def test_answers_come_in_the_prompts_order_and_are_told_as_they_end(llm: LLM) -> None:
+def test_answers_come_in_the_prompts_order_and_are_reported_as_they_end(llm: LLM) -> None:
     told: list[int] = []
     each = [SamplingParams(max_tokens=n, temperature=0.0) for n in (9, 3, 6)]
     answers = llm.generate(["w1 w2", [3, 4], "w5"], each, on_finish=lambda index, _: told.append(index))

@@ -294,7 +294,7 @@ def test_a_step_that_ends_sooner_than_expected_is_followed_at_once(monkeypatch: 
     assert not recorder.waits
 
 
-def test_an_abort_in_flight_is_told_once_and_its_row_and_blocks_are_free() -> None:
+def test_an_abort_in_flight_is_reported_once_and_its_row_and_blocks_are_free() -> None:
     loop, _ = recorded()
     ask(loop, "a", [1] * 100, GREEDY)
     ask(loop, "b", [2] * 7, GREEDY)
@@ -331,7 +331,7 @@ def test_a_failed_step_ends_the_loop_with_a_dump(caplog: pytest.LogCaptureFixtur
     assert "running=1" in caplog.text
 
 
-def test_requests_that_can_never_run_are_a_defect_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_can_never_run_are_reported_as_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, _ = recorded()
     ask(loop, "a", [1] * 10, GREEDY)
     monkeypatch.setattr(loop._scheduler, "schedule", lambda now: None)
@@ -339,7 +339,7 @@ def test_requests_that_can_never_run_are_a_defect_that_is_said(monkeypatch: pyte
         drain(loop)
 
 
-def test_a_target_that_cannot_be_met_is_said_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_target_that_cannot_be_met_is_reported_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
     loop, _ = recorded()
     adaptive = loop._scheduler.limits = AdaptiveLimits(4, 64, ttft_p90=0.01)
     ask(loop, "a", [1] * 10, GREEDY)
@@ -353,7 +353,7 @@ def test_a_target_that_cannot_be_met_is_said_once_and_its_return_too(caplog: pyt
     ]
 
 
-def test_all_that_runs_is_told_when_everything_is_aborted() -> None:
+def test_all_that_runs_is_reported_when_everything_is_aborted() -> None:
     loop, _ = recorded()
     ask(loop, "a", [1] * 10, GREEDY)
     ask(loop, "empty", [], GREEDY)
@@ -485,7 +485,7 @@ def test_forks_share_the_prompt_and_go_their_own_ways(engine: Callable[..., Engi
 
 
 @pytest.mark.parametrize(("interval", "reports"), [(0.0, 5), (60.0, 1)])
-def test_the_state_is_told_while_a_long_prompt_gives_no_news(
+def test_the_state_is_reported_while_a_long_prompt_gives_no_news(
     interval: float, reports: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "_REPORT_INTERVAL", interval)

@@ -44,7 +44,7 @@ def test_the_commit_of_a_gguf_file_in_the_cache(snapshot: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model", "snapshots/main", f"models/{COMMIT}"])
-def test_any_other_folder_tells_no_commit(name: str, tmp_path: Path) -> None:
+def test_any_other_folder_has_no_commit(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")

@@ -84,7 +84,7 @@ def test_what_fits_is_fetched_and_linked_and_the_link_moves_on(repository: Path,
     assert sorted(path.name for path in home.iterdir() if path.name.startswith("model")) == ["model"]
 
 
-def test_what_cannot_fit_is_said_before_its_weights_are_fetched(repository: Path, home: Path) -> None:
+def test_what_cannot_fit_is_reported_before_its_weights_are_fetched(repository: Path, home: Path) -> None:
     (repository / "config.json").write_text(json.dumps(LLAMA_70B))
     with fake_hub(MODEL, repository) as hub:
         code, out, err = pull(home, hub.url, "--check-memory", "--device=cpu", f"--link={home / 'model'}")
@@ -183,7 +183,7 @@ def wait_for(url: str) -> httpx2.Response:
     raise AssertionError("no answer")
 
 
-def test_what_is_not_known_yet_is_not_told_in_bytes() -> None:
+def test_what_is_not_known_yet_is_not_reported_in_bytes() -> None:
     assert DownloadProgress().detail == "asking what there is to fetch"
     assert DownloadProgress(complete=True).detail == "nothing to fetch"
     assert DownloadProgress(total=2048).detail == "0 B of 2.0 KiB"
@@ -204,7 +204,7 @@ def test_a_probe_that_gives_up_leaves_no_trace_in_the_log(
     assert capfd.readouterr().err == ""
 
 
-def test_a_port_that_is_taken_and_a_link_that_cannot_be_are_said(
+def test_a_port_that_is_taken_and_a_link_that_cannot_be_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as taken:

@@ -128,7 +128,7 @@ def test_the_file_in_which_ranks_met_is_no_other_file_after_their_end():
     assert Path(ranks.meeting).readlink().name == "memfd:octavo-meeting (deleted)"
 
 
-def test_a_device_that_waits_for_a_lost_rank_does_not_keep_the_news_back():
+def test_a_device_that_waits_for_a_lost_rank_does_not_delay_the_error():
     """Three of the five seconds in which all must end may be over when a rank counts as stopped."""
     assert ranks_module._SILENCE + executor._LOST_SECONDS + ranks_module._KILLED_SECONDS < 4.5
     ranks, worker = Ranks(2, "tests.engine.failing_rank", b"silent\n"), WaitingWorker()
@@ -167,7 +167,7 @@ def test_the_rank_with_the_least_memory_decides_for_all(tiny_model, got):
     assert 0 < budget - plan.need.weights - plan.need.step - plan.kv_bytes < plan.need.kv_per_token * plan.block_size
 
 
-def test_what_does_not_fit_on_another_rank_is_said_before_it_is_loaded(tiny_model, got):
+def test_what_does_not_fit_on_another_rank_is_reported_before_it_is_loaded(tiny_model, got):
     with pytest.raises(DoesNotFitError, match="does not fit into a share of 1/2 of the device of rank 1: needs"):
         start(tiny_model, num_kv_blocks=1 << 20)
     assert not got.exists()

@@ -152,7 +152,9 @@ def test_the_header_of_a_gguf_file_is_enough_to_judge_it(bucket: S3Server, monke
     assert fetch(url, weights=False)[0] == whole
 
 
-def test_what_is_no_gguf_file_is_said_before_it_is_fetched(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_gguf_file_is_reported_before_it_is_fetched(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(s3, "_HEADER", 1 << 12)
     bucket.put("gguf/m.gguf", WEIGHTS)
     with pytest.raises(ModelLoadError, match="does not begin with the letters GGUF"):
@@ -307,7 +309,7 @@ def test_a_prefix_of_any_length_has_a_folder(bucket: S3Server) -> None:
     assert fetch(f"s3://{BUCKET}/{prefix}/b/{prefix[-200:]}")[0].read_bytes() == b"GGUF other"
 
 
-def test_signed_addresses_are_said_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signed_addresses_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("error sending request for url (https://b.s3/k?X-Amz-Signature=secret&a=b): timed out")
     assert s3._first_line(error) == "error sending request for url (https://b.s3/k?...): timed out"
 
@@ -342,7 +344,7 @@ def test_a_store_that_gives_no_etags_is_good_enough(bucket: S3Server) -> None:
     assert fetch(f"s3://{BUCKET}/gguf")[0].read_bytes() == b"GGUF"
 
 
-def test_an_object_that_changes_or_goes_while_it_is_fetched_is_said(
+def test_an_object_that_changes_or_goes_while_it_is_fetched_is_reported(
     bucket: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listing = s3._listing

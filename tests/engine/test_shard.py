@@ -101,7 +101,7 @@ def test_a_rank_takes_memory_for_its_share_alone(size, tmp_path):
         ({"intermediate_size": 5}, 6, "is more than the model's 5 rows"),
     ],
 )
-def test_what_cannot_be_cut_is_said(changes, size, message, tmp_path):
+def test_what_cannot_be_cut_is_reported(changes, size, message, tmp_path):
     spec = read_spec(ModelFiles("test", directory=save(reference_model(**changes), tmp_path)))
     with pytest.raises(ConfigurationError, match=message):
         check_size(spec, size)

@@ -146,7 +146,7 @@ def test_the_small_files_come_first_and_the_weights_of_the_same_commit_later(rep
     assert newest["commit"] not in (FIRST_COMMIT, None)
 
 
-def test_what_the_hub_refuses_is_said_in_one_sentence(repository, tmp_path):
+def test_what_the_hub_refuses_is_reported_in_one_sentence(repository, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     with fake_hub("octavo/tiny", repository) as hub:
@@ -160,7 +160,7 @@ def test_what_the_hub_refuses_is_said_in_one_sentence(repository, tmp_path):
         assert "\n" not in message
 
 
-def test_no_room_is_said_before_anything_is_fetched(monkeypatch, tmp_path):
+def test_no_room_is_reported_before_anything_is_fetched(monkeypatch, tmp_path):
     from octavo_engine.model import hub
 
     with pytest.raises(ModelLoadError) as caught:

@@ -174,7 +174,7 @@ def test_ranks_answer_as_one_does_until_a_process_ends(name, size, whom, how, wo
         assert (code, words in rest, "[DONE]" in rest) == (5, True, False), rest[-500:]
 
 
-def test_a_rank_that_ends_while_nobody_asks_is_noticed(models):
+def test_a_rank_that_ends_while_idle_is_noticed(models):
     with serving(models["norm_eps"], 2) as server:
         server.processes(RANK_PROCESS)[0].kill()
         assert server.process.wait(120) == 5

@@ -199,7 +199,7 @@ def test_windows_make_room_for_the_longest_sequence() -> None:
     assert plan.kv_bytes <= plan.budget - 14 * GIB
 
 
-def test_a_length_that_nobody_asked_for_gives_way_before_windows_are_for_one_request() -> None:
+def test_a_default_length_is_reduced_before_windows_are_for_one_request() -> None:
     """With windows for one request, a long prompt took all their blocks: no other could begin while it ran."""
     card = DeviceMemory(int(18.5 * GIB), int(18.5 * GIB), "a GPU")
     plan = plan_memory(GPT_OSS, card, limits())
@@ -234,7 +234,7 @@ def test_advice_counts_windows(asked: dict[str, int]) -> None:
     assert plan.kv_bytes <= plan.budget - 14 * GIB
 
 
-def test_plan_tells_of_windows(
+def test_plan_shows_windows(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from octavo_engine.cli import main

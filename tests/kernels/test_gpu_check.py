@@ -85,7 +85,7 @@ BUILDS = []
 """
 
 
-def test_every_end_of_a_check_is_told(tmp_path: Path) -> None:
+def test_every_end_of_a_check_is_reported(tmp_path: Path) -> None:
     (tmp_path / "odd_checks.py").write_text(ODD)
     modules = ["--module=tests.kernels.grouping_checks", "--module=odd_checks"]
     command = [sys.executable, "-m", "tests.kernels.gpu_check", "--device=cpu", f"--out={tmp_path}", *modules]

@@ -34,7 +34,7 @@ def test_only_what_a_manager_owns_and_we_do_not_say_is_added() -> None:
     assert added_fields(OURS, live({"f:containers": {'k:{"name":"mesh"}': {}}})) == [(*pods, "containers", 0)]
 
 
-def test_what_nobody_owns_is_a_default_or_a_webhooks() -> None:
+def test_fields_without_a_manager_are_defaults_or_a_webhooks() -> None:
     assert added_fields(OURS, live({})) == []
     assert added_fields(OURS, live({"f:nodeSelector": {}}, manager="octavo-operator")) == []
     assert added_fields(OURS, live({"f:nodeSelector": {}}, subresource="status")) == []

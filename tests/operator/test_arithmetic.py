@@ -80,7 +80,7 @@ def test_a_new_leader_gives_nothing_up_before_the_window_has_passed() -> None:
     assert replicas([(0, 1), (299, 1), (301, 1)], behavior(), start=3) == [3, 3, 2]
 
 
-def test_bounds_win_and_it_is_said_why() -> None:
+def test_bounds_win_and_the_reason_is_reported() -> None:
     history = History()
     assert decide(2, 9, 1, 4, behavior(), history, 0).reason == "TooManyReplicas"
     assert decide(4, 0, 2, 4, behavior(down={**DOWN, "stabilizationWindowSeconds": 0}), history, 1).replicas == 3

@@ -92,7 +92,7 @@ def test_at_the_least_number_nothing_waits_to_be_given_up() -> None:
     assert judged(idle, replicas=1, ready=1).verdict()[2] == "at minReplicas 1: the load asks for no more"
 
 
-def test_a_metrics_api_that_is_down_is_said_in_its_own_words() -> None:
+def test_a_metrics_api_that_is_down_is_reported_in_its_own_words() -> None:
     down = hpa(("ScalingActive", "False", "FailedGetExternalMetric"), message=UNAVAILABLE)
     status, reason, sentence = judged(down).verdict()
     assert (status, reason) == ("False", Reason.FAILED_GET_EXTERNAL_METRIC)
@@ -123,7 +123,7 @@ def test_what_keeps_it_from_scaling(found: dict[str, Any] | None, reason: Reason
     assert judged(found).verdict() == ("False", reason, sentence)
 
 
-def test_why_there_is_no_autoscaler_is_said() -> None:
+def test_why_there_is_no_autoscaler_is_reported() -> None:
     children = {("Deployment", "good"): {"spec": {"replicas": 2}}}
     unmade = scaling(service(), Bounds(1, 4), children, 2, "KEDA has nobody to ask")
     assert unmade.verdict() == ("False", Reason.AUTOSCALER_FAILED, "held at 2: KEDA has nobody to ask")

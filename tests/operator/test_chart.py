@@ -119,9 +119,7 @@ def claimed_by(release: str, namespace: str) -> Object:
 
 
 @pytest.mark.parametrize(("choice", "made"), [("Auto", 0), ("Always", 1), ("Never", 0)])
-def test_without_a_cluster_to_look_at_the_clusters_api_service_is_claimed_only_if_told_so(
-    choice: str, made: int
-) -> None:
+def test_without_a_cluster_to_look_at_the_clusters_api_service_is_claimed_only_if_set(choice: str, made: int) -> None:
     """Argo CD renders it so, in a cluster where KEDA may have it."""
     objects = template("--set", f"metricsApi.apiService={choice}", "--api-versions", "external.metrics.k8s.io/v1beta1")
     assert len(api_services(objects)) == made
@@ -186,7 +184,7 @@ def readers(objects: list[Object]) -> list[Object]:
         ("namespaces={a},metricsApi.enabled=Always", True),
     ],
 )
-def test_the_operator_is_told_of_a_metrics_api_where_there_is_one(settings: str, runs: bool) -> None:
+def test_the_operator_gets_the_url_of_a_metrics_api_where_there_is_one(settings: str, runs: bool) -> None:
     objects = template("--set", settings)
     url = "--metrics-url=http://octavo-operator-metrics.llm.svc:8080"
     told = [each for each in operator_arguments(objects) if each.startswith("--metrics-url")]

@@ -105,7 +105,7 @@ def test_what_the_api_server_holds_is_read_as_far_as_it_is_known() -> None:
         ({"zzz": 1}, "spec.zzz: is not a field of an LLMService"),
     ],
 )
-def test_a_misspelt_field_is_told_with_the_one_that_was_meant(spec: dict[str, Any], said: str) -> None:
+def test_a_misspelt_field_is_reported_with_the_one_that_was_meant(spec: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidLLMServiceError) as refusal:
         parse(merged(VALID, {"spec": spec}))
     told = [str(problem) for problem in refusal.value.problems]
@@ -113,7 +113,7 @@ def test_a_misspelt_field_is_told_with_the_one_that_was_meant(spec: dict[str, An
     assert ("did you mean" in " ".join(told)) is ("did you mean" in said)
 
 
-def test_what_is_wrong_beside_an_unknown_field_is_said_with_it() -> None:
+def test_what_is_wrong_beside_an_unknown_field_is_reported_with_it() -> None:
     with pytest.raises(InvalidLLMServiceError, match=r"spec\.replicas: .*; spec\.future: is not a field"):
         parse_stored(merged(VALID, {"spec": {"replicas": -1, "future": 1}}))
 

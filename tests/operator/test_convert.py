@@ -151,7 +151,7 @@ def test_a_model_on_a_volume_and_an_autoscaler() -> None:
         (workload({"image": "nginx"}), "no Deployment or StatefulSet that runs vLLM was found"),
     ],
 )
-def test_what_cannot_be_converted_is_said(document: dict[str, Any], reason: str) -> None:
+def test_what_cannot_be_converted_is_reported(document: dict[str, Any], reason: str) -> None:
     found = convert([document])
     assert found.manifests == []
     assert reason in found.problems[0]

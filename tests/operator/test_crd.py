@@ -72,7 +72,7 @@ def test_every_field_has_bounds() -> None:
                 assert "maxItems" in schema, path
 
 
-def test_the_status_has_the_whole_contract_and_requires_nothing_of_later() -> None:
+def test_the_status_has_the_whole_contract_and_requires_no_later_field() -> None:
     status = VERSION["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     declared = {
         "revision": {"current", "updated", "collisionCount"},

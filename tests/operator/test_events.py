@@ -52,11 +52,11 @@ CRASHED = summary(pod(container=exited(139)), children=deployment())
 WAITS = summary(pod(**NO_GPU), children=deployment())
 
 
-def test_a_good_life_is_told_in_one_word() -> None:
+def test_a_good_life_is_reported_in_one_word() -> None:
     assert told(FIRST, RUNS, RUNS) == [("Normal", "Serving")]
 
 
-def test_a_load_that_fails_is_told_once_with_its_cause_and_so_is_its_end() -> None:
+def test_a_load_that_fails_is_reported_once_with_its_cause_and_so_is_its_end() -> None:
     assert told(FIRST, CRASHED, CRASHED, RUNS) == [
         ("Warning", "CrashLoop"),
         ("Normal", "Serving"),
@@ -68,7 +68,7 @@ def test_waiting_for_a_gpu_is_a_warning() -> None:
     assert told(WAITS) == told(FIRST, WAITS) == [("Warning", "WaitingForGPU")]
 
 
-def test_going_in_place_is_told() -> None:
+def test_going_in_place_is_reported() -> None:
     def blocked(status: str, reason: Reason) -> dict[str, Any]:
         found = Condition(
             type=ConditionType.ROLLOUT_BLOCKED, status=status, reason=reason, message=f"about {reason}",
@@ -101,7 +101,7 @@ async def test_an_event_says_of_what_it_is_and_fits_the_api() -> None:
     assert event["metadata"]["namespace"] == "llm"
 
 
-async def test_the_same_event_is_counted_and_not_told_more_than_once_a_minute() -> None:
+async def test_the_same_event_is_counted_and_not_reported_more_than_once_a_minute() -> None:
     server, now = Server(), [0.0]
     recorder = Recorder(server, lambda: now[0])
     for _ in range(180):
@@ -124,7 +124,7 @@ async def test_an_event_that_cannot_be_written_stops_nothing() -> None:
     assert server.events == {}
 
 
-def test_the_docs_name_the_conditions_whose_changes_are_told() -> None:
+def test_the_docs_name_the_conditions_whose_changes_are_reported() -> None:
     page = (Path(__file__).parents[2] / "docs" / "concepts" / "operator.md").read_text()
     section = page.partition("## Events")[2].partition("##")[0]
     assert {kind for kind in ConditionType if kind in section} == set(BAD_STATUS)

@@ -55,7 +55,7 @@ async def test_who_answers(answer: dict[str, Any] | ApiError | None, others: boo
     assert await others_answer(Server(answer), URL) is others
 
 
-async def test_without_a_url_nobody_is_asked() -> None:
+async def test_without_a_url_no_server_is_asked() -> None:
     server = Server(KEDAS)
     assert await others_answer(server, "") is None
     assert server.asked == 0

@@ -148,7 +148,7 @@ def test_the_spec_sets_the_number_only_when_the_autoscaler_is_gone(leaving: tupl
     )  # it is made anew
 
 
-def test_suspension_waits_for_nobody() -> None:
+def test_suspension_waits_for_no_other_condition() -> None:
     assert without_replicas_during_handover(with_replicas(0), {DEPLOYMENT: {}, HPA: {}}, {DEPLOYMENT}) == with_replicas(
         0
     )

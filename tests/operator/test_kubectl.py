@@ -171,7 +171,7 @@ def test_run_makes_an_llmservice_that_the_api_takes(model: str, name: str, gpus:
     assert (made.name, made.spec.accelerator.count) == (name, gpus)
 
 
-def test_the_start_is_told_once_for_each_phase_and_ends_where_the_operator_gives_up() -> None:
+def test_the_start_is_reported_once_for_each_phase_and_ends_where_the_operator_gives_up() -> None:
     loading = service(pod("good-1"))
     stalled = service(WITHOUT_GPU)
     for each in stalled["status"]["conditions"]:
@@ -234,7 +234,9 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
     assert calls(cluster)[-1] == "get --raw /api/v1/namespaces/llm/pods/good-1:8000/proxy/metrics"
 
 
-def test_a_cluster_that_cannot_be_read_is_said_in_one_line(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_cannot_be_read_is_reported_in_one_line(
+    cluster: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["status"]) == cli.USAGE_ERROR
     assert capsys.readouterr().err == "kubectl octavo: Error from server (Forbidden): llmservices.octavo.dev\n"
 
@@ -296,7 +298,7 @@ The connection to the server localhost:8080 was refused - did you specify the ri
         ("", ["kubectl ended with code 1"]),
     ],
 )
-def test_what_kubectl_says_is_told_without_its_log_and_with_what_to_do(
+def test_what_kubectl_says_is_reported_without_its_log_and_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], stderr: str, said: list[str]
 ) -> None:
     (tmp_path / "said").write_text(stderr)

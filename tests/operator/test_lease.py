@@ -216,7 +216,9 @@ async def test_a_follower_does_not_hang_with_its_requests(hanging: Api, clock: C
     assert clock.now < 20
 
 
-async def test_who_took_the_lease_and_heard_no_answer_need_not_wait_for_itself(hanging: Api, clock: Clock) -> None:
+async def test_a_replica_that_took_the_lease_without_an_answer_need_not_wait_for_itself(
+    hanging: Api, clock: Clock
+) -> None:
     lease = Lease(hanging, *NAME, clock, clock.sleep)
     hanging.loses_answer = True
     async with asyncio.timeout(120):
@@ -224,7 +226,7 @@ async def test_who_took_the_lease_and_heard_no_answer_need_not_wait_for_itself(h
     assert (hanging.holder, clock.now) == (lease.identity, 5)
 
 
-async def test_a_release_that_hangs_keeps_nobody(hanging: Api, clock: Clock) -> None:
+async def test_a_release_that_hangs_delays_no_end(hanging: Api, clock: Clock) -> None:
     lease = Lease(hanging, *NAME, clock, clock.sleep)
     await lease.acquire()
     hanging.hang_next = 1

@@ -42,5 +42,5 @@ def test_one_field_is_as_they_want_it_and_no_other(change: dict[str, Any], path:
 
 
 @pytest.mark.parametrize("path", [(), ("spec", "containers", 0, "image"), ("spec", "missing", "deep")])
-def test_where_nothing_of_ours_is_there_is_nothing_to_yield(path: Path) -> None:
+def test_without_our_fields_there_is_nothing_to_yield(path: Path) -> None:
     assert with_live_values(manifest(), live(), [path]) is None

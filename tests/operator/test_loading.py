@@ -138,7 +138,7 @@ async def test_a_status_is_written_for_a_phase_at_once_and_for_bytes_now_and_the
             queue.clear()
 
 
-async def test_the_bytes_of_many_pods_are_told_together() -> None:
+async def test_the_bytes_of_many_pods_are_reported_together() -> None:
     queue, listener, now = WorkQueue[Any](), Pod(pulling(0)), 0.0
     async with listener.listening() as port, aiohttp.ClientSession() as session:
         pods = [pod(f"u{number}", fetch=RUNNING) for number in range(4)]

@@ -234,7 +234,7 @@ def test_a_signal_ends_it_after_its_drain(
 
 
 @pytest.mark.usefixtures("misbehaving", "handlers")
-def test_variables_that_only_a_cluster_has_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_variables_that_only_a_cluster_has_are_reported(capfd: pytest.CaptureFixture[str]) -> None:
     engine = {"envFrom": [{"secretRef": {"name": "more"}}]}
     with pytest.raises(LocalError):
         local.main(service("exits-3", engine=engine), 0, {})
@@ -251,7 +251,7 @@ def test_what_the_engine_started_ends_with_it() -> None:
     assert not alive
 
 
-def test_a_taken_port_is_said_before_anything_starts() -> None:
+def test_a_taken_port_is_reported_before_anything_starts() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()

@@ -39,7 +39,7 @@ def verdict(of: LLMServiceSpec, **numbers: int) -> tuple[str, str, str]:
     return memory_fit(of, known(of, **numbers))
 
 
-def test_what_no_pod_has_said_is_not_known_and_who_will_say_it() -> None:
+def test_memory_that_no_pod_has_reported_is_unknown_and_the_message_says_which_pod_will() -> None:
     status, reason, message = memory_fit(spec(), None)
     assert (status, reason) == ("Unknown", "NotYetKnown")
     assert "its first pod says so, before it downloads the weights" in message

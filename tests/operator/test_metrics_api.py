@@ -163,7 +163,7 @@ async def test_a_silent_pod_that_had_no_requests_or_is_being_deleted_has_none(be
     assert await world.load() == Load(1, 2)
 
 
-async def test_namespaces_that_nobody_asks_about_are_forgotten() -> None:
+async def test_namespaces_without_questions_are_forgotten() -> None:
     world = World(pod())
     await world.load()
     for number in range(50):
@@ -358,7 +358,7 @@ async def test_a_renewed_certificate_is_shown_at_once_and_trusted(server: Server
     assert await serial() != before
 
 
-def test_whom_to_admit_stands_in_the_config_map() -> None:
+def test_the_config_map_says_which_client_is_admitted() -> None:
     data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": '["front-proxy"]'}
     assert FrontProxy.of({"data": data}) == FrontProxy("PEM", frozenset({"front-proxy"}))
     anyone = FrontProxy.of({"data": {**data, "requestheader-allowed-names": "[]"}})
@@ -439,7 +439,7 @@ class Registry:
         self.writes += 1
 
 
-async def test_the_api_service_is_told_whom_to_trust_once() -> None:
+async def test_the_api_service_gets_each_authority_once() -> None:
     registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics", "port": 443}})
     registration = Registration(registry, "octavo-system", "metrics", pem(1))
     assert "not looked" in registration.not_trusted()
@@ -504,7 +504,7 @@ async def test_of_two_replicas_that_create_the_api_service_at_once_both_are_trus
     assert one.not_trusted() == two.not_trusted() == ""
 
 
-async def test_an_api_service_of_somebody_else_is_left_alone() -> None:
+async def test_an_api_service_of_another_server_is_left_alone() -> None:
     registry = Registry({"service": {"namespace": "keda", "name": "keda-operator-metrics-apiserver"}})
     registration = Registration(registry, "octavo-system", "metrics", b"PEM")
     assert "answered by keda/keda-operator-metrics-apiserver" in await registration.look()
@@ -515,7 +515,7 @@ async def test_an_api_service_of_somebody_else_is_left_alone() -> None:
     assert registry.writes == 0
 
 
-async def test_a_registration_that_fails_for_minutes_is_told_and_one_that_stands_still_too() -> None:
+async def test_a_registration_that_fails_for_minutes_is_reported_and_one_that_stands_still_too() -> None:
     registry, now = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}}), [0.0]
     registration = Registration(registry, "octavo-system", "metrics", b"PEM", clock=lambda: now[0])
     await registration.look()
@@ -602,7 +602,7 @@ async def plain_server(
         await runner.cleanup()
 
 
-async def test_keda_is_told_the_same_numbers_or_an_error(world: World) -> None:
+async def test_keda_gets_the_same_numbers_or_an_error(world: World) -> None:
     async with plain_server(world) as ask:
         status, text = await ask("/namespaces/llm/llmservices/model")
         assert (status, json.loads(text)) == (200, {"waiting": 2, "inFlight": 6})
@@ -621,7 +621,7 @@ async def test_what_is_no_name_is_not_found_and_asks_the_cluster_nothing(name: s
             assert (status, world.lists) == (404, 0)
 
 
-async def test_the_api_server_too_is_told_of_names_only(server: Server, world: World) -> None:
+async def test_the_api_server_too_gets_names_only(server: Server, world: World) -> None:
     path = URL(f"{ROOT}/namespaces/a%2Fb/octavo_requests_waiting", encoded=True).raw_path
     status, answer = await server.get(path, server.folder / "proxy", labelSelector="llmservice=model")
     assert (status, answer["reason"], world.lists) == (404, "NotFound", 0)

@@ -103,7 +103,7 @@ async def test_events_meanwhile_do_not_make_the_pause_longer(
     assert all(80 <= pause <= 120 for pause in pauses), pauses
 
 
-async def test_waiting_is_measured_from_the_oldest_key_once_somebody_works() -> None:
+async def test_waiting_is_measured_from_the_oldest_key_once_a_worker_runs() -> None:
     now = 0.0
     queue, handled = WorkQueue[str](clock=lambda: now), asyncio.Event()
 

@@ -314,7 +314,7 @@ async def test_a_second_pass_writes_nothing_and_a_new_operator_only_what_changes
 
 
 @pytest.mark.parametrize("status", [0, 401, 408, 409, 429, 500, 503])
-async def test_a_passing_failure_is_tried_again_and_not_told(status: int) -> None:
+async def test_a_passing_failure_is_tried_again_and_not_reported(status: int) -> None:
     server = Server()
     await reconciler(server).reconcile(KEY)
     before = copy.deepcopy(server.service["status"])
@@ -324,7 +324,7 @@ async def test_a_passing_failure_is_tried_again_and_not_told(status: int) -> Non
     assert server.service["status"] == before
 
 
-async def test_a_failure_that_should_pass_and_lasts_is_told() -> None:
+async def test_a_failure_that_should_pass_and_lasts_is_reported() -> None:
     """The failure of a missing admission webhook is such a case."""
     server = Server()
     operator = reconciler(server)
@@ -341,7 +341,7 @@ async def test_a_failure_that_should_pass_and_lasts_is_told() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 403, 422, 500])
-async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
+async def test_a_refusal_is_reported_and_tried_again(status: int) -> None:
     server = Server()
     words = "failed to create typed patch object: spec.template is wrong: field not declared in schema"
     server.failures["Deployment"] = ApiError(status, "Invalid", words)
@@ -387,7 +387,7 @@ async def test_a_refusal_takes_ready_away_only_where_nothing_serves_for_it(kind:
     assert server.condition("Degraded")["message"] == "a policy says no"
 
 
-async def test_who_keeps_a_name_is_told() -> None:
+async def test_the_owner_of_a_taken_name_is_reported() -> None:
     server = Server()
     metadata = {"uid": "theirs", "generation": 1, "resourceVersion": "1"}
     server.live["Service"] = {"kind": "Service", "metadata": metadata, "spec": {}}
@@ -489,7 +489,7 @@ async def test_conditions_of_other_controllers_cause_no_writes_and_stay() -> Non
     assert server.condition("CostApproved")["status"] == "True"
 
 
-async def test_what_somebody_writes_into_the_status_by_hand_is_removed_again() -> None:
+async def test_fields_written_into_the_status_by_hand_are_removed_again() -> None:
     server = Server()
     operator = await settled(server)
     server.others_status = {"autoscaling": {"message": "by hand"}}
@@ -520,7 +520,7 @@ async def test_a_second_operator_that_sees_things_otherwise_begins_no_war_over_t
     assert server.service["status"]["readyReplicas"] == 0
 
 
-def test_another_operator_of_octavo_is_told_of_as_such() -> None:
+def test_another_operator_of_octavo_is_reported_as_such() -> None:
     fields = {"f:metadata": {"f:annotations": {"f:octavo.dev/applied": {}}}}
     ours = [{"manager": "octavo-operator", "operation": "Apply", "fieldsV1": fields}]
     live = {"metadata": {"annotations": {"octavo.dev/applied": "other"}, "managedFields": ours}}
@@ -593,7 +593,7 @@ async def test_what_a_deleted_namesake_has_left_is_deleted_and_made_again() -> N
     assert server.reason("Degraded") == "AsExpected"
 
 
-async def test_only_what_nobody_owns_any_more_is_deleted_as_left_over() -> None:
+async def test_only_unowned_children_are_deleted_as_left_over() -> None:
     """Not what another kind, another group or an object that may live owns too, nor what has changed meanwhile."""
     server = Server()
     await reconciler(server).reconcile(KEY)
@@ -814,7 +814,7 @@ async def test_fields_that_others_add_where_all_is_ours_are_removed(
     assert "by argocd" in server.condition("Degraded")["message"]
 
 
-async def test_what_others_add_to_a_service_that_harms_nobody_stays(clock: Clock) -> None:
+async def test_harmless_fields_that_others_add_to_a_service_stay(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     server.change("Service", {"spec": {"sessionAffinity": "ClientIP"}})
@@ -822,7 +822,7 @@ async def test_what_others_add_to_a_service_that_harms_nobody_stays(clock: Clock
     assert server.live["Service"]["spec"]["sessionAffinity"] == "ClientIP"
 
 
-async def test_a_fight_with_somebodys_autoscaler_says_what_scales(clock: Clock) -> None:
+async def test_a_fight_with_another_autoscaler_names_what_scales(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     for _ in range(2):
@@ -832,7 +832,7 @@ async def test_a_fight_with_somebodys_autoscaler_says_what_scales(clock: Clock) 
     assert "HorizontalPodAutoscaler that is not the LLMService's scales it" in server.condition("Degraded")["message"]
 
 
-async def test_a_long_fight_is_told_once_and_written_once_a_minute(clock: Clock) -> None:
+async def test_a_long_fight_is_reported_once_and_written_once_a_minute(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     for _ in range(600):
@@ -843,7 +843,7 @@ async def test_a_long_fight_is_told_once_and_written_once_a_minute(clock: Clock)
     assert [event["reason"] for event in server.events].count("FieldConflict") == 1
 
 
-async def test_who_comes_back_every_minute_and_a_half_fights_too_and_is_told_of_once(clock: Clock) -> None:
+async def test_a_manager_that_comes_back_every_minute_and_a_half_fights_too_and_is_reported_once(clock: Clock) -> None:
     """GitOps tools do so: each change is reverted at once, and none is the last."""
     server = Server()
     operator = await settled(server)
@@ -989,7 +989,7 @@ async def test_a_refusal_of_what_the_spec_asks_for_stays_one() -> None:
         await operator.reconcile(KEY)
 
 
-async def test_a_change_of_labels_is_mended_though_no_generation_tells_of_it() -> None:
+async def test_a_change_of_labels_is_reverted_though_it_changes_no_generation() -> None:
     server = Server()
     operator = await settled(server)
     live = copy.deepcopy(server.live["Deployment"])
@@ -1000,7 +1000,7 @@ async def test_a_change_of_labels_is_mended_though_no_generation_tells_of_it() -
     assert server.live["Deployment"]["metadata"]["labels"]["app.kubernetes.io/name"] == "octavo"
 
 
-async def test_a_deployment_that_somebody_else_pauses_goes_on(clock: Clock) -> None:
+async def test_a_deployment_that_another_manager_pauses_goes_on(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     server.change("Deployment", {"spec": {"paused": True}}, "kubectl-rollout")
@@ -1059,7 +1059,7 @@ async def test_a_watch_that_is_behind_causes_no_write() -> None:
     assert [what for what in server.writes if what != "LLMService/status"] == []
 
 
-async def test_a_status_that_the_watch_has_not_told_of_yet_is_not_written_again() -> None:
+async def test_a_status_that_the_watch_has_not_reported_yet_is_not_written_again() -> None:
     server = Server()
     server.lagging = set(server.indexes)
     operator = reconciler(server)
@@ -1083,7 +1083,7 @@ async def test_a_deployment_is_made_with_its_lower_bound_before_its_autoscaler()
     assert server.reason("ScalingActive") == "AutoscalerPending"
 
 
-async def test_without_a_metrics_api_for_keda_it_is_said_that_nothing_scales() -> None:
+async def test_without_a_metrics_api_for_keda_the_message_says_that_nothing_scales() -> None:
     server = Server(autoscaling={**AUTOSCALED["autoscaling"], "metricsSource": "KEDA"})
     await Reconciler(server, server.indexes, RenderConfig("engine:1", metrics_url="")).reconcile(KEY)
     assert not {"ScaledObject", "HorizontalPodAutoscaler"} & set(server.live)
@@ -1189,7 +1189,7 @@ def scaled_object(**metadata: Any) -> dict[str, Any]:
     return {"metadata": {"name": "good", "uid": "s1", "ownerReferences": [owner], **metadata}}
 
 
-async def test_what_goes_already_is_not_deleted_again_and_is_said_to_be_waited_for(
+async def test_what_is_being_deleted_is_not_deleted_again_and_the_wait_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """KEDA's finalizer holds a ScaledObject forever once KEDA is gone."""

@@ -186,7 +186,9 @@ def process_of(server: ApiServer, namespaces: Sequence[str] = ()) -> operator._P
     return process
 
 
-async def test_after_a_crd_came_nobody_works_before_the_cluster_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_crd_came_no_worker_starts_before_the_cluster_is_known_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     passes, server = Passes(), ApiServer()
     monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
     monkeypatch.setattr(discovery, "POLL_SECONDS", 0.02)

@@ -139,7 +139,7 @@ async def test_an_unwatched_kind_that_may_not_be_asked_for_either_stops_nothing(
     assert server.reason("Degraded") == "RightsMissing"
 
 
-async def test_pods_that_may_not_be_read_are_not_said_to_have_loaded_nothing() -> None:
+async def test_pods_that_may_not_be_read_are_not_reported_as_not_loaded() -> None:
     server = Server()
     await blind(server, POD).reconcile(KEY)
     assert (server.condition("ModelLoaded")["status"], server.reason("ModelLoaded")) == ("Unknown", "RightsMissing")

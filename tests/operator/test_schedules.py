@@ -95,7 +95,7 @@ NEVER = [
 
 
 @pytest.mark.parametrize(("wrong", "words"), NEVER, ids=[row[1] for row in NEVER])
-def test_a_schedule_that_can_never_start_is_told_and_harms_no_other(wrong: dict[str, Any], words: str) -> None:
+def test_a_schedule_that_can_never_start_is_reported_and_harms_no_other(wrong: dict[str, Any], words: str) -> None:
     found = bounds(autoscaling({**wrong, "name": "wrong"}, schedule()), berlin(*MONDAY, 12))
     assert found.schedules == ("work",)
     (sentence,) = found.ignored

@@ -349,7 +349,7 @@ def test_volumes_that_are_there_are_no_matter() -> None:
         (GPU, "0/1 nodes are available: 1 Insufficient memory; no pool gpu-h100.", Reason.UNSCHEDULABLE),
     ],
 )  # fmt: skip
-def test_lack_of_a_gpu_is_told_from_other_lacks(resource: str, message: str, reason: Reason) -> None:
+def test_lack_of_a_gpu_is_distinguished_from_other_lacks(resource: str, message: str, reason: Reason) -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "message": message}
     waits = view(pod(conditions=[unscheduled]), resource).waits
     assert waits is not None
@@ -374,7 +374,7 @@ def test_a_claim_without_a_volume_is_waited_for_and_says_what_helps(said: str, h
     assert help_ in found.message
 
 
-def test_a_cache_whose_volume_is_gone_is_told_before_its_pods_end() -> None:
+def test_a_cache_whose_volume_is_gone_is_reported_before_its_pods_end() -> None:
     claim = {"metadata": {"name": "good-cache"}, "status": {"phase": "Lost"}}
     children = {**deployment(ready=1), ("PersistentVolumeClaim", "good-cache"): claim}
     status = summary(pod(container=SERVING), children=children)
@@ -461,7 +461,7 @@ def test_the_resource_is_that_of_the_service() -> None:
     assert condition(status, ConditionType.READY).reason == Reason.WAITING_FOR_GPU
 
 
-def test_a_service_whose_pod_waits_is_not_said_to_lack_nothing() -> None:
+def test_a_service_whose_pod_waits_is_not_reported_as_complete() -> None:
     for fields in ({}, {"rollout": {"paused": True}}):  # then Progressing does not tell of the wait
         said = condition(summary(pod(**NO_GPU), of=service(**fields), children=deployment()), ConditionType.DEGRADED)
         assert (said.status, said.reason) == ("False", Reason.AS_EXPECTED)
@@ -629,7 +629,7 @@ def test_terminating_pods_do_not_count() -> None:
     assert condition(summary(ending, children=deployment()), ConditionType.DEGRADED).status == "False"
 
 
-def test_an_object_that_is_no_longer_valid_is_told_so() -> None:
+def test_an_object_that_is_no_longer_valid_is_reported() -> None:
     raw = merged(VALID, {"metadata": {"generation": 4}, "spec": {"replicas": -1}, "status": {"engineImage": IMAGE}})
     status = invalid_status(raw, "spec.replicas: must be greater", NOW)
     assert (status["engineImage"], status["observedGeneration"]) == (IMAGE, 4)
@@ -659,7 +659,7 @@ def with_report(report: LoadReport, found: dict[str, Any]) -> LLMServiceStatus:
     return summarize(service(), Observation({}, deployment(), (found,), {"u": report}), IMAGE, Result(), NOW)
 
 
-def test_a_download_is_told_in_bytes() -> None:
+def test_a_download_is_reported_in_bytes() -> None:
     status = with_report(REPORT, fetching(RUNNING))
     assert (status.loading.phase, status.loading.message) == ("Downloading", "1.0 GiB of 4.0 GiB")
     assert (status.loading.bytes_loaded, status.loading.bytes_total) == (1 << 30, 4 << 30)
@@ -667,7 +667,7 @@ def test_a_download_is_told_in_bytes() -> None:
     assert condition(status, ConditionType.DEGRADED).status == "False"
 
 
-def test_without_a_report_the_phase_is_told_all_the_same() -> None:
+def test_without_a_report_the_phase_is_reported_all_the_same() -> None:
     loading = summary(fetching(RUNNING), children=deployment()).loading
     assert (loading.phase, loading.message, loading.bytes_total) == ("Downloading", "", None)
 

@@ -41,7 +41,7 @@ def test_lengths_of_n_grams_have_vllms_defaults(lengths: dict[str, Any], expecte
         ),
     ],
 )
-def test_what_is_wrong_is_told(text: str, said: str) -> None:
+def test_what_is_wrong_is_reported(text: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as told:
         parse_speculative(text)
     assert str(told.value).startswith("--speculative-config: ") and said in str(told.value)

@@ -36,7 +36,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said(name: str) -> None:
+def test_what_is_wrong_is_reported(name: str) -> None:
     make, says = WRONG[name]
     with pytest.raises(GrammarError) as caught:
         check_grammar(make())

@@ -144,6 +144,6 @@ def test_a_request_can_add_variables() -> None:
 @pytest.mark.parametrize(
     "source", ["{% for %}", "{{ x", "{% nonsense %}", "a" * (chat_template.MAX_TEMPLATE_CHARS + 1)]
 )
-def test_broken_templates_are_told_when_loading(source: str) -> None:
+def test_broken_templates_are_reported_when_loading(source: str) -> None:
     with pytest.raises(ChatTemplateError, match="template"):
         ChatTemplate(source, {})

@@ -211,7 +211,7 @@ def test_default_of_several_templates(hf_directory: Path) -> None:
         ("chat_template.jinja", b"{% for x %}", "chat template is broken"),
     ],
 )
-def test_broken_files_are_told_in_one_line(hf_directory: Path, name: str, content: bytes | None, says: str) -> None:
+def test_broken_files_are_reported_in_one_line(hf_directory: Path, name: str, content: bytes | None, says: str) -> None:
     if content is None:
         (hf_directory / name).unlink()
     else:
@@ -223,7 +223,7 @@ def test_broken_files_are_told_in_one_line(hf_directory: Path, name: str, conten
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"])
-def test_files_that_cannot_be_read_are_told(hf_directory: Path, name: str) -> None:
+def test_files_that_cannot_be_read_are_reported(hf_directory: Path, name: str) -> None:
     (hf_directory / name).unlink(missing_ok=True)
     (hf_directory / name).symlink_to("/proc/self/mem")  # reading its beginning is an input/output error
     template = name == "chat_template.jinja"  # which clients could be shown
@@ -275,7 +275,7 @@ def test_metadata_of_any_type_loads_or_is_one_error(
         ("tokenizer.ggml.token_type", 3, "token_type of type int, which should be of type list"),
     ],
 )
-def test_a_gguf_file_with_metadata_of_a_wrong_type_is_told(
+def test_a_gguf_file_with_metadata_of_a_wrong_type_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object, says: str
 ) -> None:
     whole = read_gguf(_sentencepiece_file(tmp_path / "model.gguf"))
