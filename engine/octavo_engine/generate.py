@@ -1,4 +1,4 @@
-"""`octavo-engine generate`: answers a file of prompts, line by line, and goes on where it stopped.
+"""`octavo-engine generate`: answers a file of prompts, line by line, and resumes where it stopped.
 
 A line of the input is an object with `prompt` (text or token ids) or `messages`, and any of max_tokens, temperature,
 top_p, top_k, min_p, seed, stop, ignore_eos, logprobs ... A line of the output has the input's `index` (and `id`, if it

@@ -1,7 +1,7 @@
 """The registry of attention backends: the module of each name that --attention-backend takes.
 
 No backend is imported here, so that the command line and the HTTP process know the names without importing torch. A
-backend's module has `why_not(device, task)`, which says what stands in its way, beside its class.
+backend's module has `why_not(device, task)`, which returns why it cannot be used, beside its class.
 """
 
 from __future__ import annotations

@@ -314,5 +314,5 @@ def gated_delta_net(
 
 
 def _heads_contiguous(x: torch.Tensor) -> torch.Tensor:
-    """`x` itself if each token's heads lie in one piece, as they do in a slice of the fused projection."""
+    """`x` itself if each token's heads are contiguous, as they do in a slice of the fused projection."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -124,7 +124,7 @@ def write_heads(
     The queries returned are a view of `heads`, rotated in place; keys and values in it are left as they were. Caches
     [num_blocks, B, K, D] are of heads' type, or float8_e4m3fn holding what was divided by the scales. Slot -1 is
     nowhere. cos and sin are float32, contiguous, T * D/2 elements; `norms` the weights [D] of query and key by which
-    each head is normalised first, with `eps`. A token's heads lie in one piece, tokens any distance apart.
+    each head is normalised first, with `eps`. A token's heads are contiguous, tokens any distance apart.
     """
     tokens, count, head_dim = heads.shape
     kv_heads = key_cache.shape[2]
@@ -199,7 +199,7 @@ def write_kv(
     """Write keys and values [T, K, D] as they are to `slots` [T], as `write_heads` writes what it has rotated.
 
     For RoPE and norms that `write_heads` does not know, and for caches of keys alone, where `value` and `value_cache`
-    are None. A token's heads lie in one piece, tokens any distance apart.
+    are None. A token's heads are contiguous, tokens any distance apart.
     """
     tokens, kv_heads, head_dim = key.shape
     row = kv_heads * head_dim

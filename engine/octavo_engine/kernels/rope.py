@@ -67,7 +67,7 @@ def rope_kernel(
 def rope(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotate heads [T, N, D] in place by the angles of cos and sin, float32, contiguous, T * D/2 elements.
 
-    A token's heads lie in one piece, tokens any distance apart.
+    A token's heads are contiguous, tokens any distance apart.
     """
     tokens, count, head_dim = heads.shape
     if tokens and count:

@@ -175,7 +175,7 @@ def _wait_for(device: torch.device) -> None:
 def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dtype: torch.dtype) -> SmallSums | None:
     """Sums over symmetric memory if all ranks can have them: one that went another way than the rest would hang.
 
-    After each step all ranks say over NCCL whether they could do it, and none goes on where one could not.
+    After each step all ranks exchange over NCCL whether they succeeded, and all stop if one did not.
     """
     sums = SymmetricSums(shard, store, device, dtype)
     # Before the steps, as a rank that fails in one must not leave the others in a sum of NCCL's.

@@ -61,7 +61,7 @@ def _source(files: ModelFiles, spec: ModelSpec) -> CheckpointSource:
 
 
 def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, ranks: Collectives) -> Decoder:
-    """A decoder whose parameters are to be filled. On a CPU they lie in one piece, so that huge pages can hold it."""
+    """A decoder whose parameters are to be filled. On a CPU they are contiguous, so that huge pages can hold it."""
     decoder = Decoder(spec, dtype=dtype, device=device, ranks=ranks)
     if device.type != "cpu":
         return decoder

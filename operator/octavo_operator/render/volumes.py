@@ -16,7 +16,7 @@ from octavo_operator.api.source import ModelSource
 USER = 10001
 HOME = "/home/octavo"
 LINK = f"{HOME}/model"
-"""The link to the fetched model, wherever it lies in the cache."""
+"""The link to the fetched model, whose path in the cache varies."""
 CACHE = "/cache"
 NODE_FOLDER = "octavo-cache"
 """The folder below `hostPath`, with a folder for each namespace: only that one is mounted, and given to the engine's

@@ -185,7 +185,7 @@ class CPUKernels:
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
         """Rotate the heads of x [T, heads, D] in place by the angles of cos and sin, float32 [T, D / 2].
 
-        A token's heads lie in one piece, tokens any distance apart; D is a multiple of 2 * LANES.
+        A token's heads are contiguous, tokens any distance apart; D is a multiple of 2 * LANES.
         """
         tokens, heads, head_dim = x.shape
         pointers = x.data_ptr(), cos.data_ptr(), sin.data_ptr()
@@ -202,7 +202,7 @@ class CPUKernels:
     def write_kv(self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
         """Copy keys and values [T, K, D] to `slots` [T] int64 of caches [num_blocks, B, K, D]; slot -1 is skipped.
 
-        A token's heads lie in one piece, tokens of both the same distance apart.
+        A token's heads are contiguous, tokens of both the same distance apart.
         """
         size = key.element_size()
         self.library.write_kv(
@@ -230,7 +230,7 @@ class CPUKernels:
 
         `parts` [P, 4] int32 are (query, row of the block table, first token, end), those of a query one after another
         from `first_part` [T + 1] int64 on; `table` [S, blocks] int32. D is one of HEAD_DIMS, the block size a multiple
-        of LANES, a query's heads lie in one piece.
+        of LANES, a query's heads are contiguous.
         """
         queries, heads, head_dim = query.shape
         _, block_size, kv_heads, _ = key_cache.shape

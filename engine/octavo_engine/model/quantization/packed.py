@@ -31,7 +31,7 @@ def codes_by_columns(method: Grouped, name: str, weights: Weights, projection: P
 def codes_by_rows(
     method: Grouped, name: str, weights: Weights, projection: Projection, places: tuple[int, ...]
 ) -> CheckpointTensor:
-    """Words [out / codes, in], each of consecutive rows, of which number i lies at place `places[i]` of the word."""
+    """Words [out / codes, in], each of consecutive rows, of which number i is at `places[i]` of the word."""
     target, columns = weights.weight[projection.rows], projection.columns
     return _by_rows(method, name, target, projection, columns, partial(_pack_rows, method.bits, places))
 

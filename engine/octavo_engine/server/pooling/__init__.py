@@ -1,1 +1,1 @@
-"""Endpoints that answer with what stands for texts: embeddings, classes, scores of pairs, ranks of documents."""
+"""Endpoints of pooled outputs: embeddings, classes, scores of pairs, ranks of documents."""
