@@ -120,5 +120,5 @@ def _thinking(body: PromptBody) -> dict[str, Any]:
     if body.thinking is not None:
         fields["chat_template_kwargs"] = {"enable_thinking": body.thinking.type != "disabled"}
     if body.output_config is not None and (effort := body.output_config.effort) is not None:
-        fields["reasoning_effort"] = "xhigh" if effort == "max" else effort
+        fields["reasoning_effort"] = effort
     return fields

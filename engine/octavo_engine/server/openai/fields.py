@@ -43,7 +43,7 @@ LogitBias = Annotated[
     Field(max_length=300),
 ]
 """Token ids as JSON's keys, each written in the one usual way: 5 and 05 would add up to more than either may be."""
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 def _not_zero(value: int) -> int:
