@@ -57,6 +57,8 @@ class Script:
     step: int = 1
     """Tokens per output."""
     queue_seconds: float = 0.0
+    repeats_prompt: bool = False
+    """Whether each answer is its own prompt, instead of `tokens`."""
 
 
 class ScriptedEngine:
@@ -150,7 +152,8 @@ class ScriptedEngine:
 
     async def _play(self, request: Request, outputs: OutputStream) -> None:
         script, sampling = self.script, request.sampling
-        tokens = (script.tokens if script.finish else [*script.tokens, EOS])[: sampling.max_tokens]
+        answer = list(request.prompt_token_ids) if script.repeats_prompt else script.tokens
+        tokens = (answer if script.finish else [*answer, EOS])[: sampling.max_tokens]
         hold_after = script.hold_after if len(request.prompt_token_ids) > script.hold_prompts_over else None
         sent = 0
         if not sampling.max_tokens:  # only the prompt is asked for

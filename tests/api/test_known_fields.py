@@ -57,7 +57,8 @@ HARMLESS: dict[str, list[Any]] = {
 }  # fmt: skip
 HARMLESS_CHAT: dict[str, list[Any]] = {
     "tools": [[]], "tool_choice": ["none", "auto"], "echo": [False], "modalities": [["text"]],
-    "reasoning_effort": ["none", "minimal", "low", "medium", "high", "xhigh", "max"], "add_special_tokens": [True, False],
+    "reasoning_effort": ["none", "minimal", "low", "medium", "high", "xhigh", "max"],
+    "add_special_tokens": [True, False],
 }  # fmt: skip
 
 

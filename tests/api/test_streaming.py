@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import random
 import socket
 import struct
 import time
@@ -183,3 +184,72 @@ async def test_an_error_overtakes_what_a_slow_reader_has_not_read_except_the_eng
             await anext(outputs)
         with pytest.raises(type(error)):
             await anext(outputs)
+
+
+def random_text(draws: random.Random) -> str:
+    """Letters, accents, scripts of two to four bytes, and emoji of several characters, most of them cut by tokens."""
+    pieces = [
+        "a",
+        "Ä",
+        "é",
+        "߷",
+        "क्ष",
+        "漢",
+        "한",
+        "🙂",
+        "👩‍👩‍👧",
+        "🏳️‍🌈",
+        "\U0001f9ff",
+        " ",
+        "\n",
+        "ß",
+        "e\u0301",
+        "𝄞",
+        "שלום",
+    ]
+    return "".join(draws.choices(pieces, k=draws.randint(1, 12))) + chr(draws.randint(0x20000, 0x2A6DF))
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_thousand_streams_of_cut_characters_have_no_replacement_and_equal_the_text(server: Served, step: int) -> None:
+    """Each character comes in several tokens, each prompt in an answer of its own; 2,000 streams in both cases."""
+    server.play(step=step, repeats_prompt=True)
+    draws = random.Random(step)
+    client, cut = server.openai(), 0
+    for _ in range(4):
+        prompts = [server.tokenizer.decode(server.tokenizer.encode(random_text(draws))) for _ in range(250)]
+        cut += sum(len(server.tokenizer.encode(prompt)) > len(prompt) for prompt in prompts)
+        asked: dict[str, Any] = {"model": "smollm2", "prompt": prompts, "max_tokens": 200, "stop": ["never said"]}
+        streamed = dict.fromkeys(range(250), "")
+        for chunk in client.completions.create(**asked, stream=True):
+            streamed[chunk.choices[0].index] += chunk.choices[0].text
+            assert "\ufffd" not in chunk.choices[0].text
+        assert list(streamed.values()) == prompts
+        assert [choice.text for choice in client.completions.create(**asked).choices] == prompts
+    assert cut > 500, "texts with more tokens than characters"
+
+
+def test_two_hundred_clients_that_leave_at_a_random_byte_leave_nothing_behind(server: Served) -> None:
+    """Each is aborted, unless it had all of its answer; no request, block or place in the queue stays taken."""
+    server.play(" word" * 60)
+    draws = random.Random(7)
+    for number in range(200):
+        body = b'{"prompt": ["x", "y"], "n": 2, "max_tokens": 50, "stream": %s}' % (b"true" if number % 4 else b"false")
+        request = raw_post(body)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
+            if number % 8 == 1:  # in the middle of what it sends
+                connection.sendall(request[: draws.randrange(1, len(request))])
+                continue
+            connection.sendall(request)
+            left = draws.randrange(0, 6000)
+            while left > 0 and (data := connection.recv(left)):
+                left -= len(data)
+                if data.endswith(b"0\r\n\r\n") or number % 4 == 0:
+                    break
+            if number % 2:  # a reset instead of an orderly end
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.wait_until(lambda: len(server.serving.running) == 0 and not server.engine._streams)
+    admission = server.serving.admission
+    assert (admission.total.requests.used, admission.total.kv.used, admission.begun) == (0, 0, 0)
+    assert len(server.engine.aborted) == len(set(server.engine.aborted)) > 100
+    assert server.openai().completions.create(model="smollm2", prompt="x", max_tokens=2).choices[0].text == " word word"

@@ -309,6 +309,22 @@ def test_an_abort_in_flight_is_reported_once_and_its_row_and_blocks_are_free() -
     assert loop.report().kv_blocks_used == 0
 
 
+def test_blocks_of_a_client_that_left_are_back_within_two_steps() -> None:
+    """Whenever it leaves: while it waits, in the middle of its prompt, or of its answer."""
+    loop, _ = recorded()
+    draws = random.Random(3)
+    for number in range(200):
+        ask(loop, f"{number}", [number] * draws.randint(1, 100), GREEDY)
+        for _ in range(draws.randrange(5)):
+            loop.step()
+        loop.abort([f"{number}"])
+        for _ in range(2):
+            if loop.has_work:
+                loop.step()
+        assert loop.report().kv_blocks_used == 0
+    loop.check_integrity()
+
+
 def test_a_deadline_passes_in_flight() -> None:
     loop, _ = recorded()
     now = 0.0
