@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from octavo_engine.model.layers.lora import NO_SLOT, LoraBatch, LoraLayer
+from octavo_engine.model.layers.lora import NO_SLOT, LoraBatch, LoraLayer, batch_of_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,9 @@ class ExpertAdapters:
         self.lora.down.add_to(output, inner, self._batch(tokens, expert))
 
     def _batch(self, tokens: Tensor, expert: int) -> LoraBatch:
-        own, count, step = self.slots[tokens], self.lora.num_experts, self.lora.gate_up.batch
-        slots = torch.where(own == NO_SLOT, NO_SLOT, own * count + expert)
-        batch = LoraBatch(step.kernels)
-        if step.groups is None:
-            batch.use(slots.tolist())
-        else:
-            batch.use_device(slots, len(self.lora.gate_up.ranks))
-        return batch
+        own, layer = self.slots[tokens], self.lora.gate_up
+        slots = torch.where(own == NO_SLOT, NO_SLOT, own * self.lora.num_experts + expert)
+        return batch_of_rows(layer.batch, slots, len(layer.ranks))
 
     @property
     def for_kernels(self) -> tuple[Any, Any, Tensor]:

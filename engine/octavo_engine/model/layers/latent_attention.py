@@ -17,6 +17,7 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, unsharded
+from octavo_engine.model.layers.latent_lora import LatentLora, added
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
@@ -73,6 +74,8 @@ class LatentAttention(nn.Module):
             self.heads.size, spec.plain_dim + spec.value_dim, spec.latent, dtype=options.dtype, device=options.device
         )
         """The projection from a latent to each head's key, without its rotated part, and value."""
+        self.lora: LatentLora | None = None
+        """What adapters add to that projection, where they are served."""
         method = options.method(layer, "output")
         self.output = Linear(values, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
         gated, method = spec.head_gate, options.method(layer, "output_gate")
@@ -101,12 +104,17 @@ class LatentAttention(nn.Module):
             rotated, shared = rotate(rotated, rope), rotate(shared, rope)
         up_key, up_value = self.up[:, : spec.plain_dim], self.up[:, spec.plain_dim :]
         absorbed = torch.bmm(plain_part.transpose(0, 1), up_key).transpose(0, 1)
+        adapters = None if self.lora is None else self.lora.of_step()
+        if self.lora is not None and adapters is not None:
+            absorbed = added(self.lora.query, absorbed, plain_part, adapters)
         keys = torch.cat((latent[:, None], shared), dim=-1)
         query = torch.cat((absorbed, rotated), dim=-1)
         if rope is not None and rope.query_scale is not None:
             query = query * rope.query_scale.to(query.dtype)
         attended = attention.attend_prepared(self.layer, query, keys, self.variant)
         values = torch.bmm(attended.transpose(0, 1), up_value.transpose(1, 2)).transpose(0, 1)
+        if self.lora is not None and adapters is not None:
+            values = added(self.lora.value, values, attended, adapters)
         if self.gate is not None:
             values = values * self.gate(x).float().sigmoid().to(values.dtype)[..., None]
         return self.output.add_to(residual, values.reshape(len(latent), -1))

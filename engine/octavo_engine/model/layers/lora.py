@@ -77,6 +77,18 @@ def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:
     return [SlotTokens(slot, torch.tensor(tokens)) for slot, tokens in sorted(found.items())]
 
 
+def batch_of_rows(step: LoraBatch, slots: Tensor, num_slots: int) -> LoraBatch:
+    """The adapters of rows that are not the step's tokens, in so many slots; `slots` [N] int32 on the device."""
+    batch = LoraBatch(step.kernels, slot_of_token=slots)
+    if step.groups is not None:
+        batch.use_device(slots, num_slots)
+    elif step.kernels is not None:
+        batch.slots = slots
+    else:
+        batch.use(slots.tolist())
+    return batch
+
+
 class LoraLayer:
     """The slots of one linear layer."""
 

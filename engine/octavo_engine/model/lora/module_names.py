@@ -91,7 +91,6 @@ def module_names(decoder: Decoder, choice: TargetChoice) -> ModuleNames:
         names.embedding.rpartition(".")[2]: "adapters of embeddings are not supported",
         "lm_head": "adapters of the head are not supported",
         "experts": "experts that the model has in this form cannot have adapters",
-        names.latent_up.rpartition(".")[2]: "latent attention has absorbed this projection: it cannot have adapters",
     }
     shapes = {name: target.shape for name, target in choice.targets.items()}
     return ModuleNames(

@@ -15,13 +15,22 @@ from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_architectures import of_family
 from octavo_engine.model.layers.expert_lora import ExpertLora
+from octavo_engine.model.layers.latent_attention import LatentAttention
+from octavo_engine.model.layers.latent_lora import LatentLora
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.lora import LoraBatch, LoraLayer, slot_rank, slot_rows
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.model.lora.expert_targets import ExpertTarget, expert_targets
-from octavo_engine.model.lora.targets import LinearTarget, Target, TargetChoice, linear_targets
+from octavo_engine.model.lora.targets import (
+    LatentTarget,
+    LinearTarget,
+    Target,
+    TargetChoice,
+    latent_targets,
+    linear_targets,
+)
 
 _FLOAT32_BYTES = 4
 _KERNEL_WIDTH = 16
@@ -53,7 +62,7 @@ class LoraSlots:
         self._device = decoder.input.tokens.weight.device
         decoder.lora = self.batch
         make = partial(_make_layer, self.batch, num_slots, max_rank)
-        self._slots: list[LoraLayer | ExpertLora] = []
+        self._slots: list[LoraLayer | ExpertLora | LatentLora] = []
         for linear in linears_of(targets):
             linear.lora = make(linear.options, _size(linear))
             self._slots.append(linear.lora)
@@ -61,6 +70,10 @@ class LoraSlots:
             first, last = (make(mixture.options, size) for size in _sizes(mixture))
             mixture.lora = ExpertLora(first, last, mixture.spec.num_experts)
             self._slots.append(mixture.lora)
+        for mixer in latents_of(targets):
+            query, value = (make(mixer.options, size) for size in _latent_sizes(mixer))
+            mixer.lora = LatentLora(query, value, mixer.heads.size)
+            self._slots.append(mixer.lora)
 
     @torch.inference_mode()
     def write(self, write: AdapterWrite) -> None:
@@ -129,7 +142,9 @@ def lora_targets(
     """
     stored = of_family(decoder.spec.architecture) if gguf else None
     reordered = stored is not None and stored.interleaves_rope
-    every: dict[str, Target] = {**linear_targets(decoder, gguf=reordered), **expert_targets(decoder)}
+    every: dict[str, Target] = {**linear_targets(decoder, gguf=reordered)}
+    every.update(latent_targets(decoder))
+    every.update(expert_targets(decoder))
     for end in wanted:
         if not any(_is_wanted(name, [end]) for name in every):
             last = ", ".join(sorted({name.rpartition(".")[2] for name in every if ".experts." not in name}))
@@ -150,6 +165,9 @@ def _unsuitable(target: Target, device: torch.device, num_slots: int) -> str | N
     if not triton_runs_on(device) and device.type != "cuda":
         return None
     odd = any(size % _KERNEL_WIDTH for size in target.parts)
+    if isinstance(target, LatentTarget):
+        many = num_slots * target.mixer.heads.size > _MOST_GROUPS
+        return f"with so many heads no more than {_MOST_GROUPS} / heads of --max-loras are supported" if many else None
     if isinstance(target, ExpertTarget):
         if num_slots * target.mixture.spec.num_experts > _MOST_GROUPS:
             return f"with so many experts no more than {_MOST_GROUPS} / experts of --max-loras are supported on a GPU"
@@ -203,9 +221,15 @@ def mixtures_of(targets: Mapping[str, Target]) -> list[MoE]:
     return list({id(mixture): mixture for mixture in found}.values())
 
 
+def latents_of(targets: Mapping[str, Target]) -> list[LatentAttention]:
+    """The latent attention that adapters may change."""
+    return [target.mixer for target in targets.values() if isinstance(target, LatentTarget)]
+
+
 def _layers(targets: Mapping[str, Target]) -> list[LayerSize]:
     sizes = [_size(linear) for linear in linears_of(targets)]
-    return [*sizes, *(size for mixture in mixtures_of(targets) for size in _sizes(mixture))]
+    sizes += [size for mixture in mixtures_of(targets) for size in _sizes(mixture)]
+    return [*sizes, *(size for mixer in latents_of(targets) for size in _latent_sizes(mixer))]
 
 
 def _size(linear: Linear) -> LayerSize:
@@ -217,3 +241,10 @@ def _sizes(mixture: MoE) -> tuple[LayerSize, LayerSize]:
     spec, width, inner = mixture.spec, mixture.width.size, mixture.inner.size
     first = LayerSize((inner,) * (2 if spec.gated else 1), width, spec.num_experts, spec.top_k)
     return first, LayerSize((width,), inner, spec.num_experts, spec.top_k)
+
+
+def _latent_sizes(mixer: LatentAttention) -> tuple[LayerSize, LayerSize]:
+    """Of what is added to queries, and to values: a layer for each head."""
+    spec, heads = mixer.spec, mixer.heads.size
+    first = LayerSize((spec.latent,), spec.plain_dim, heads, heads)
+    return first, LayerSize((spec.value_dim,), spec.latent, heads, heads)

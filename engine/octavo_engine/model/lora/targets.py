@@ -9,6 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.quantization.linear_method import Projection
 
@@ -73,6 +74,31 @@ class LinearTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentTarget:
+    """The projection from a latent to keys and values, which attention absorbs."""
+
+    mixer: LatentAttention
+
+    @property
+    def shape(self) -> ModuleShape:
+        """Of the unsharded weight."""
+        spec = self.mixer.spec
+        return ModuleShape(self.mixer.heads.total * (spec.plain_dim + spec.value_dim), spec.latent)
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """The rows of what it gives one head's value."""
+        return (self.mixer.spec.value_dim,)
+
+    def put(self, slot: int, a: Tensor, b: Tensor) -> None:
+        """Put A and the rows of B of this rank's heads into a slot."""
+        heads, lora = self.mixer.heads, self.mixer.lora
+        if lora is None:
+            raise RuntimeError("latent attention has no slots")
+        lora.put(slot, a, b.reshape(heads.total, -1, b.shape[1])[heads.slice])
+
+
+@dataclass(frozen=True, slots=True)
 class TargetChoice:
     """What adapters may change on a device."""
 
@@ -97,3 +123,9 @@ def linear_targets(decoder: Decoder, *, gguf: bool) -> dict[str, LinearTarget]:
             own = replace(projection, order=None) if gguf else projection
             together.setdefault(projection.name, (linear, []))[1].append(own)
     return {name: LinearTarget(linear, tuple(found)) for name, (linear, found) in together.items()}
+
+
+def latent_targets(decoder: Decoder) -> dict[str, LatentTarget]:
+    """The projections that latent attention absorbs, by the checkpoint's names."""
+    mixers = (mixer for mixer in decoder.attentions() if isinstance(mixer, LatentAttention))
+    return {mixer.options.names.of_layer("latent_up", mixer.layer): LatentTarget(mixer) for mixer in mixers}

@@ -1,0 +1,39 @@
+"""LoRA adapters of the projection that latent attention absorbs: the answers of merged weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adapters import RandomAdapter
+from checkpoints import SIZES, reference_model, save, save_words
+from family_cases import CASES
+from reference import assert_same
+from test_expert_adapters import GREEDY, NO_ENDS, SETTINGS
+from test_lora import PROMPTS
+
+from octavo_engine import LLM
+
+CASE = CASES["deepseek-v3"]
+ADAPTERS = {
+    "absorbed": RandomAdapter(3, ("kv_b_proj",), seed=1),
+    "all": RandomAdapter(5, ("q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"), layers=[0, 2], seed=2),
+}
+
+
+def model() -> Any:
+    return reference_model(CASE.family, std=CASE.std, **{**NO_ENDS, **CASE.changes})
+
+
+@pytest.mark.parametrize("settings", [{"max_loras": 2}, {"tensor_parallel_size": 2}], ids=["alone", "two ranks"])
+def test_adapters_of_an_absorbed_projection_answer_as_merged_weights(settings: dict[str, Any], tmp_path: Path) -> None:
+    base = save(model(), tmp_path / "base")
+    save_words(base, SIZES["vocab_size"])
+    modules = [f"{name}={each.save(model(), tmp_path / name)}" for name, each in ADAPTERS.items()]
+    llm = LLM(str(base), enable_lora=True, lora_modules=modules, **{**SETTINGS, **settings})
+    names = [None, *ADAPTERS]
+    answers = llm.generate([PROMPTS[0]] * len(names), GREEDY, adapter=names)
+    llm.close()
+    for name, answer in zip(names, answers, strict=True):
+        assert_same(model() if name is None else ADAPTERS[name].merge(model()), [answer], GREEDY.max_tokens)
