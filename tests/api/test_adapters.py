@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,20 @@ def test_a_name_is_replaced_only_if_the_request_says_so(served: Served) -> None:
     assert served.http.post(LOAD, json={**body, "lora_path": "second", "load_inplace": True}).status_code == 200
     served.http.post("/v1/completions", json={"model": "sql", "prompt": "Hi"})
     assert served.engine.requests[-1].adapter == "digest of second"
+
+
+def test_of_loads_of_one_name_at_once_one_succeeds(served: Served) -> None:
+    def post(route: str, **body: str) -> tuple[int, str]:
+        answer = served.http.post(route, json={"lora_name": "sql", **body})
+        return answer.status_code, "" if answer.is_success else error_of(answer)["message"]
+
+    with ThreadPoolExecutor(5) as pool:
+        loads = [pool.submit(post, LOAD, lora_path=f"slow {n}") for n in range(4)]
+        answers = sorted(load.result() for load in loads)
+        assert [status for status, _ in answers] == [200, 400, 400, 400]
+        assert all("'sql' has already been loaded" in message for _, message in answers[1:])
+        assert post(UNLOAD)[0] == 200
+    assert len(served.http.get("/v1/models").json()["data"]) == 1
 
 
 @pytest.mark.parametrize(
