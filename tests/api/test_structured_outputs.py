@@ -44,6 +44,15 @@ ASKED: list[tuple[dict[str, Any], str]] = [
     ({"guided_choice": ["yes", "no"]}, choice_grammar(["yes", "no"])),
     ({"guided_grammar": LARK}, lark_grammar(LARK)),
     ({"structured_outputs": {"json": SCHEMA}}, json_schema_grammar(SCHEMA)),
+    ({"structured_outputs": {"json": SCHEMA, "disable_fallback": True}}, json_schema_grammar(SCHEMA)),
+    (
+        {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
+        json_schema_grammar(SCHEMA, compact=True),
+    ),
+    (
+        {"structured_outputs": {"json_object": True, "disable_any_whitespace": True}},
+        json_object_grammar(compact=True),
+    ),
     ({"structured_outputs": {"regex": "[a-c]+"}}, regex_grammar("[a-c]+")),
     ({"structured_outputs": {"choice": ["yes", "no"]}}, choice_grammar(["yes", "no"])),
     ({"structured_outputs": {"grammar": LARK}}, lark_grammar(LARK)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
 from octavo_engine.structured.grammar import (
     GrammarError,
@@ -46,3 +47,13 @@ def test_what_is_wrong_is_reported(name: str) -> None:
 
 def test_choices_may_hold_any_characters() -> None:
     check_grammar(choice_grammar(['"', "\\", "\n", "é", "\u2028", "%json {}", "//", "a" * 4096]))
+
+
+def test_compact_json_has_nothing_between_its_tokens() -> None:
+    tokens = LLTokenizer("byte")
+    schema = {"type": "array", "items": {"type": "object", "properties": {"a b": {"type": "integer"}}}}
+    for text, where in (('[{"a b":1},{}]', (True, True)), ('[{"a b": 1}, {}]', (True, False)), ("[ ]", (True, False))):
+        written = tokens.tokenize_str(text)
+        grammars = [json_schema_grammar(schema, compact=compact) for compact in (False, True)]
+        taken = [LLMatcher(tokens, grammar).validate_tokens(written) == len(written) for grammar in grammars]
+        assert tuple(taken) == where, text

@@ -33,22 +33,25 @@ class GrammarError(NotAdmissibleError):
     """The grammar is wrong, or takes more than `LIMITS`; the message says what."""
 
 
-def json_schema_grammar(schema: dict[str, Any] | str) -> str:
+def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) -> str:
     """JSON that is valid under a schema (https://json-schema.org, draft 2020-12), given as an object or as its text.
 
+    `compact`: without anything between its tokens.
     Raises GrammarError if it is no schema, uses what is not supported, or is too large.
     """
     text = schema if isinstance(schema, str) else json.dumps(schema)
     _check_length(text)
     try:
-        return LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": WHITESPACE})
+        return LLMatcher.grammar_from_json_schema(
+            text, overrides={"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
+        )
     except ValueError as error:
         raise GrammarError(str(error)) from None
 
 
-def json_object_grammar() -> str:
+def json_object_grammar(*, compact: bool = False) -> str:
     """Any JSON object."""
-    return json_schema_grammar({"type": "object"})
+    return json_schema_grammar({"type": "object"}, compact=compact)
 
 
 def regex_grammar(regex: str) -> str:

@@ -149,7 +149,10 @@ class StructuredOutputs(_Strict):
     grammar: Grammar | None = None
     json_object: bool | None = None
     structural_tag: TagText | None = None
-    disable_any_whitespace: NotYet = None
+    disable_any_whitespace: bool | None = None
+    """JSON without anything between its tokens."""
+    disable_fallback: bool | None = None
+    """Has no effect: there is no other way to follow a grammar to fall back to."""
     disable_additional_properties: NotYet = None
     whitespace_pattern: NotYet = None
 
@@ -227,12 +230,13 @@ def _asked(body: StructuredFields) -> Iterator[tuple[str, Callable[[], str]]]:
         ("guided_grammar", body.guided_grammar, lark_grammar),
     ]
     if (one := body.structured_outputs) is not None:
+        compact = bool(one.disable_any_whitespace)
         given += [
-            ("structured_outputs.json", one.json_, json_schema_grammar),
+            ("structured_outputs.json", one.json_, partial(json_schema_grammar, compact=compact)),
             ("structured_outputs.regex", one.regex, regex_grammar),
             ("structured_outputs.choice", one.choice, choice_grammar),
             ("structured_outputs.grammar", one.grammar, lark_grammar),
-            ("structured_outputs.json_object", one.json_object or None, lambda _: json_object_grammar()),
+            ("structured_outputs.json_object", one.json_object or None, lambda _: json_object_grammar(compact=compact)),
             ("structured_outputs.structural_tag", one.structural_tag, StructuralTag.grammar),
         ]
     for param, value, make in given:
