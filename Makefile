@@ -86,9 +86,13 @@ format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster cluster-demo frameworks lm-eval images images-check bench chaos hostile soak bench-scheduler simulate
+.PHONY: cluster cluster-demo frameworks fuzz-api lm-eval images images-check bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK against a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
+
+fuzz-api: MINUTES ?= 20
+fuzz-api: setup ## requests that schemathesis makes of /openapi.json, for MINUTES=20: answers and errors, no 500
+	@$(BIN)/python -m tests.openapi_fuzz --minutes $(MINUTES)
 
 lm-eval: setup ## lm-eval against a real server, beside transformers' own accuracy on the same two tasks
 	@$(BIN)/python -m tests.lm_eval
@@ -111,7 +115,7 @@ bench: setup ## Octavo and its peers side by side, into bench/results/
 hostile: setup ## attacks on a real server beside an honest user, into bench/results/
 	$(BIN)/python -m bench.hostile
 
-MINUTES ?= 60
+soak: MINUTES ?= 60
 soak: setup ## MINUTES=60 with a nemesis every 20 s, nothing lost and nothing growing, into bench/results/
 	$(BIN)/python -m bench.soak --minutes $(MINUTES)
 
