@@ -14,8 +14,9 @@ from torch import Tensor
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.torch_reference import TorchAttention
-from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.gguf_blocks import quantized
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.quantization.int4 import quantize
 from octavo_engine.model.source import DEMO_MODEL, ModelFiles, resolve_model
@@ -28,7 +29,9 @@ CASES = (
     (torch.float32, None),
     (torch.bfloat16, None),
     *((torch.float32, name) for name in ("fp8", "int8", "int4")),
+    *((torch.bfloat16, name) for name in ("int8", "int4", "gguf")),
 )
+"""In bfloat16 by this CPU's kernels, as they are served."""
 GROUPS = (128,)
 """Columns that share a scale and a minimum in most published checkpoints, which are calibrated."""
 CALIBRATION = Path(__file__).parent.parent / "docs" / "architecture.md"
@@ -62,7 +65,7 @@ def mean_nll(decoder: Decoder, tokens: Tensor) -> float:
 
 def load(files: ModelFiles, dtype: torch.dtype, quantization: str | None) -> Decoder:
     """The model in `dtype` with its weights quantized while they are loaded."""
-    return load_model(files, quantized_online(read_spec(files), quantization), CPU, dtype, lambda *_: None)
+    return load_model(files, quantized(files, read_spec(files), quantization), CPU, dtype, lambda *_: None)
 
 
 def hessians(decoder: Decoder, tokens: Tensor) -> dict[int, Tensor]:
@@ -124,8 +127,8 @@ def main() -> None:
     for dtype, quantization in CASES:
         found = mean_nll(load(files, dtype, quantization), tokens)
         exact = found if exact is None else exact
-        name = quantization or str(dtype).removeprefix("torch.")
-        print(f"{name:9} {found:.4f} {(found / exact - 1) * 100:+.2f} %", flush=True)
+        name = " ".join(filter(None, (str(dtype).removeprefix("torch."), quantization)))
+        print(f"{name:13} {found:.4f} {(found / exact - 1) * 100:+.2f} %", flush=True)
     others = torch.tensor(load_tokenizer(files).encode(CALIBRATION.read_text())[: 4 * TOKENS])
     for size in GROUPS:
         for name in ("rounded", "calibrated"):

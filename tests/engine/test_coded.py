@@ -9,13 +9,13 @@ import pytest
 import torch
 from checkpoints import reference_model, save
 from rank_logits import logits_of
-from test_compute import AMX, AVX2, AVX512, AVX512_BF16, BF16, F16, F32
+from test_compute import AMX, AVX2, AVX512_BF16, BF16, F16, F32
 from test_cpu_kernels import kernels, needs_kernels  # noqa: F401
 from test_fp8 import linears, load
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
-from octavo_engine.kernels.cpu.library import CPUKernels
-from octavo_engine.model.layers.products import choose_coded_path, kernel_coded_product, torch_product
+from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
+from octavo_engine.model.layers.products import kernel_coded_product, multiplies_codes, torch_product
 
 ROWS = (37, 16)
 """Of the two parts of each weight."""
@@ -29,6 +29,8 @@ CASES = {
     "int4 with a smaller last group": (4, 32, 48, {"minimum": True, "scale": torch.bfloat16}),
     "Q4_0": (4, 32, 64, {"offset": 8.0, "scale": torch.float16}),
     "awq": (4, 128, 4480, {"zero": True}),
+    "Q4_K": (4, 32, 512, {"minimum": True, "supers": True}),
+    "Q6_K": (8, 16, 512, {"supers": True}),
     "by row": (4, None, 130, {"offset": 8.0}),
 }
 """Bits, columns that share a scale, columns, and what else there is."""
@@ -44,15 +46,24 @@ def coded(case: str, seed: int = 0) -> CodedWeight:
         codes = torch.randint(0, 256, (rows, columns * bits // 8), generator=generator, dtype=torch.uint8)
         minimum = torch.randn(rows, groups, generator=generator).mul(0.05).to(kind) if options.get("minimum") else None
         zero = torch.randint(0, 16, (rows, groups), generator=generator, dtype=torch.uint8)
+        scale = torch.rand(rows, groups, generator=generator).mul(0.01).to(kind)
+        supers = {}
+        if options.get("supers"):
+            blocks = columns // 256
+            scale = torch.randint(-63, 64, (rows, groups), generator=generator, dtype=torch.int8)
+            minimum = None if minimum is None else scale.flip(0)
+            names = ["super_scale"] if minimum is None else ["super_scale", "super_minimum"]
+            supers = {name: torch.rand(rows, blocks, generator=generator).mul(1e-3).half() for name in names}
         part = CodedPart(
             codes=codes if bits == 4 or options.get("unsigned") else codes.view(torch.int8),
-            scale=torch.rand(rows, groups, generator=generator).mul(0.01).to(kind),
+            scale=scale,
             bits=bits,
             columns=columns,
             group=group,
             minimum=minimum,
             zero=zero if options.get("zero") else None,
             offset=options.get("offset", 0.0),
+            **supers,
         )
         parts.append(part)
     return CodedWeight(parts)
@@ -64,11 +75,15 @@ def numbers(weight: CodedWeight) -> torch.Tensor:
     for part in weight.parts:
         codes = part.codes if part.bits == 8 else torch.stack((part.codes & 15, part.codes >> 4), -1).flatten(1)
 
-        def wide(values: torch.Tensor, part: CodedPart = part) -> torch.Tensor:
+        def wide(values: torch.Tensor, part: CodedPart = part, supers: torch.Tensor | None = None) -> torch.Tensor:
+            values = values.double()
+            if supers is not None:
+                values = values * supers.double().repeat_interleave(values.shape[1] // supers.shape[1], 1)
             return values.double().repeat_interleave(part.group or part.columns, 1)[:, : part.columns]
 
         value = codes.double() - part.offset - (0 if part.zero is None else wide(part.zero))
-        found.append(value * wide(part.scale) + (0 if part.minimum is None else wide(part.minimum)))
+        minimum = 0 if part.minimum is None else wide(part.minimum, supers=part.super_minimum)
+        found.append(value * wide(part.scale, supers=part.super_scale) + minimum)
     return torch.cat(found)
 
 
@@ -76,10 +91,16 @@ def random(*shape: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+def lost_in_8_bits(x: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """The most that rounding can change: each input by half of 1/127 of the largest of its 32."""
+    largest = x.double().abs().unflatten(1, (-1, 32)).amax(2).clamp(min=1e-36).repeat_interleave(32, 1)
+    return largest @ exact.abs().T / 254
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype: torch.dtype) -> None:  # noqa: F811
-    """Within float32's rounding in the sums, and the result's; tiles round the weight to bfloat16 besides."""
+    """Within float32's rounding in the sums, and the result's."""
     weight = coded(case)
     exact = numbers(weight)
     assert weight.known_to_kernels
@@ -90,14 +111,81 @@ def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype
         bias, addend = random(sum(ROWS), dtype=dtype, seed=1), random(tokens, sum(ROWS), dtype=dtype, seed=2)
         wanted = x.double() @ exact.T
         size = x.double().abs() @ exact.abs().T
-        plain = kernels.coded_linear(x, weight, tiles=False)
+        plain = kernels.coded_linear(x, weight)
         assert bool(((plain.double() - wanted).abs() <= wanted.abs() * rounding + size * 4e-6).all())
+        wide = kernels.coded_linear(x, weight, out=F32)
+        assert wide.dtype == F32
+        assert bool(((wide.double() - wanted).abs() <= size * 4e-6).all())
         wanted += bias.double() + addend.double()
-        added = kernels.coded_linear(x, weight, bias, addend, tiles=False)
+        added = kernels.coded_linear(x, weight, bias, addend)
         assert bool(((added.double() - wanted).abs() <= wanted.abs() * rounding + size * 4e-6 + 1e-6).all())
-        if dtype == BF16:
-            tiled = kernels.coded_linear(x, weight, bias, addend, tiles=True)
-            assert bool(((tiled.double() - wanted).abs() <= (wanted.abs() + size) * rounding + 1e-6).all())
+
+
+INTERLEAVED = [case for case in CASES if coded(case).can_be_interleaved]
+
+
+@pytest.mark.parametrize("case", INTERLEAVED)
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_interleaved_codes_are_multiplied_with_inputs_of_8_bits(
+    kernels: CPUKernels,  # noqa: F811
+    case: str,
+    dtype: torch.dtype,
+) -> None:
+    """No product is further off than what rounding inputs can do, and all together are within 1.5 %."""
+    weight = coded(case)
+    exact, rounding = numbers(weight), torch.finfo(dtype).eps
+    kernels.interleave(weight)
+    kernels.interleave(weight)  # is done once
+    torch.testing.assert_close(kernels.decode(weight, dtype).double(), exact, rtol=rounding, atol=1e-6)
+    for tokens in (1, 3, 4, 16, 37):
+        x = random(tokens, weight.columns, dtype=dtype, seed=tokens)
+        bias, addend = random(sum(ROWS), dtype=dtype, seed=1), random(tokens, sum(ROWS), dtype=dtype, seed=2)
+        product, bound = x.double() @ exact.T, lost_in_8_bits(x, exact) * 1.001
+        wide = kernels.coded_linear(x, weight, out=F32).double()
+        assert bool(((wide - product).abs() <= bound).all())
+        assert (wide - product).norm() <= 0.015 * product.norm()
+        wanted = product + bias.double() + addend.double()
+        added = kernels.coded_linear(x, weight, bias, addend).double()
+        assert bool(((added - wanted).abs() <= bound + wanted.abs() * rounding + 1e-6).all())
+
+
+def test_interleaved_products_of_whole_numbers_are_exact(kernels: CPUKernels) -> None:  # noqa: F811
+    """The largest codes and inputs there are, which would overflow 16 bits."""
+    for bits, case in ((4, "Q4_0"), (8, "gptq of 8 bits"), (8, "Q6_K's groups")):
+        weight = coded(case)
+        for part in weight.parts:
+            part.codes.copy_(torch.full_like(part.codes, -1 if part.codes.dtype == torch.int8 else 255))
+            part.codes[::2] = -128 if part.codes.dtype == torch.int8 else 0
+            part.scale.fill_(1)
+        exact = numbers(weight)
+        kernels.interleave(weight)
+        x = torch.full((5, weight.columns), 127.0)
+        x[1] *= -1
+        x[2, 1::2] *= -1
+        x[3, ::3] = 11
+        found = kernels.coded_linear(x, weight)
+        torch.testing.assert_close(found.double(), x.double() @ exact.T, rtol=1e-6, atol=1e-3 * bits)
+
+
+def test_only_what_fits_is_interleaved() -> None:
+    """Rows of complete groups of inputs, and offsets that are whole numbers."""
+    assert set(CASES) - set(INTERLEAVED) == {
+        "int8", "int8, long rows", "int4 with a smaller last group", "by row"
+    }  # fmt: skip
+    (part, _) = coded("Q4_0").parts
+    assert not replace(part, offset=7.5).can_be_interleaved
+
+
+def test_a_weight_that_is_put_back_has_its_own_bytes(kernels: CPUKernels) -> None:  # noqa: F811
+    for case in INTERLEAVED:
+        weight, kept = coded(case), coded(case)
+        kernels.interleave(weight)
+        assert not torch.equal(weight.parts[0].codes, kept.parts[0].codes)
+        kernels.interleave(weight, back=True)
+        for part, other in zip(weight.parts, kept.parts, strict=True):
+            for name in ("codes", "scale", "minimum", "zero", "super_scale", "super_minimum"):
+                found, wanted = getattr(part, name), getattr(other, name)
+                assert found is wanted is None or torch.equal(found, wanted), name
 
 
 def test_unsigned_codes_of_8_bits_with_a_minimum_are_left_to_pytorch() -> None:
@@ -109,63 +197,65 @@ def test_unsigned_codes_of_8_bits_with_a_minimum_are_left_to_pytorch() -> None:
 
 def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:  # noqa: F811
     weight, x = coded("int4"), random(20, 576, dtype=BF16, seed=0)
-    together = kernels.coded_linear(x, weight, tiles=False)
-    for first in (0, 3, 19):
-        assert torch.equal(kernels.coded_linear(x[first : first + 1], weight, tiles=False), together[first : first + 1])
+    for interleaved in (False, True):
+        if interleaved:
+            kernels.interleave(weight)
+        together = kernels.coded_linear(x, weight)
+        for first in (0, 3, 19):
+            assert torch.equal(kernels.coded_linear(x[first : first + 1], weight), together[first : first + 1])
 
 
-@pytest.mark.parametrize("case", ["Q8_0", "Q6_K's groups", "int8, long rows", "awq", "int4 with a smaller last group"])
+@pytest.mark.parametrize("case", ["Q8_0", "Q6_K's groups", "awq", "int4"])
 def test_inputs_of_all_sizes_are_multiplied(kernels: CPUKernels, case: str) -> None:  # noqa: F811
-    """Where inputs become whole numbers, as with AVX2, the loss is below 1/32768 of the largest of 32 inputs."""
+    """The loss in 8 bits depends on the 32 inputs that share a scale alone."""
     weight = coded(case)
     exact, columns = numbers(weight), weight.columns
     sizes = random(9, -(-columns // 32), dtype=F32, seed=2).mul(9).repeat_interleave(32, 1)[:, :columns]
     x = (random(9, columns, dtype=F32, seed=0) * 10 ** (sizes + random(9, columns, dtype=F32, seed=1))).to(BF16)
     x[3], x[4, :32], x[5] = 0, 0, x[5] * 1e-36
-    wanted, size = x.double() @ exact.T, x.double().abs() @ exact.abs().T
-    padded = torch.nn.functional.pad(x.double().abs(), (0, -columns % 32))
-    lost = padded.unflatten(1, (-1, 32)).amax(2).repeat_interleave(32, 1)[:, :columns] @ exact.abs().T / 2**15
-    found = kernels.coded_linear(x, weight, tiles=False).double()
-    assert bool(((found - wanted).abs() <= wanted.abs() * torch.finfo(BF16).eps + size * 8e-6 + lost + 1e-37).all())
+    kernels.interleave(weight)
+    wanted = x.double() @ exact.T
+    found = kernels.coded_linear(x, weight).double()
+    lost = lost_in_8_bits(x, exact) * 1.001
+    assert bool(((found - wanted).abs() <= wanted.abs() * torch.finfo(BF16).eps + lost).all())
 
 
 @pytest.mark.parametrize("case", ["int8", "Q6_K's groups", "int4"])
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_what_is_not_finite_stays_so_for_its_token_alone(kernels: CPUKernels, case: str, value: float) -> None:  # noqa: F811
     weight = coded(case)
-    x = random(4, weight.columns, dtype=BF16, seed=0)
-    others = kernels.coded_linear(x, weight, tiles=False)
-    x[2, 5] = value
-    found = kernels.coded_linear(x, weight, tiles=False)
-    assert not bool(found[2].isfinite().any())
-    assert torch.equal(found[[0, 1, 3]], others[[0, 1, 3]])
+    for interleaved in [False, True] if weight.can_be_interleaved else [False]:
+        if interleaved:
+            kernels.interleave(weight)
+        x = random(4, weight.columns, dtype=BF16, seed=0)
+        others = kernels.coded_linear(x, weight)
+        x[2, 5] = value
+        found = kernels.coded_linear(x, weight)
+        assert not bool(found[2].isfinite().any())
+        assert torch.equal(found[[0, 1, 3]], others[[0, 1, 3]])
 
 
 @pytest.mark.parametrize(
-    ("features", "dtype", "paths"),
-    [
-        (AVX2, BF16, {1: "dots", 64: "dots", 65: "decoded", 512: "decoded"}),
-        (AVX2, F32, {1: "dots", 16: "dots", 17: "decoded"}),
-        (AVX512, BF16, {16: "dots", 17: "decoded"}),
-        (AVX512_BF16, BF16, {1: "dots", 12: "dots", 13: "tiles", 512: "tiles"}),
-        (AVX512_BF16, F32, {16: "dots", 17: "decoded"}),
-        (AMX, BF16, {16: "dots", 17: "decoded"}),
-    ],
+    ("features", "interleaved", "most"),
+    [(AVX2, True, 999), (AVX512_BF16, True, 999), (AMX, True, 16), (AVX2, False, 16)],
 )
-def test_the_path_follows_from_features_dtype_and_tokens(features, dtype, paths) -> None:
-    assert {tokens: choose_coded_path(features, dtype, tokens) for tokens in paths} == paths
+def test_whether_codes_are_multiplied_follows_from_features_order_and_tokens(features, interleaved, most) -> None:
+    counts = [tokens for tokens in range(1, 1000) if multiplies_codes(features, tokens, interleaved=interleaved)]
+    assert counts == list(range(1, most + 1))
 
 
-def test_each_path_is_taken(kernels: CPUKernels) -> None:  # noqa: F811
+def test_codes_that_are_not_multiplied_are_decoded(kernels: CPUKernels) -> None:  # noqa: F811
     """And what no kernel knows is left to the method."""
     weight, exact = coded("int4"), numbers(coded("int4"))
-    for features in (AVX2, AVX512_BF16):
+    for interleaved, features in ((False, AVX2), (True, AVX512_BF16), (True, AMX)):
+        if interleaved:
+            kernels.interleave(weight)
         product = kernel_coded_product(kernels, features, torch_product)
         for tokens in (1, 80):
             x = random(tokens, 576, dtype=BF16, seed=tokens)
             found = product(x, weight, None, None)
             assert found is not None
-            torch.testing.assert_close(found.double(), x.double() @ exact.T, rtol=0.02, atol=0.05)
+            torch.testing.assert_close(found.double(), x.double() @ exact.T, rtol=0.02, atol=0.1)
         assert product(random(1, 576, dtype=F16, seed=0), weight, None, None) is None
     narrow = CodedWeight(
         [CodedPart(codes=torch.zeros(4, 24).byte(), scale=torch.ones(4, 3), bits=4, columns=48, group=16)]
@@ -176,8 +266,8 @@ def test_each_path_is_taken(kernels: CPUKernels) -> None:  # noqa: F811
 @needs_kernels
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("dtype", [F32, BF16])
-def test_a_decoder_multiplies_its_codes_no_less_exactly(name, dtype, tmp_path: Path, monkeypatch) -> None:
-    """Its logits are as near to those of the same numbers in float32 as those of the dequantized weight are."""
+def test_a_decoder_multiplies_its_codes(name, dtype, tmp_path: Path, monkeypatch) -> None:
+    """In float32 as exactly as the dequantized weight; in bfloat16 with inputs of 8 bits, 1.9 times as far off."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
     path = save(reference_model(**sizes), tmp_path)
     decoder, exact = load(path, name, dtype=dtype), load(path, name)
@@ -187,6 +277,9 @@ def test_a_decoder_multiplies_its_codes_no_less_exactly(name, dtype, tmp_path: P
     with monkeypatch.context() as patched:
         patched.setattr(type(linears(decoder)[0].method), "dequantized", None)
         found = (logits_of(decoder) - wanted).abs().mean()
+    assert all(linear.weights.coded.interleaved == (dtype == BF16) for linear in linears(decoder))
     for linear in linears(decoder):
+        cpu_kernels().interleave(linear.weights.coded, back=True)
         linear.weights.coded = None
-    assert found <= 1.2 * (logits_of(decoder) - wanted).abs().mean() + 1e-5
+    rounded = (logits_of(decoder) - wanted).abs().mean()
+    assert found <= (2.5 * rounded if dtype == BF16 else 1.2 * rounded + 1e-5)

@@ -26,7 +26,9 @@ from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.pointwise import CPUPointwise, TorchPointwise
 
 FLAGS = set(Path("/proc/cpuinfo").read_text().split())
-LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed)]
+SAME_CODE = "avx512_vnni"
+"""All of its parts are tested with `avx512_bf16` or `avx512`, so that it need not be compiled."""
+LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed) and level != SAME_CODE]
 REASON = "the kernels need AVX2 and gcc"
 needs_kernels = pytest.mark.skipif(shutil.which("gcc") is None or not LEVELS, reason=REASON)
 DTYPES = [torch.float32, torch.bfloat16]
@@ -48,6 +50,24 @@ def assert_rounded(ours: torch.Tensor, exact: torch.Tensor) -> None:
     """Equal but for one rounding to bfloat16 and float32's in the sums."""
     assert ours.dtype == torch.bfloat16
     torch.testing.assert_close(ours.double(), exact, rtol=2**-8, atol=1e-4)
+
+
+def test_the_best_instruction_set_of_a_cpu_is_chosen(monkeypatch) -> None:
+    """What /proc/cpuinfo says of some kinds of CPU."""
+    avx2 = {"avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"}
+    avx512 = avx2 | {"avx512f", "avx512vl", "avx512dq", "avx512bw"}
+    for flags, level in (
+        (avx512 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"}, "avx512_bf16"),
+        (avx512 | {"avx512_vnni", "avx_vnni"}, "avx512_vnni"),
+        (avx512, "avx512"),
+        (avx2 | {"avx_vnni"}, "avx_vnni"),
+        (avx2, "avx2"),
+    ):
+        monkeypatch.setattr(build, "cpu_flags", lambda flags=flags: frozenset(flags))
+        assert build._level() == level
+    monkeypatch.setattr(build, "cpu_flags", lambda: frozenset(avx2 - {"avx2"}))
+    with pytest.raises(build.BuildError, match="AVX2"):
+        build._level()
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 32, 33, 70])

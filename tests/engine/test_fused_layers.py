@@ -158,12 +158,12 @@ def test_the_same_bits_with_codes(kernels, quantization, tmp_path, monkeypatch):
 @needs_kernels
 def test_codes_that_are_decoded_for_many_tokens_leave_the_kernels(tmp_path, monkeypatch):
     checkpoint = save(reference_model(**SIZES, intermediate_size=192), tmp_path)
-    monkeypatch.setattr(choose_compute_module, "cpu_features", lambda: CPUFeatures(avx2=True))
+    monkeypatch.setattr(choose_compute_module, "cpu_features", lambda: CPUFeatures(avx2=True, amx=True))
     decoder, alone = load_coded(checkpoint, cpu_kernels(), ONLINE["int4"]), []
     monkeypatch.setattr(fused_module, "one_by_one", lambda _, x, *__: (alone.append(len(x)), x)[1])
-    for tokens in (1, 64, 65):
+    for tokens in (1, 16, 17):
         logits(decoder, [(tokens, tokens)])
-    assert alone == [65]
+    assert alone == [17]
 
 
 @needs_kernels
@@ -173,8 +173,10 @@ def test_a_weight_that_no_kernel_knows_leaves_the_kernels(tmp_path, monkeypatch)
     step = STEPS["one token"]
     known = logits(decoder, step)
     monkeypatch.setattr(CPULayers, "__call__", lambda *_, **__: pytest.fail("fused"))
+    cpu_kernels().interleave(decoder.linears()[3].weights.coded, back=True)
     decoder.linears()[3].weights.coded = None
-    torch.testing.assert_close(logits(decoder, step), known, rtol=0.05, atol=0.05)
+    difference = logits(decoder, step) - known
+    assert difference.norm() < 0.1 * known.norm()
 
 
 def load_by(path: Path, checkpoint: Any) -> Decoder:

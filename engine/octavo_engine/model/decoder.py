@@ -171,7 +171,7 @@ class Decoder(nn.Module):
 
     def prepare(self) -> None:
         """All weights are in place now."""
-        self.compute.prepare([linear.weight for linear in self.linears()])
+        self.compute.prepare([linear.weights for linear in self.linears()])
         if mixtures := self.mixtures():
             self.compute.prepare_mixture(mixtures[0].experts, mixtures[0].spec.top_k)
 

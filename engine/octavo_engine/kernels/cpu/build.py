@@ -25,8 +25,16 @@ it for one."""
 _COMPILER = "gcc"
 _OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 LEVELS = {
-    "avx512_bf16": (("avx512_bf16", "avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4", "-mavx512bf16")),
+    "avx512_bf16": (
+        ("avx512_bf16", "avx512_vnni", "avx512vl", "avx512dq", "avx512bw"),
+        ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"),
+    ),
+    "avx512_vnni": (("avx512_vnni", "avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4", "-mavx512vnni")),
     "avx512": (("avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4",)),
+    "avx_vnni": (
+        ("avx_vnni", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"),
+        ("-march=x86-64-v3", "-mavxvnni"),
+    ),
     "avx2": (("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"), ("-march=x86-64-v3",)),
 }
 """Instruction sets, the best first: the flags of /proc/cpuinfo that each needs, and the compiler's options for it."""

@@ -1,12 +1,10 @@
-/* y = x W^T, where the numbers of W are codes of 4 or 8 bits with scales by groups of columns.
+/* Weights of codes of 4 or 8 bits with scales by groups of columns: as numbers, and y = x W^T.
 
-   Few tokens ("dots"): codes become numbers in registers, groups are summed as they are and scaled once, so that a weight
-   takes no more time than its bytes take from memory. Codes of 4 bits are spread by shifts of a whole register, which
-   takes them out of order: the input is laid out in the order that this gives. With AVX2 inputs in bfloat16 become whole
-   numbers of 16 bits, which have a power of two for each 32 columns: all of their eight bits remain unless they are less
-   than 1/128 of the largest, and then still 1/65536 of that. Many tokens ("tiles"): some rows at a time become bfloat16,
-   which linear.c multiplies with all tokens. */
+   Interleaved codes are multiplied in whole numbers (integers.c). Others are few and small: their sizes do not fit that, or
+   inputs are float32. Codes become floats in registers, groups are summed as they are and scaled once. Codes of 4 bits are
+   spread by shifts of a whole register, which takes them out of order: the input is laid out in the order that this gives. */
 #include <omp.h>
+#include <stdlib.h>
 
 #include "kernels.h"
 #include "vector.h"
@@ -14,21 +12,14 @@
 #define MAX_TOKENS 8
 #define CHUNK (8 * LANES) /* codes of 4 bits in a register */
 #define BLOCK 4096        /* columns whose scales are in float32 at a time */
-#define SUPER 256         /* columns that share the scale of their scales */
 #define PARALLEL_FROM 8192
-
-#if LANES == 8
-#define WHOLE_INPUTS 1 /* inputs in bfloat16 are multiplied as whole numbers */
-#endif
-enum path { FLOATS = 0 /* in float32 */, PAIRS = 1 /* codes are exact in bfloat16, and so are their products */, WHOLE = 2 };
 
 struct few {
     const struct codes *w;
-    char *x;     /* [tokens][padded] in the order of the codes; WHOLE: for each CHUNK of them WHOLE_BYTES */
+    float *x;    /* [tokens][padded] in the order of the codes */
     float *sums; /* [tokens][grains]: of the inputs of each grain */
     long tokens, padded, grains;
     int grain; /* columns whose products are summed before they are scaled; 0: all of a row */
-    enum path path;
 };
 
 INLINE long up(long size, long unit) { return (size + unit - 1) / unit * unit; }
@@ -186,165 +177,37 @@ INLINE void scales_by(const struct codes *w, long row, long first, long count, l
 
 INLINE int has_minimum(const struct codes *w) { return w->minimum || w->zero || w->offset != 0; }
 
-#if defined(__AVX512BF16__)
-/* 0 to 15 in bfloat16, twice: a lookup takes five bits, of which the highest one is the next code's. */
-#define SIXTEEN 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170
-static const uint16_t numbers[2 * LANES] __attribute__((aligned(64))) = {SIXTEEN, SIXTEEN};
-
-INLINE words lookup(words table, words codes, int shift) {
-    return (words)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)codes, shift), (__m512i)table);
-}
-#endif
-
-#if defined(WHOLE_INPUTS)
-#define WHOLE_BYTES (2 * CHUNK + BYTES) /* of CHUNK inputs: their numbers, then four times the scale of each 32 */
-
-INLINE char *whole_input(const struct few *a, long token, long k) {
-    return a->x + 4 * token * a->padded + k / CHUNK * WHOLE_BYTES;
-}
-
-INLINE ints dot_words(__m256i codes, const char *x) {
-    return (ints)_mm256_madd_epi16(codes, _mm256_loadu_si256((const __m256i *)x));
-}
-
-/* sums += products of CHUNK codes of 4 bits with `tokens` tokens, whose inputs lie `stride` apart. */
-INLINE void whole_chunk_of_4(words codes, const float *scale, const char *x, long stride, int tokens, floats sums[MAX_TOKENS]) {
-    __m256i v = (__m256i)codes, four = _mm256_set1_epi16(15), w[4];
-    UNROLL for (int j = 0; j < 4; j++) w[j] = _mm256_and_si256(_mm256_srli_epi16(v, 4 * j), four);
-    floats group = __builtin_shuffle(*(const floats_at *)scale, LANE_NUMBERS / 4);
-    UNROLL for (int t = 0; t < tokens; t++, x += stride) {
-        ints part = dot_words(w[0], x) + dot_words(w[1], x + BYTES);
-        part += dot_words(w[2], x + 2 * BYTES) + dot_words(w[3], x + 3 * BYTES);
-        sums[t] += __builtin_convertvector(part, floats) * (*(const floats_at *)(x + 4 * BYTES) * group);
-    }
-}
-
-/* sums += codes of 4 bits of the columns [first, end) with `tokens` tokens; scales by 32 columns. */
-INLINE void whole_dots_of_4(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
-                            int tokens, floats sums[MAX_TOKENS]) {
-    const char *x = whole_input(a, token, first);
-    long k = first, stride = 4 * a->padded;
-    codes += first / 2;
-    for (; k + CHUNK <= end; k += CHUNK, codes += BYTES, scale += CHUNK / 32, x += WHOLE_BYTES)
-        whole_chunk_of_4(*(const words_at *)codes, scale, x, stride, tokens, sums);
-    if (k < end) whole_chunk_of_4(take(codes, (end - k) / 2), scale, x, stride, tokens, sums);
-}
-
-/* The same of 32 codes of 8 bits; `one` and `two` are the scales of the first and the last 16. */
-INLINE void whole_grain_of_8(words codes, float one, float two, int same, const char *x, const char *unit, long stride,
-                             int tokens, floats sums[MAX_TOKENS]) {
-    __m256i low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128((__m256i)codes));
-    __m256i high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256((__m256i)codes, 1));
-    UNROLL for (int t = 0; t < tokens; t++, x += stride, unit += stride) {
-        ints a = dot_words(low, x), b = dot_words(high, x + BYTES);
-        float each = *(const float *)unit;
-        if (same) sums[t] += __builtin_convertvector(a + b, floats) * (each * one);
-        else {
-            sums[t] += __builtin_convertvector(a, floats) * (each * one);
-            sums[t] += __builtin_convertvector(b, floats) * (each * two);
-        }
-    }
-}
-
-/* Codes of 8 bits; grain 0: they are not scaled. */
-INLINE void whole_dots_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
-                            int tokens, floats sums[MAX_TOKENS], int grain) {
-    words flip = (words){0} + (a->w->flip ? 0x80808080u : 0);
-    const char *x = whole_input(a, token, first);
-    long k = first, stride = 4 * a->padded;
-    for (; k < end; k += 32) {
-        const char *chunk = x + (k - first) / CHUNK * WHOLE_BYTES;
-        long half = k % CHUNK / 32;
-        words v = take(codes + k, end - k) ^ flip;
-        float one = grain == 32 ? scale[(k - first) / 32] : grain == 16 ? scale[(k - first) / 16] : 1;
-        float two = grain == 16 ? scale[(k - first) / 16 + 1] : one;
-        whole_grain_of_8(v, one, two, grain != 16, chunk + half * 2 * BYTES, chunk + 4 * BYTES + half * BYTES / 2, stride,
-                         tokens, sums);
-    }
-}
-#endif
-
 /* sums += codes of 4 bits of the columns [first, end) with `tokens` tokens; scales by 32 columns. */
 INLINE void dots_of_4(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
-                      int tokens, floats sums[MAX_TOKENS], enum path path) {
-    const char *x = a->x + token * a->padded * (path == PAIRS ? 2 : 4);
-#if defined(__AVX512BF16__)
-    words table = *(const words_at *)numbers;
-#endif
+                      int tokens, floats sums[MAX_TOKENS]) {
+    const float *x = a->x + token * a->padded;
     for (long k = first; k < end; k += CHUNK, scale += CHUNK / 32) {
         words v = take(codes + k / 2, (end - k) / 2);
         floats group = __builtin_shuffle(*(const floats_at *)scale, LANE_NUMBERS / 4), part[MAX_TOKENS];
         UNROLL for (int t = 0; t < tokens; t++) part[t] = (floats){0};
-        if (path == PAIRS) {
-#if defined(__AVX512BF16__)
-            UNROLL for (int j = 0; j < 4; j++) {
-                words w = lookup(table, v, 4 * j);
-                UNROLL for (int t = 0; t < tokens; t++)
-                    part[t] = dot_pairs(part[t], w, *(const words_at *)(x + 2 * (t * a->padded + k) + j * BYTES));
-            }
-#endif
-        } else
-            UNROLL for (int j = 0; j < 8; j++) {
-                floats w = __builtin_convertvector((ints)(v >> (4 * j) & 15), floats);
-                UNROLL for (int t = 0; t < tokens; t++)
-                    part[t] += w * *(const floats_at *)(x + 4 * (t * a->padded + k) + j * BYTES);
-            }
+        UNROLL for (int j = 0; j < 8; j++) {
+            floats w = __builtin_convertvector((ints)(v >> (4 * j) & 15), floats);
+            UNROLL for (int t = 0; t < tokens; t++)
+                part[t] += w * *(const floats_at *)(x + t * a->padded + k + j * LANES);
+        }
         UNROLL for (int t = 0; t < tokens; t++) sums[t] += part[t] * group;
     }
 }
 
-#if defined(__AVX512BF16__)
-/* One of each four signed bytes, exact in the upper half of a float. */
-INLINE words byte_of(words codes, int index) {
-    return (words)__builtin_convertvector((ints)(codes << (24 - 8 * index)) >> 24, floats);
-}
-
-/* The same of codes of 8 bits, of which two of each four are multiplied at a time; grain 0: they are not scaled. */
-INLINE void pairs_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
-                       int tokens, floats sums[MAX_TOKENS], int grain) {
-    const char *x = a->x + 2 * token * a->padded;
-    words flip = (words){0} + (a->w->flip ? 0x80808080u : 0);
-    for (long k = first; k < end; k += BYTES) {
-        words v = take(codes + k, end - k) ^ flip;
-        words low = byte_of(v, 0) >> 16 | byte_of(v, 1), high = byte_of(v, 2) >> 16 | byte_of(v, 3);
-        floats group = {0};
-        if (grain)
-            group = __builtin_shuffle(*(const floats_at *)(scale + (k - first) / grain), LANE_NUMBERS / (grain / 4));
-        UNROLL for (int t = 0; t < tokens; t++) {
-            const char *input = x + 2 * (t * a->padded + k);
-            floats part = dot_pairs(grain ? (floats){0} : sums[t], low, *(const words_at *)input);
-            part = dot_pairs(part, high, *(const words_at *)(input + BYTES));
-            sums[t] = grain ? sums[t] + part * group : part;
-        }
-    }
-}
-#endif
-
-/* The same in float32, in order. */
-INLINE void floats_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
-                        int tokens, floats sums[MAX_TOKENS], int grain) {
-    const char *x = a->x + 4 * token * a->padded;
+/* The same of codes of 8 bits; grain 0: they are not scaled. */
+INLINE void dots_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
+                      int tokens, floats sums[MAX_TOKENS], int grain) {
+    const float *x = a->x + token * a->padded;
     for (long k = first; k < end; k += LANES) {
         floats w = whole(codes + k, end - k, a->w->flip);
         if (grain) w *= scale[(k - first) / (grain ? grain : 1)];
-        UNROLL for (int t = 0; t < tokens; t++) sums[t] += w * *(const floats_at *)(x + 4 * (t * a->padded + k));
+        UNROLL for (int t = 0; t < tokens; t++) sums[t] += w * *(const floats_at *)(x + t * a->padded + k);
     }
-}
-
-INLINE void dots_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
-                      int tokens, floats sums[MAX_TOKENS], int grain, enum path path) {
-#if defined(__AVX512BF16__)
-    if (path == PAIRS) {
-        pairs_of_8(a, codes, scale, first, end, token, tokens, sums, grain);
-        return;
-    }
-#endif
-    floats_of_8(a, codes, scale, first, end, token, tokens, sums, grain);
 }
 
 /* The lanes of out[t][place] add up to one row's product with each token. */
 INLINE void row_of(const struct few *a, long row, long token, int tokens, floats out[MAX_TOKENS][LANES], int place, int bits,
-                   int grain, enum path path) {
+                   int grain) {
     const struct codes *w = a->w;
     const uint8_t *codes = w->codes + row * (w->inner * bits / 8);
     floats sums[MAX_TOKENS], extra[MAX_TOKENS];
@@ -355,13 +218,8 @@ INLINE void row_of(const struct few *a, long row, long token, int tokens, floats
     for (long k = 0; k < w->inner; k += BLOCK) {
         long end = w->inner - k < BLOCK ? w->inner : k + BLOCK, count = grain ? (end - k + grain - 1) / grain : 1;
         if (grain) scales_by(w, row, k, count, grain, scale, minimum, shifted);
-#if defined(WHOLE_INPUTS)
-        if (path == WHOLE && bits == 4) whole_dots_of_4(a, codes, scale, k, end, token, tokens, sums);
-        if (path == WHOLE && bits == 8) whole_dots_of_8(a, codes, scale, k, end, token, tokens, sums, grain);
-#endif
-        if (path == WHOLE) ;
-        else if (bits == 4) dots_of_4(a, codes, scale, k, end, token, tokens, sums, path);
-        else dots_of_8(a, codes, scale, k, end, token, tokens, sums, grain, path);
+        if (bits == 4) dots_of_4(a, codes, scale, k, end, token, tokens, sums);
+        else dots_of_8(a, codes, scale, k, end, token, tokens, sums, grain);
         if (!shifted || (!grain && k)) continue;
         for (long i = 0; i < count; i += LANES)
             for (int t = 0; t < tokens; t++)
@@ -372,53 +230,21 @@ INLINE void row_of(const struct few *a, long row, long token, int tokens, floats
 }
 
 static void rows_of(const struct few *a, long row, int count, long token, int tokens, floats out[MAX_TOKENS][LANES]) {
-#define ROWS(BITS, GRAIN, PATH, TOKENS) \
-    for (int r = 0; r < count; r++) row_of(a, row + r, token, TOKENS, out, r, BITS, GRAIN, PATH);
-#define BY_TOKENS(BITS, GRAIN, PATH)                 \
-    if (tokens == 1) ROWS(BITS, GRAIN, PATH, 1)      \
-    else if (tokens == 2) ROWS(BITS, GRAIN, PATH, 2) \
-    else if (tokens == 4) ROWS(BITS, GRAIN, PATH, 4) \
-    else ROWS(BITS, GRAIN, PATH, MAX_TOKENS)
-#define BY_GRAIN(PATH)                                  \
-    if (a->w->bits == 4) { BY_TOKENS(4, 32, PATH) }     \
-    else if (a->grain == 32) { BY_TOKENS(8, 32, PATH) } \
-    else if (a->grain == 16) { BY_TOKENS(8, 16, PATH) } \
-    else { BY_TOKENS(8, 0, PATH) }
-#if defined(__AVX512BF16__)
-    if (a->path == PAIRS) {
-        BY_GRAIN(PAIRS)
-        return;
-    }
-#elif defined(WHOLE_INPUTS)
-    if (a->path == WHOLE) {
-        BY_GRAIN(WHOLE)
-        return;
-    }
-#endif
-    BY_GRAIN(FLOATS)
+#define ROWS(BITS, GRAIN, TOKENS) \
+    for (int r = 0; r < count; r++) row_of(a, row + r, token, TOKENS, out, r, BITS, GRAIN);
+#define BY_TOKENS(BITS, GRAIN)                 \
+    if (tokens == 1) ROWS(BITS, GRAIN, 1)      \
+    else if (tokens == 2) ROWS(BITS, GRAIN, 2) \
+    else if (tokens == 4) ROWS(BITS, GRAIN, 4) \
+    else ROWS(BITS, GRAIN, MAX_TOKENS)
+    if (a->w->bits == 4) { BY_TOKENS(4, 32) }
+    else if (a->grain == 32) { BY_TOKENS(8, 32) }
+    else if (a->grain == 16) { BY_TOKENS(8, 16) }
+    else { BY_TOKENS(8, 0) }
 }
 
-/* `size` inputs from the first of a chunk on: the places of those that one shift gives follow one another. */
-INLINE void spread(const struct few *a, const void *from, char *to, long size, long unit, int dtype) {
-    long places = CHUNK / unit;
-    for (long i = 0; i < places; i++)
-        UNROLL for (long j = 0; j < unit; j++) {
-            long at = i * unit + j;
-            if (at >= size) return;
-            if (a->path != FLOATS) ((uint16_t *)to)[j * places + i] = ((const uint16_t *)from)[at];
-            else ((float *)to)[j * places + i] = dtype == FLOAT32 ? ((const float *)from)[at] : wide(((const uint16_t *)from)[at]);
-        }
-}
-
-/* Up to CHUNK numbers of 16 bits, of each BYTES of which every second pair comes first. */
-INLINE void spread_pairs(const void *from, char *to, long size) {
-    uint32_t pairs[CHUNK / 2] = {0};
-    memcpy(pairs, from, 2 * size);
-    for (long i = 0; i < CHUNK / 2; i += 2 * LANES)
-        for (long j = 0; j < LANES; j++) {
-            ((uint32_t *)to)[i + j] = pairs[i + 2 * j];
-            ((uint32_t *)to)[i + LANES + j] = pairs[i + 2 * j + 1];
-        }
+INLINE float number(const void *from, long index, int dtype) {
+    return dtype == FLOAT32 ? ((const float *)from)[index] : wide(((const uint16_t *)from)[index]);
 }
 
 INLINE floats sum_of(const void *from, long count, int dtype) {
@@ -429,59 +255,15 @@ INLINE floats sum_of(const void *from, long count, int dtype) {
     return sums;
 }
 
-#if defined(WHOLE_INPUTS)
-/* 32 inputs in bfloat16 as whole numbers, less than 2^15, and gives their scale; NaN if one is not finite. */
-INLINE float whole_inputs(const uint16_t from[32], int16_t to[32]) {
-    __m256i low = _mm256_loadu_si256((const __m256i *)from), high = _mm256_loadu_si256((const __m256i *)(from + 16));
-    __m256i absolute = _mm256_set1_epi16(0x7fff), two = _mm256_max_epi16(_mm256_and_si256(low, absolute), _mm256_and_si256(high, absolute));
-    __m128i each = _mm_max_epi16(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
-    int largest = 0x7fff - _mm_extract_epi16(_mm_minpos_epu16(_mm_sub_epi16(_mm_set1_epi16(0x7fff), each)), 0);
-    int exponent = largest >> 7;
-    if (exponent == 255) return __builtin_nanf("");
-    if (exponent < 15) exponent = 15; /* less than 2^-112 */
-    floats up = all(wide((268 - exponent) << 7));
-    UNROLL for (int i = 0; i < 32; i += 2 * LANES) {
-        __m256i a = _mm256_cvtps_epi32((__m256)(load(from, i, BFLOAT16) * up));
-        __m256i b = _mm256_cvtps_epi32((__m256)(load(from, i + LANES, BFLOAT16) * up));
-        _mm256_storeu_si256((__m256i *)(to + i), _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
-    }
-    return wide((exponent - 14) << 7);
-}
-
-/* Up to CHUNK inputs as whole numbers in the order of the codes. */
-INLINE void lay_out_whole(const struct few *a, const uint16_t *from, char *to, long count) {
-    uint16_t inputs[CHUNK] = {0};
-    int16_t numbers[CHUNK];
-    memcpy(inputs, from, 2 * count);
-    for (long i = 0; i < CHUNK; i += 32) {
-        float scale = whole_inputs(inputs + i, numbers + i);
-        for (long j = 0; j < 4; j++) ((float *)(to + 2 * CHUNK))[i / 8 + j] = scale;
-    }
-    if (a->w->bits == 4) spread(a, numbers, to, CHUNK, 4, BFLOAT16);
-    else memcpy(to, numbers, sizeof numbers);
-}
-#endif
-
 /* The input of one token in the order of the codes, zeros behind it, and its sums by grain. */
-INLINE void lay_out(const struct few *a, const char *from, long token, int dtype) {
-    long inner = a->w->inner, size = bytes_of(dtype), width = a->path == PAIRS ? 2 : 4, grain = a->grain ? a->grain : inner;
-    char *x = a->x + token * a->padded * width;
+static void lay_out(const struct few *a, const char *from, long token, int dtype) {
+    long inner = a->w->inner, size = bytes_of(dtype), grain = a->grain ? a->grain : inner;
+    long unit = a->w->bits == 4 ? 8 : 1, places = CHUNK / unit;
+    float *x = a->x + token * a->padded;
     from += token * inner * size;
-    for (long k = 0; k < inner; k += CHUNK) {
-        long count = inner - k < CHUNK ? inner - k : CHUNK;
-#if defined(WHOLE_INPUTS)
-        if (a->path == WHOLE) {
-            lay_out_whole(a, (const uint16_t *)(from + k * size), whole_input(a, token, k), count);
-            continue;
-        }
-#endif
-        if (count < CHUNK) memset(x + k * width, 0, CHUNK * width);
-        if (a->w->bits == 8 && a->path == PAIRS) spread_pairs(from + k * size, x + k * width, count);
-        else if (a->w->bits == 4 && a->path == PAIRS) spread(a, from + k * size, x + k * width, count, 4, dtype);
-        else if (a->w->bits == 4) spread(a, from + k * size, x + k * width, count, 8, dtype);
-        else if (width == size) memcpy(x + k * width, from + k * size, count * size);
-        else spread(a, from + k * size, x + k * width, count, 1, dtype);
-    }
+    for (long k = 0; k < a->padded; k += CHUNK)
+        for (long i = 0; i < CHUNK; i++)
+            x[k + i % unit * places + i / unit] = k + i < inner ? number(from, k + i, dtype) : 0;
     float *sums = a->sums + token * a->grains;
     long grains = 0;
     if (has_minimum(a->w))
@@ -494,12 +276,8 @@ struct outputs {
     const char *bias, *addend;
     char *y;
     long stride;
-    int dtype;
+    int dtype, out;
 };
-
-INLINE float number(const char *from, long index, int dtype) {
-    return dtype == FLOAT32 ? ((const float *)from)[index] : wide(((const uint16_t *)from)[index]);
-}
 
 static void give(const struct outputs *o, long token, long row, int count, floats sums) {
     for (int r = 0; r < count; r++) {
@@ -507,14 +285,14 @@ static void give(const struct outputs *o, long token, long row, int count, float
         if (o->addend) sums[r] += number(o->addend, token * o->stride + row + r, o->dtype);
     }
     char values[BYTES];
-    long size = bytes_of(o->dtype);
-    store(values, 0, sums, o->dtype);
+    long size = bytes_of(o->out);
+    store(values, 0, sums, o->out);
     memcpy(o->y + (token * o->stride + row) * size, values, count * size);
 }
 
 static void tile_of_rows(const struct few *a, const struct outputs *o, long row) {
     int count = a->w->rows - row < LANES ? a->w->rows - row : LANES;
-    int most = REGISTERS == 32 || a->path == WHOLE ? MAX_TOKENS : MAX_TOKENS / 2;
+    int most = REGISTERS == 32 ? MAX_TOKENS : MAX_TOKENS / 2;
     for (long token = 0; token < a->tokens;) {
         long left = a->tokens - token;
         int now = left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -526,46 +304,40 @@ static void tile_of_rows(const struct few *a, const struct outputs *o, long row)
 }
 
 /* Bytes of scratch memory that `coded_linear` needs with inputs of `inner` columns. */
-long coded_scratch(long tokens, long inner, int tiles, int threads) {
-    if (tiles) return up(tokens < 256 ? tokens : 256, 32) * inner * 2 + threads * 12 * inner * 2;
-    return tokens * (up(inner, CHUNK) * 4 + up(inner / 16 + 1, LANES) * 4 + LANES * 4);
+long coded_scratch(long tokens, long inner) {
+    long floats_bytes = tokens * (up(inner, CHUNK) * 4 + up(inner / 16 + 1, LANES) * 4 + LANES * 4);
+    long whole_bytes = integer_scratch(tokens, inner);
+    return floats_bytes > whole_bytes ? floats_bytes : whole_bytes;
 }
 
-/* By dots, or by tiles (bfloat16 alone). */
+/* One part of a weight, in floats. */
+static void float_linear(const struct codes *w, const void *x, const struct outputs *o, void *scratch, long tokens,
+                         int threads) {
+    struct few a = {.w = w, .tokens = tokens, .padded = up(w->inner, CHUNK), .x = scratch};
+    a.grain = w->bits == 4 ? 32 : w->group >= w->inner ? 0 : w->group % 32 ? 16 : 32;
+    a.grains = up(a.grain ? (w->inner + a.grain - 1) / a.grain : 1, LANES);
+    a.sums = (float *)((char *)scratch + tokens * a.padded * 4);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (long t = 0; t < tokens; t++) lay_out(&a, x, t, o->dtype);
+#pragma omp for schedule(static)
+        for (long r = 0; r < w->rows; r += LANES) tile_of_rows(&a, o, r);
+    }
+}
+
+/* `dtype` is the type of inputs, bias and addend, `out` that of y. */
 void coded_linear(const struct coded *weight, const void *x, const void *bias, const void *addend, void *y, void *scratch,
-                  long tokens, int dtype, int tiles, int threads) {
+                  long tokens, int dtype, int out, int threads) {
     long rows = 0, row = 0, size = bytes_of(dtype);
     for (long i = 0; i < weight->count; i++) rows += weight->parts[i].rows;
     for (long i = 0; i < weight->count; row += weight->parts[i++].rows) {
         const struct codes *w = weight->parts + i;
         const char *part_bias = bias ? (const char *)bias + row * size : 0;
         const char *part_addend = addend ? (const char *)addend + row * size : 0;
-        if (tiles) {
-            uint32_t *packed = scratch;
-            uint16_t *tile = (uint16_t *)((char *)scratch + up(tokens < 256 ? tokens : 256, 32) * w->inner * 2);
-            tiles_of_codes(w, x, (const uint16_t *)part_bias, (const uint16_t *)part_addend, (uint16_t *)y + row, packed,
-                           tile, tokens, rows, threads);
-            continue;
-        }
-        struct few a = {.w = w, .tokens = tokens, .padded = up(w->inner, CHUNK), .x = scratch};
-        a.grain = w->bits == 4 ? 32 : w->group >= w->inner ? 0 : w->group % 32 ? 16 : 32;
-#if defined(__AVX512BF16__)
-        a.path = dtype == BFLOAT16 ? PAIRS : FLOATS;
-#elif defined(WHOLE_INPUTS)
-        a.path = dtype == BFLOAT16 ? WHOLE : FLOATS;
-#endif
-        a.grains = up(a.grain ? (w->inner + a.grain - 1) / a.grain : 1, LANES);
-        a.sums = (float *)((char *)scratch + tokens * a.padded * 4);
-        struct outputs o = {part_bias, part_addend, (char *)y + row * size, rows, dtype};
-#pragma omp parallel num_threads(threads)
-        {
-#pragma omp for schedule(static)
-            for (long t = 0; t < tokens; t++)
-                if (dtype == FLOAT32) lay_out(&a, x, t, FLOAT32);
-                else lay_out(&a, x, t, BFLOAT16);
-#pragma omp for schedule(static)
-            for (long r = 0; r < w->rows; r += LANES) tile_of_rows(&a, &o, r);
-        }
+        struct outputs o = {part_bias, part_addend, (char *)y + row * bytes_of(out), rows, dtype, out};
+        if (w->interleaved) integer_linear(w, x, o.bias, o.addend, o.y, scratch, tokens, rows, dtype, out, threads);
+        else float_linear(w, x, &o, scratch, tokens, threads);
     }
 }
 
@@ -608,7 +380,7 @@ static long numbers_in_bfloat16(const struct codes *w, long row, long first, lon
 #endif
 
 /* The numbers of the rows [row, row + count) into y [count][inner], computed in float32. */
-void decode_rows(const struct codes *w, long row, long count, void *y, int dtype) {
+static void decode_rows(const struct codes *w, long row, long count, void *y, int dtype) {
     long grain = w->group >= w->inner ? w->inner : w->group % 32 ? 16 : 32;
     int shifted = has_minimum(w), by_row = w->group >= w->inner;
     for (long r = 0; r < count; r++)
@@ -649,8 +421,19 @@ void decode(const struct coded *weight, void *y, int dtype, int threads) {
     char *to = y;
     for (long i = 0; i < weight->count; i++) {
         const struct codes *w = weight->parts + i;
-#pragma omp parallel for schedule(static) num_threads(threads) if (w->rows * w->inner >= PARALLEL_FROM)
-        for (long r = 0; r < w->rows; r++) decode_rows(w, r, 1, to + r * w->inner * bytes_of(dtype), dtype);
-        to += w->rows * w->inner * bytes_of(dtype);
+        long bytes = w->inner * bytes_of(dtype);
+#pragma omp parallel num_threads(threads) if (w->rows * w->inner >= PARALLEL_FROM)
+        {
+            char *memory = w->interleaved ? malloc(tile_bytes(w)) : 0;
+#pragma omp for schedule(static)
+            for (long r = 0; r < w->rows; r += TILE_OF_ROWS) {
+                long count = w->rows - r < TILE_OF_ROWS ? w->rows - r : TILE_OF_ROWS;
+                struct codes tile;
+                if (w->interleaved) tile = rows_of_tile(w, r, count, memory);
+                decode_rows(w->interleaved ? &tile : w, w->interleaved ? 0 : r, count, to + r * bytes, dtype);
+            }
+            free(memory);
+        }
+        to += w->rows * bytes;
     }
 }

@@ -13,6 +13,8 @@ _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ct
 _SCALES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 _GRAINS = {4: 32, 8: 16}
 """Groups of so many columns, or of a multiple, are what the kernels sum before they scale, by the bits of a code."""
+_INPUTS = 32
+"""Inputs that share a scale where they are multiplied in 8 bits."""
 _SIGN = 128
 
 
@@ -46,13 +48,18 @@ class CodedPart:
         shifted = self.bits == 8 and self.codes.dtype == torch.uint8 and self.minimum is not None
         return whole and self.columns % 2 == 0 and self.scale.dtype in _SCALES and not shifted
 
+    @property
+    def can_be_interleaved(self) -> bool:
+        """True if inputs that share a scale do not reach beyond a row (integers.c)."""
+        return self.known_to_kernels and self.columns % _INPUTS == 0 and float(self.offset).is_integer()
+
 
 class _Codes(ctypes.Structure):
     _fields_ = (
         *((name, _POINTER) for name in ("codes", "scale", "minimum", "zero", "super_scale", "super_minimum")),
         *((name, _LONG) for name in ("rows", "inner", "groups", "group")),
         ("offset", _FLOAT),
-        *((name, _INT) for name in ("bits", "flip", "scales")),
+        *((name, _INT) for name in ("bits", "flip", "scales", "interleaved")),
     )
 
 
@@ -63,13 +70,17 @@ class CodedStructure(ctypes.Structure):
 
 
 class CodedWeight:
-    """A weight of one or more parts, whose rows follow one another and whose memory may still be moved."""
+    """A weight of one or more parts, whose rows follow one another and whose memory may still be moved.
 
-    __slots__ = ("_pointer", "_structure", "parts")
+    Once `interleaved`, the memory is in the order that the kernels are quickest with, and is read by them alone.
+    """
+
+    __slots__ = ("_pointer", "_structure", "interleaved", "parts")
 
     def __init__(self, parts: Sequence[CodedPart]) -> None:
         self.parts = tuple(parts)
-        self._pointer, self._structure = 0, CodedStructure()
+        self.interleaved = False
+        self._pointer, self._structure = (0, False), CodedStructure()
 
     @property
     def rows(self) -> int:
@@ -87,19 +98,24 @@ class CodedWeight:
         return all(part.known_to_kernels for part in self.parts)
 
     @property
+    def can_be_interleaved(self) -> bool:
+        """True if all parts can be interleaved."""
+        return all(part.can_be_interleaved for part in self.parts)
+
+    @property
     def structure(self) -> CodedStructure:
-        """The C structure of the weight's present memory; the same object until the memory moves."""
-        pointer = self.parts[0].codes.data_ptr()
+        """The C structure of the weight's present memory; the same object until the memory moves or is interleaved."""
+        pointer = self.parts[0].codes.data_ptr(), self.interleaved
         if pointer != self._pointer:
-            parts = (_Codes * len(self.parts))(*map(_codes, self.parts))
+            parts = (_Codes * len(self.parts))(*(_codes(part, interleaved=self.interleaved) for part in self.parts))
             self._pointer, self._structure = pointer, CodedStructure(parts, len(parts))
         return self._structure
 
 
-def _codes(part: CodedPart) -> _Codes:
+def _codes(part: CodedPart, *, interleaved: bool) -> _Codes:
     tensors = part.codes, part.scale, part.minimum, part.zero, part.super_scale, part.super_minimum
     pointers = (None if each is None else each.data_ptr() for each in tensors)
     sizes = len(part.codes), part.columns, part.scale.shape[1], part.group or part.columns
     # Codes of 8 bits are converted as signed ones: others become so, and their zero with them.
     flip = _SIGN if part.bits == 8 and part.codes.dtype == torch.uint8 else 0
-    return _Codes(*pointers, *sizes, part.offset - flip, part.bits, flip, _SCALES[part.scale.dtype])
+    return _Codes(*pointers, *sizes, part.offset - flip, part.bits, flip, _SCALES[part.scale.dtype], interleaved)

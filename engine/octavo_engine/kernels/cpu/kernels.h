@@ -8,7 +8,10 @@ void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, con
             uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads);
 
 /* How scales are stored. */
-enum scales { SCALE_FLOAT32 = 0, SCALE_BFLOAT16 = 1, SCALE_FLOAT16 = 2, SCALE_INT8 = 3 };
+enum scales { SCALE_FLOAT32 = 0, SCALE_BFLOAT16 = 1, SCALE_FLOAT16 = 2, SCALE_INT8 = 3, SCALE_UINT8 = 4 };
+
+#define SUPER 256       /* columns that share the scale of their scales */
+#define TILE_OF_ROWS 16 /* rows that are interleaved */
 
 /* Rows of a weight as whole numbers: (code - zero - offset) * scale + minimum, where `group` columns of a row share scale,
    zero and minimum. */
@@ -20,6 +23,7 @@ struct codes {
     long rows, inner, groups, group; /* group: a multiple of 16 (of 32, if codes have 4 bits), or a row */
     float offset;
     int bits, flip, scales; /* flip: of codes of 8 bits, the bits that make them signed ones, 0 or 128 */
+    int interleaved;        /* whether all arrays are in the order of interleave.c */
 };
 
 /* A weight of `count` parts, whose rows follow one another. */
@@ -28,17 +32,23 @@ struct coded {
     long count;
 };
 
-long coded_scratch(long tokens, long inner, int tiles, int threads);
+long coded_scratch(long tokens, long inner);
 
 void coded_linear(const struct coded *weight, const void *x, const void *bias, const void *addend, void *y, void *scratch,
-                  long tokens, int dtype, int tiles, int threads);
+                  long tokens, int dtype, int out, int threads);
+
+long integer_scratch(long tokens, long inner);
+
+void integer_linear(const struct codes *w, const void *x, const void *bias, const void *addend, void *y, void *scratch,
+                    long tokens, long stride, int dtype, int out, int threads);
+
+void interleave(const struct coded *weight, int back, int threads);
+
+long tile_bytes(const struct codes *w);
+
+struct codes rows_of_tile(const struct codes *w, long first, long rows, char *memory);
 
 void decode(const struct coded *weight, void *y, int dtype, int threads);
-
-void decode_rows(const struct codes *w, long row, long count, void *y, int dtype);
-
-void tiles_of_codes(const struct codes *w, const uint16_t *x, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
-                    uint32_t *packed, uint16_t *tile, long tokens, long stride, int threads);
 
 void rms_norm(const void *x, const void *weight, void *y, long tokens, long size, float eps, int dtype, int threads);
 

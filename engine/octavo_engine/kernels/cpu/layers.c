@@ -35,7 +35,6 @@ struct scratch {
     uint16_t *gate_up;                           /* only where tokens have adapters, or weights are codes */
     void *inputs;                                /* as linear and coded_linear lay them out */
     float *partial;
-    int tiles; /* how codes are multiplied */
 };
 
 /* The slots of one layer's linears; of all of a step's tokens. */
@@ -51,7 +50,7 @@ static void adapt(const struct adapters *linear, const int32_t *slots, const uin
 /* y [tokens, rows] = x [tokens, inner] W^T + bias + addend. */
 static void multiply(const struct weight *w, const uint16_t *x, const uint16_t *addend, uint16_t *y,
                      const struct scratch *s, long tokens, long inner, long rows, int threads) {
-    if (w->codes) coded_linear(w->codes, x, w->bias, addend, y, s->inputs, tokens, BFLOAT16, s->tiles, threads);
+    if (w->codes) coded_linear(w->codes, x, w->bias, addend, y, s->inputs, tokens, BFLOAT16, BFLOAT16, threads);
     else linear(x, w->numbers, w->bias, addend, y, s->inputs, tokens, inner, rows, PLAIN, threads);
 }
 
@@ -99,17 +98,16 @@ static void mlp(const struct shape *z, const struct layer *l, const struct scrat
 
 /* x [tokens, hidden] through all layers, in place. `adapters`: of each layer, or null where no token has one; `slots`: of
    each token. `scratch`: [tokens][hidden + max(2 * (heads + kv_heads) * head_dim, inner)], and 2 * inner more with
-   adapters or codes; `inputs` as linear and coded_linear want it, which multiplies codes by `tiles` or not; `partial` as
-   for attend. */
+   adapters or codes; `inputs` as linear and coded_linear want it; `partial` as for attend. */
 void decoder_layers(const struct shape *z, const struct layer *layers, const struct group *groups,
                     const struct layer_adapters *adapters, const int32_t *slots, uint16_t *x, const float *cos,
-                    const float *sin, uint16_t *scratch, void *inputs, float *partial, long tokens, int tiles, int threads) {
+                    const float *sin, uint16_t *scratch, void *inputs, float *partial, long tokens, int threads) {
     const struct layer_adapters none = {0};
     uint16_t *heads = scratch + tokens * z->hidden;
     uint16_t *attended = heads + tokens * (z->heads + 2 * z->kv_heads) * z->head_dim;
     long wide = 2 * (z->heads + z->kv_heads) * z->head_dim;
     uint16_t *gate_up = heads + tokens * (wide > z->inner ? wide : z->inner);
-    struct scratch s = {scratch, heads, attended, heads, gate_up, inputs, partial, tiles};
+    struct scratch s = {scratch, heads, attended, heads, gate_up, inputs, partial};
     for (long i = 0; i < z->layers; i++) {
         const struct layer *l = layers + i;
         const struct layer_adapters *a = adapters ? adapters + i : &none;

@@ -121,8 +121,11 @@ class CPULayers:
         _, block, kv_heads, head_dim = caches[0][0].shape
         hidden, inner = first.down.shape
         heads = first.output.shape[1] // head_dim
-        self.coded = any(layer.coded for layer in layers)
+        coded = [weight for layer in layers for weight in layer.coded]
+        self.coded = bool(coded)
         """Whether any weight is codes."""
+        self.interleaved = all(weight.interleaved for weight in coded)
+        """Whether those that are are interleaved."""
         self._shape = _Shape(len(layers), hidden, inner, heads, kv_heads, head_dim, block, eps, scale)
         self._scratch_width = hidden + max(2 * (heads + kv_heads) * head_dim, inner)
         self._gate_up_width = 2 * inner
@@ -136,18 +139,16 @@ class CPULayers:
         sin: Tensor,
         groups: Sequence[AttentionStep],
         slots: Tensor | None = None,
-        *,
-        tiles: bool,
     ) -> Tensor:
         """x [T, hidden] through all layers, in place; angles float32 [T, 1, D / 2], attention for each KV group.
 
-        `slots` [T] int32: each token's adapter, -1 for none; None: no token has one. `tiles`: as for `coded_linear`.
+        `slots` [T] int32: each token's adapter, -1 for none; None: no token has one.
         """
-        tokens, threads = x.shape[0], torch.get_num_threads()
+        tokens = x.shape[0]
         parts = max(group.parts.shape[0] for group in groups)
         apart = self.coded or slots is not None
         scratch = x.new_empty(tokens * (self._scratch_width + (self._gate_up_width if apart else 0)))
-        inputs = x.new_empty(self._input_bytes(tokens, threads, tiles=tiles), dtype=torch.uint8)
+        inputs = x.new_empty(self._input_bytes(tokens), dtype=torch.uint8)
         partial = x.new_empty(parts * self._partial_width, dtype=torch.float32)
         self._kernels.library.decoder_layers(
             ctypes.byref(self._shape),
@@ -162,17 +163,16 @@ class CPULayers:
             inputs.data_ptr(),
             partial.data_ptr(),
             tokens,
-            tiles,
-            threads,
+            torch.get_num_threads(),
         )
         return x
 
-    def _input_bytes(self, tokens: int, threads: int, *, tiles: bool) -> int:
+    def _input_bytes(self, tokens: int) -> int:
         """Scratch memory in which any of the linears lays out its input."""
         plain = packed_words(tokens, self._widest) * _WORD_BYTES
         if not self.coded:
             return plain
-        coded: int = self._kernels.library.coded_scratch(tokens, self._widest, tiles, threads)
+        coded: int = self._kernels.library.coded_scratch(tokens, self._widest)
         return max(plain, coded)
 
 

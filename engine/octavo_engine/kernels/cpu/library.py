@@ -45,8 +45,9 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "attend_chunks": (*[_POINTER] * 6, *[_LONG] * 8, _FLOAT, _INT, _INT),
     "add_adapters": (*[_POINTER] * 4, _LONG, _INT, _INT),
     "coded_linear": (*[_POINTER] * 6, _LONG, _INT, _INT, _INT),
+    "interleave": (_POINTER, _INT, _INT),
     "decode": (*[_POINTER] * 2, _INT, _INT),
-    "decoder_layers": (*[_POINTER] * 11, _LONG, _INT, _INT),
+    "decoder_layers": (*[_POINTER] * 11, _LONG, _INT),
 }
 
 
@@ -91,7 +92,7 @@ def load(path: Path) -> CPUKernels:
     for name, arguments in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
-    library.coded_scratch.argtypes, library.coded_scratch.restype = (_LONG, _LONG, _INT, _INT), _LONG
+    library.coded_scratch.argtypes, library.coded_scratch.restype = (_LONG, _LONG), _LONG
     return CPUKernels(library)
 
 
@@ -141,18 +142,24 @@ class CPUKernels:
         )
 
     def coded_linear(
-        self, x: Tensor, weight: CodedWeight, bias: Tensor | None = None, addend: Tensor | None = None, *, tiles: bool
+        self,
+        x: Tensor,
+        weight: CodedWeight,
+        bias: Tensor | None = None,
+        addend: Tensor | None = None,
+        *,
+        out: torch.dtype | None = None,
     ) -> Tensor:
         """x [T, in] weight [out, in]^T + bias + addend [T, out], contiguous and of one type; weights known to kernels.
 
-        Sums are float32 of exact products and rounded once. With `tiles`, for many tokens in bfloat16 alone, the
-        numbers of the weight are rounded to bfloat16 first, some rows at a time.
+        Sums are float32 and rounded once, to `out` if it is given, else to x's type. Products are exact; with an
+        interleaved weight inputs are rounded before to whole numbers of 8 bits, 32 of which share a scale.
         """
-        tokens, threads = len(x), torch.get_num_threads()
-        output = x.new_empty(tokens, weight.rows)
+        tokens, out = len(x), out or x.dtype
+        output = x.new_empty(tokens, weight.rows, dtype=out)
         if not tokens:  # the C code reads at least one
             return output
-        scratch = x.new_empty(self.library.coded_scratch(tokens, weight.columns, tiles, threads), dtype=torch.uint8)
+        scratch = x.new_empty(self.library.coded_scratch(tokens, weight.columns), dtype=torch.uint8)
         self.library.coded_linear(
             ctypes.byref(weight.structure),
             x.data_ptr(),
@@ -162,10 +169,19 @@ class CPUKernels:
             scratch.data_ptr(),
             tokens,
             DTYPES[x.dtype],
-            tiles,
-            threads,
+            DTYPES[out],
+            torch.get_num_threads(),
         )
         return output
+
+    def interleave(self, weight: CodedWeight, *, back: bool = False) -> None:
+        """Put the codes and scales of a weight that can be interleaved into that order, or `back` into the one before.
+
+        Nothing is done if they are already in it.
+        """
+        if weight.interleaved == back:
+            self.library.interleave(ctypes.byref(weight.structure), back, torch.get_num_threads())
+            weight.interleaved = not back
 
     def decode(self, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
         """The numbers of a weight [out, in] in `dtype`, computed in float32."""

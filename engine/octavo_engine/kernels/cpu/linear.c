@@ -14,9 +14,6 @@ struct linear {
     uint32_t *packed; /* [groups][inner / 2][width]: for each pair of inputs the tokens of a group */
     long tokens, inner, rows, outputs;
     enum epilogue epilogue;
-    long stride;               /* of outputs and addends, from token to token */
-    const struct codes *codes; /* in the place of `weight`, for many tokens */
-    uint16_t *tile;            /* [threads][TILE_ROWS][inner], where those become numbers */
 };
 
 #define DOT_ROWS LANES
@@ -45,14 +42,14 @@ INLINE void finish(const struct linear *a, long token, long row, int count, floa
     if (a->bias && a->epilogue == SILU_MUL) gate += some(a->bias, row, count);
     if (a->bias) sum += some(a->bias, row + (a->epilogue == SILU_MUL ? a->outputs : 0), count);
     if (a->epilogue == SILU_MUL) sum *= silu(gate);
-    if (a->addend) sum += some(a->addend, token * a->stride + row, count);
+    if (a->addend) sum += some(a->addend, token * a->outputs + row, count);
     if (a->epilogue == WIDE) {
-        memcpy((float *)a->y + token * a->stride + row, &sum, 4 * count);
+        memcpy((float *)a->y + token * a->outputs + row, &sum, 4 * count);
         return;
     }
     uint16_t values[LANES];
     store(values, 0, sum, BFLOAT16);
-    memcpy(a->y + token * a->stride + row, values, 2 * count);
+    memcpy(a->y + token * a->outputs + row, values, 2 * count);
 }
 
 /* `steps` times 2 * LANES products of one weight row with each token, each step into sums of its own. */
@@ -152,11 +149,11 @@ INLINE void lane_sums(const struct linear *a, const uint16_t *weight, int count,
 INLINE void finish_lanes(const struct linear *a, long token, long row, int count, floats sums[TILE_ROWS],
                          const floats gates[TILE_ROWS]) {
     uint32_t pairs[TILE_ROWS / 2][LANES] = {0};
-    long tokens = a->tokens - token < LANES ? a->tokens - token : LANES, at = token * a->stride + row;
+    long tokens = a->tokens - token < LANES ? a->tokens - token : LANES, at = token * a->outputs + row;
     if (a->addend)
         for (long t = 0; t < tokens; t++)
             UNROLL for (int i = 0; i < count; i += 2)
-                memcpy(&pairs[i / 2][t], a->addend + at + t * a->stride + i, count - i == 1 ? 2 : 4);
+                memcpy(&pairs[i / 2][t], a->addend + at + t * a->outputs + i, count - i == 1 ? 2 : 4);
     UNROLL for (int r = 0; r < count; r++) {
         floats sum = sums[r];
         if (a->bias) sum += wide(a->bias[row + r + (a->epilogue == SILU_MUL ? a->outputs : 0)]);
@@ -169,27 +166,19 @@ INLINE void finish_lanes(const struct linear *a, long token, long row, int count
     }
     if (a->epilogue == WIDE) {
         for (long t = 0; t < tokens; t++)
-            for (int r = 0; r < count; r++) ((float *)a->y)[at + t * a->stride + r] = ((const float *)&sums[r])[t];
+            for (int r = 0; r < count; r++) ((float *)a->y)[at + t * a->outputs + r] = ((const float *)&sums[r])[t];
         return;
     }
     UNROLL for (int i = 0; i < count; i += 2)
         *(words_at *)pairs[i / 2] = bfloat16(sums[i]) | (i + 1 < count ? bfloat16(sums[i + 1]) << 16 : (words){0});
     for (long t = 0; t < tokens; t++)
         UNROLL for (int i = 0; i < count; i += 2)
-            memcpy(a->y + at + t * a->stride + i, &pairs[i / 2][t], count - i == 1 ? 2 : 4);
-}
-
-/* Weight rows as numbers. */
-INLINE const uint16_t *numbers_of(const struct linear *a, long row, int count) {
-    if (!a->codes) return a->weight + row * a->inner;
-    uint16_t *tile = a->tile + omp_get_thread_num() * TILE_ROWS * a->inner;
-    decode_rows(a->codes, row, count, tile, BFLOAT16);
-    return tile;
+            memcpy(a->y + at + t * a->outputs + i, &pairs[i / 2][t], count - i == 1 ? 2 : 4);
 }
 
 INLINE void lane_rows(const struct linear *a, long row, int count, int vectors) {
     floats sums[MAX_GROUPS][TILE_ROWS][2], gates[MAX_GROUPS][TILE_ROWS][2];
-    const uint16_t *weight = numbers_of(a, row, count);
+    const uint16_t *weight = a->weight + row * a->inner;
     if (a->epilogue == SILU_MUL) lane_sums(a, weight, count, vectors, gates);
     lane_sums(a, weight + (a->rows - a->outputs) * a->inner, count, vectors, sums);
     for (long first = 0; first < a->tokens; first += LANES) {
@@ -222,8 +211,8 @@ INLINE struct linear part_of(const struct linear *all, long first) {
     struct linear part = *all;
     part.tokens = all->tokens - first < PART_TOKENS ? all->tokens - first : PART_TOKENS;
     part.x += first * all->inner;
-    part.y += first * all->stride * (all->epilogue == WIDE ? 2 : 1);
-    if (part.addend) part.addend += first * all->stride;
+    part.y += first * all->outputs * (all->epilogue == WIDE ? 2 : 1);
+    if (part.addend) part.addend += first * all->outputs;
     return part;
 }
 
@@ -246,19 +235,11 @@ static void many(const struct linear *all, int threads) {
 void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
             uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads) {
     long outputs = rows / (epilogue == SILU_MUL ? 2 : 1);
-    struct linear all = {x, weight, bias, addend, y, packed, tokens, inner, rows, outputs, epilogue, outputs};
+    struct linear all = {x, weight, bias, addend, y, packed, tokens, inner, rows, outputs, epilogue};
     if (tokens > DOT_TOKENS) {
         many(&all, threads);
         return;
     }
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long row = 0; row < all.outputs; row += DOT_ROWS) dot_tile_of(&all, row);
-}
-
-/* The same with a weight of codes, for many tokens, into some of the `stride` outputs of each; `tile` has room for 12 rows
-   for each thread. */
-void tiles_of_codes(const struct codes *w, const uint16_t *x, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
-                    uint32_t *packed, uint16_t *tile, long tokens, long stride, int threads) {
-    struct linear all = {x, 0, bias, addend, y, packed, tokens, w->inner, w->rows, w->rows, PLAIN, stride, w, tile};
-    many(&all, threads);
 }

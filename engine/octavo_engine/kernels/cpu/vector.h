@@ -137,6 +137,45 @@ INLINE floats dot_pairs(floats sum, words a, words b) {
 #endif
 }
 
+/* Four bytes at an address in all lanes. */
+INLINE words word_at(const void *from) {
+    uint32_t word;
+    memcpy(&word, from, sizeof word);
+    return (words){0} + word;
+}
+
+/* Whole numbers of each lane: the nearest ones of floats, ties to even; a sum and the products of four unsigned bytes with
+   signed ones; products of two numbers of 16 bits; the same of bytes, of which there are two in a lane; sums of those. */
+#if defined(__AVX512F__)
+INLINE ints nearest(floats x) { return (ints)_mm512_cvtps_epi32((__m512)x); }
+INLINE ints dot_twos(words a, words b) { return (ints)_mm512_madd_epi16((__m512i)a, (__m512i)b); }
+INLINE words sums_of_twos(words a, words b) { return (words)_mm512_maddubs_epi16((__m512i)a, (__m512i)b); }
+INLINE words add_halves(words a, words b) { return (words)_mm512_add_epi16((__m512i)a, (__m512i)b); }
+#else
+INLINE ints nearest(floats x) { return (ints)_mm256_cvtps_epi32((__m256)x); }
+INLINE ints dot_twos(words a, words b) { return (ints)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
+INLINE words sums_of_twos(words a, words b) { return (words)_mm256_maddubs_epi16((__m256i)a, (__m256i)b); }
+INLINE words add_halves(words a, words b) { return (words)_mm256_add_epi16((__m256i)a, (__m256i)b); }
+#endif
+/* Numbers of 8 bits of those of 32, which fit. */
+INLINE void store_bytes(int8_t *to, ints x) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8((__m512i)x));
+#else
+    __m256i pairs = _mm256_packs_epi32((__m256i)x, (__m256i)x), bytes = _mm256_packs_epi16(pairs, pairs);
+    int32_t halves[2] = {_mm256_extract_epi32(bytes, 0), _mm256_extract_epi32(bytes, 4)};
+    memcpy(to, halves, sizeof halves);
+#endif
+}
+
+#if defined(__AVX512VNNI__)
+INLINE ints dot_fours(ints sum, words a, words b) { return (ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b); }
+#elif defined(__AVXVNNI__)
+INLINE ints dot_fours(ints sum, words a, words b) {
+    return (ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
+}
+#endif
+
 /* e to the x, 0 below e^-87 and at most e^88; NaN stays. The polynomial is that of Cephes' expf. */
 INLINE floats exponential(floats x) {
     ints nothing = x < -87.0f;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 import torch
@@ -17,7 +16,6 @@ from octavo_engine.model.layers.pointwise import CPUPointwise
 from octavo_engine.model.layers.products import (
     PackedWeights,
     by_tokens,
-    choose_coded_path,
     kernel_coded_product,
     kernel_gated_product,
     kernel_logits,
@@ -104,8 +102,7 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
         product = by_tokens(product, most_tokens, wide_product)
     runner: LayerRunner = one_by_one
     if fused is not None and fused.norm is not None:
-        coded_path = partial(choose_coded_path, cpu_features(), torch.bfloat16)
-        runner = FusedLayers(kernels, fused.norm.eps, fused.attention_mixers[0].scale, coded_path, most_tokens)
+        runner = FusedLayers(kernels, fused.norm.eps, fused.attention_mixers[0].scale, cpu_features(), most_tokens)
     return Compute(
         product=product,
         gated_product=kernel_gated_product(kernels, most_tokens),
@@ -115,5 +112,6 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
         experts=ExpertsInTurn(product),
         runner=runner,
         packed=packed,
+        interleave=kernels.interleave,
         widens=path == "kernels and float32",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -32,6 +32,7 @@ from octavo_engine.model.layers.products import (
 )
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.run_layers import Layer, LayerRunner, Ropes, one_by_one
+from octavo_engine.model.quantization.linear_method import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,8 @@ class Compute:
     runner: LayerRunner = one_by_one
     packed: PackedWeights | None = None
     """Second copies of all linears' weights, if there are any."""
+    interleave: Callable[[CodedWeight], None] | None = None
+    """Puts the codes and scales of a weight into the order that `coded_product` is quickest with."""
     widens: bool = False
     """Whether products of many tokens are in float32, for which weight, input and result are widened."""
 
@@ -114,10 +117,16 @@ class Compute:
         """The sum of each token's experts [T, hidden] for x [T, hidden]; the router's choice and weights [T, k]."""
         return self.experts(x, experts, chosen, weights, adapters)
 
-    def prepare(self, weights: Iterable[Tensor]) -> None:
+    def prepare(self, weights: Sequence[Weights]) -> None:
         """The weights of all linears are in place now."""
         if self.packed is not None:
-            self.packed.pack(weights)
+            self.packed.pack(each.weight for each in weights)
+        if self.interleave is None:
+            return
+        for each in weights:
+            # Products in float32 are to be exact, so inputs are not rounded to 8 bits for them.
+            if each.coded is not None and each.dtype == torch.bfloat16 and each.coded.can_be_interleaved:
+                self.interleave(each.coded)
 
     def prepare_mixture(self, experts: Experts, top_k: int) -> None:
         """Prepare all layers' experts, which have the shapes of these; each token goes through `top_k` of them."""

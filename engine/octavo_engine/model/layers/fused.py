@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.cpu import CPUAttention
+from octavo_engine.kernels.cpu.features import CPUFeatures
 from octavo_engine.kernels.cpu.layers import CPULayers
 from octavo_engine.kernels.cpu.library import CPUKernels
-from octavo_engine.model.layers.products import CodedPath
+from octavo_engine.model.layers.products import multiplies_codes
 from octavo_engine.model.layers.run_layers import Layer, Ropes, one_by_one
 from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.gguf import GGUFBlocks
@@ -72,16 +73,16 @@ class FusedLayers:
         kernels: CPUKernels,
         eps: float,
         scale: float,
-        coded_path: Callable[[int], CodedPath],
+        features: CPUFeatures,
         most_tokens: int | None = None,
     ) -> None:
         """Describe layers of norms with `eps` and attention with `scale`, on one rank.
 
-        They compute at most `most_tokens` tokens; None: any number. `coded_path` chooses how so many tokens are
-        multiplied with codes.
+        They compute at most `most_tokens` tokens; None: any number. `features` decide whether codes are
+        multiplied as they are.
         """
         self._kernels, self._eps, self._scale, self._most_tokens = kernels, eps, scale, most_tokens
-        self._coded_path = coded_path
+        self._features = features
         self._layers: CPULayers | None = None
         self._caches: object = None
         self._has_adapters = False
@@ -92,11 +93,13 @@ class FusedLayers:
         few = len(x) > 0 and (self._most_tokens is None or len(x) <= self._most_tokens)
         if rope is None or not few or not isinstance(attention.backend, CPUAttention):
             return one_by_one(layers, x, ropes, attention)
-        fused, path = self._for(layers, attention), self._coded_path(len(x))
-        if fused is None or (fused.coded and path == "decoded"):
+        fused = self._for(layers, attention)
+        if fused is None or (fused.coded and not self._multiplies_codes(fused, len(x))):
             return one_by_one(layers, x, ropes, attention)
-        step = rope.cos, rope.sin, attention.metadata, attention.adapter_slots
-        return fused(x, *step, tiles=path == "tiles")
+        return fused(x, rope.cos, rope.sin, attention.metadata, attention.adapter_slots)
+
+    def _multiplies_codes(self, fused: CPULayers, tokens: int) -> bool:
+        return multiplies_codes(self._features, tokens, interleaved=fused.interleaved)
 
     def _for(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers | None:
         """The layers and the caches as the kernels want them, described again if the caches have changed; None: the

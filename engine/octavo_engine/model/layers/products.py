@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,11 +25,9 @@ CodedProduct = Callable[[Tensor, CodedWeight, Tensor | None, Tensor | None], Ten
 LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
 
-_FEW_CODED, _FEW_CODED_IN_PAIRS, _FEW_CODED_BESIDE_AMX, _FEW_CODED_AS_WHOLE = 16, 12, 16, 64
-"""The most tokens for which codes are multiplied as they are: in float32, in pairs of bfloat16, where the CPU has AMX,
-which is not measured, and with inputs as whole numbers (AVX2). In pairs, 16 tokens take 1.2 times as long as by tiles
-with 576 columns, 0.9 times with 2048. As whole numbers, 64 take 0.4 times as long as decoded with 4 bits and 0.8 times
-with 8."""
+_FEW_CODED = 16
+"""The most tokens for which codes are multiplied as floats, or, where the CPU has AMX, which is not measured, as whole
+numbers."""
 _FEW_TO_WIDEN_FOR = 8
 """The most tokens for which a weight is read as it is, not widened."""
 
@@ -72,20 +69,12 @@ def kernel_product(kernels: CPUKernels) -> Product:
     return product
 
 
-CodedPath = Literal["dots", "tiles", "decoded"]
-"""The ways to multiply with codes: as they are; as bfloat16, some rows at a time; all as what is computed in."""
+def multiplies_codes(features: CPUFeatures, tokens: int, *, interleaved: bool) -> bool:
+    """True if codes are multiplied as they are; else all of them are decoded first, for products in floating point.
 
-
-def choose_coded_path(features: CPUFeatures, dtype: torch.dtype, tokens: int) -> CodedPath:
-    """The quickest way to multiply so many tokens in `dtype` with codes on a CPU with these features.
-
-    Tiles are as quick as products in bfloat16 are; where those are emulated or oneDNN has AMX for them, all is decoded.
+    Products of whole numbers are the quickest for any number of tokens, but where oneDNN has AMX for bfloat16.
     """
-    if dtype == torch.bfloat16 and features.avx512_bf16:
-        few = _FEW_CODED_BESIDE_AMX if features.amx else _FEW_CODED_IN_PAIRS
-        return "dots" if tokens <= few else "decoded" if features.amx else "tiles"
-    as_whole = dtype == torch.bfloat16 and not features.avx512
-    return "dots" if tokens <= (_FEW_CODED_AS_WHOLE if as_whole else _FEW_CODED) else "decoded"
+    return tokens <= _FEW_CODED or (interleaved and not features.amx)
 
 
 def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Product) -> CodedProduct:
@@ -97,10 +86,9 @@ def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Pr
     def coded(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
         if x.dtype not in DTYPES or not weight.known_to_kernels:
             return None
-        path = choose_coded_path(features, x.dtype, len(x))
-        if path == "decoded":
+        if not multiplies_codes(features, len(x), interleaved=weight.interleaved):
             return product(x, kernels.decode(weight, x.dtype), bias, addend)
-        return kernels.coded_linear(x.contiguous(), weight, bias, addend, tiles=path == "tiles")
+        return kernels.coded_linear(x.contiguous(), weight, bias, addend)
 
     return coded
 

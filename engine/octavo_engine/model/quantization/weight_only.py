@@ -15,7 +15,8 @@ from octavo_engine.model.quantization.linear_method import Products, Weights
 class WeightOnly(ABC):
     """A linear method (`LinearMethod`) that multiplies with the dequantized weight.
 
-    It is the reference for kernels that read the stored weight itself (`Weights.coded`).
+    It is the reference for kernels that read the stored weight itself (`Weights.coded`), and is not for weights that
+    these have interleaved.
     """
 
     __slots__ = ()
