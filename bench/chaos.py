@@ -2,10 +2,10 @@
 
 Two replicas of the operator run as processes of this machine, with a service account. Meanwhile children are deleted
 and changed by other managers, LLMServices are changed, deleted and made again, quotas and policies refuse writes, the
-operator loses its rights, replicas are killed, and so is the API server. In the end all that is in the way is taken
-away, and the objects must become those of an undisturbed run: of the same LLMServices, made in another namespace
-afterwards. Two LLMServices have pods (of a server that is no engine); none of these may end or restart. The seed makes
-the order of what happens the same again, not its moments.
+operator loses its rights, replicas are killed, and so are the API server and the kubelet. In the end all that is in the
+way is taken away, and the objects must become those of an undisturbed run: of the same LLMServices, made in another
+namespace afterwards. Two LLMServices have pods (of a server that is no engine); none of these may end or restart. The
+seed makes the order of what happens the same again, not its moments.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class Chaos:
         self._take_away(time.monotonic())
         what = self._chance.choices(
             [self.change, self.delete_and_make, self.delete_child, self.foreign_patch, self.write_status, self.quota,
-             self.policy, self.lose_rights, self.kill_operator, self.restart_api_server],
-            [6, 3, 6, 8, 3, 2, 2, 1, 3, 1],
+             self.policy, self.lose_rights, self.kill_operator, self.restart_api_server, self.restart_kubelet],
+            [6, 3, 6, 8, 3, 2, 2, 1, 3, 1, 1],
         )[0]  # fmt: skip
         with contextlib.suppress(CommandError, httpx2.HTTPError):  # the API server may be away
             what()
@@ -198,6 +198,10 @@ class Chaos:
     def restart_api_server(self) -> None:
         self._cluster.restart("kube-apiserver")
         self._wait_for_api_server()
+
+    def restart_kubelet(self) -> None:
+        """Kills the node's agent; pods go on, and their states are told when it is back."""
+        self._cluster.restart("kubelet")
 
     def _wait_for_api_server(self) -> None:
         until = time.monotonic() + 120

@@ -170,7 +170,7 @@ def test_a_missing_secret_that_is_a_volume_is_named(operator: Client, namespace:
 def test_a_claim_that_cannot_grow_keeps_no_service_from_stopping(operator: Client, namespace: Client) -> None:
     cache = {"type": "PersistentVolumeClaim", "size": "1Gi", "storageClassName": "no-such-class"}
     namespace.apply(llmservice(cache=cache))
-    converged(namespace)
+    wait_for_condition(namespace, "model", "Ready", "WaitingForVolumes")
     namespace.apply(llmservice(cache={**cache, "size": "2Gi"}, suspend=True))
     service = wait_for_condition(namespace, "model", "Degraded", "ApplyFailed")
     assert "model-cache" in condition(service, "Degraded")["message"]
@@ -206,6 +206,43 @@ def test_objects_of_other_owners_are_left_alone(operator: Client, namespace: Cli
     namespace.kubectl("delete", "service", "model")
     converged(namespace)
     assert namespace.get("service", "model")["spec"]["selector"] == selector("model")
+
+
+CACHED = {"cache": {"type": "PersistentVolumeClaim", "size": "1Gi", "storageClassName": "no-such-class"}}
+
+
+def test_no_autoscaler_and_no_pod_uses_an_object_of_another_owner(operator: Client, namespace: Client) -> None:
+    pod = {"metadata": {"labels": {"app": "theirs"}}, "spec": {"containers": [{"name": "theirs", "image": "none"}]}}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "model"},
+                  "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "theirs"}}, "template": pod}}  # fmt: skip
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "cached-cache"},
+             "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "no-such-class",
+                      "resources": {"requests": {"storage": "1Gi"}}}}  # fmt: skip
+    namespace.apply(deployment, claim)
+    namespace.apply(llmservice(autoscaling={"maxReplicas": 3}), llmservice("cached", **CACHED))
+    for name in ("model", "cached"):
+        wait_for_condition(namespace, name, "Ready", "NameTaken")
+        assert namespace.exists("service", name)
+    assert not namespace.exists("hpa", "model")
+    assert not namespace.exists("deployment", "cached")
+
+
+def test_a_cache_whose_volume_was_deleted_is_reported(operator: Client, namespace: Client) -> None:
+    volume = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "no-such-class",
+        "hostPath": {"path": "/tmp"},
+        "claimRef": {"namespace": namespace.namespace, "name": "model-cache"},
+    }
+    name = namespace.namespace
+    namespace.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+    namespace.apply(llmservice(**CACHED))
+    namespace.wait_until(lambda: namespace.get("pvc", "model-cache")["status"]["phase"] == "Bound", 60, "it is bound")
+    namespace.kubectl("delete", "pv", name, "--wait=false")
+    namespace.kubectl("patch", "pv", name, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+    service = wait_for_condition(namespace, "model", "Degraded", "VolumeLost")
+    assert "kubectl delete pvc model-cache" in condition(service, "Degraded")["message"]
 
 
 def test_what_is_no_longer_wanted_goes(operator: Client, namespace: Client) -> None:

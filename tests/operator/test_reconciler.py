@@ -404,6 +404,41 @@ async def test_the_owner_of_a_taken_name_is_reported() -> None:
     assert server.reason("Degraded") == "AsExpected"
 
 
+THEIRS = {"metadata": {"uid": "theirs", "generation": 1, "resourceVersion": "1"}, "spec": {}}
+
+
+async def test_an_autoscaler_never_scales_a_deployment_of_another_owner() -> None:
+    server = Server(autoscaling=AUTOSCALED["autoscaling"])
+    server.live["Deployment"] = {"kind": "Deployment", **THEIRS}
+    operator = reconciler(server)
+    with pytest.raises(ApiError, match="Deployment good exists and is not this LLMService's"):
+        await operator.reconcile(KEY)
+    assert "Service" in server.writes
+    assert "HorizontalPodAutoscaler" not in server.writes
+    del server.live["Deployment"]
+    await operator.reconcile(KEY)
+    assert "HorizontalPodAutoscaler" in server.writes
+    server.live["Deployment"] = {"kind": "Deployment", **THEIRS}  # ours was deleted, and theirs was quicker
+    del server.indexes["deployments"][KEY]
+    with pytest.raises(ApiError, match="is not this LLMService's"):
+        await operator.reconcile(KEY)
+    assert server.writes[-2:] == ["delete HorizontalPodAutoscaler", "LLMService/status"]
+
+
+async def test_no_pod_writes_to_a_claim_of_another_owner() -> None:
+    server = Server(cache={"type": "PersistentVolumeClaim", "size": "1Gi"})
+    server.live["PersistentVolumeClaim"] = {"kind": "PersistentVolumeClaim", **THEIRS}
+    operator = reconciler(server)
+    with pytest.raises(ApiError, match="PersistentVolumeClaim good-cache exists and is not this LLMService's"):
+        await operator.reconcile(KEY)
+    assert "Deployment" not in server.writes
+    assert (server.reason("Ready"), server.reason("Stalled")) == ("NameTaken", "NameTaken")
+    server.service["spec"]["suspend"] = True
+    with pytest.raises(ApiError, match="is not this LLMService's"):
+        await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 0
+
+
 @pytest.mark.parametrize("status", [403, 503])
 async def test_what_is_due_is_not_lost_by_a_failure(status: int) -> None:
     schedule = {"name": "s", "start": "0 8 * * *", "duration": "2h", "minReplicas": 4, "maxReplicas": 9}

@@ -374,6 +374,18 @@ def test_a_claim_without_a_volume_is_waited_for_and_says_what_helps(said: str, h
     assert help_ in found.message
 
 
+def test_a_pod_without_a_node_says_which_fields_help() -> None:
+    said = (
+        "0/9 nodes are available: 1 Insufficient memory, 2 node(s) didn't match Pod's node affinity/selector, 3 "
+        "node(s) had untolerated taint {gpu: only}, 3 node(s) were unschedulable. no new claims to deallocate."
+    )
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": said}
+    found = condition(summary(pod(conditions=[unscheduled]), children=deployment()), ConditionType.READY)
+    assert found.reason == Reason.UNSCHEDULABLE
+    for words in ("requests", "scheduling.nodeSelector", "scheduling.tolerations", "kubectl uncordon"):
+        assert words in found.message
+
+
 def test_a_cache_whose_volume_is_gone_is_reported_before_its_pods_end() -> None:
     claim = {"metadata": {"name": "good-cache"}, "status": {"phase": "Lost"}}
     children = {**deployment(ready=1), ("PersistentVolumeClaim", "good-cache"): claim}

@@ -45,15 +45,23 @@ _ADVICE = (
         "kubectl describe pvc says why no volume is bound: perhaps a StorageClass that does not exist "
         "(spec.cache.storageClassName), no default one, or a provisioner that does not answer",
     ),
+    (r"had untolerated taint", "spec.scheduling.tolerations would let it run on tainted nodes"),
+    (
+        r"didn't match Pod's node affinity/selector",
+        "change spec.scheduling.nodeSelector or affinity, or label a node (kubectl get nodes --show-labels)",
+    ),
+    (r"node\(s\) were unschedulable", "kubectl uncordon lets pods on nodes again that are cordoned"),
+    (r"Insufficient (?:cpu|memory|ephemeral-storage)", "add a node, or ask for less in spec.resources.requests"),
 )
 
 
 def advice(said: str) -> str:
-    """Return the sentence `said`, with advice where there is any."""
+    """Return the sentence `said`, with advice for each cause in it that there is advice for."""
+    help_ = []
     for pattern, words in _ADVICE:
         if found := re.search(pattern, said):
-            return f"{said.rstrip('. ')}; {words.format(*(each.rstrip(',') for each in found.groups()))}"
-    return said
+            help_.append(words.format(*(each.rstrip(",") for each in found.groups())))
+    return "; ".join([said.rstrip(". "), *help_]) if help_ else said
 
 
 _CLAIMS = ('persistentvolumeclaim "', "unbound immediate PersistentVolumeClaims")

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.added_fields import Path, added_fields
 from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.dependence import stranger_in
 from octavo_operator.reconcile.field_conflicts import (
     Conflict,
     FieldConflicts,
@@ -20,6 +21,7 @@ from octavo_operator.reconcile.field_conflicts import (
     others,
 )
 from octavo_operator.reconcile.handover import (
+    SCALERS,
     Applier,
     apply_scaled,
     is_scaled,
@@ -58,6 +60,7 @@ class NameTakenError(ApiError):
         kind, name = identity
         message = f"{kind} {name} exists and is not this LLMService's; rename the LLMService, or delete that object"
         super().__init__(409, "NameTaken", message)
+        self.identity = identity
 
     @property
     def transient(self) -> bool:
@@ -100,6 +103,11 @@ class Applied:
         """The failures that are about the child itself, not about the connection."""
         return {identity: failure for identity, failure in self.failures.items() if not failure.transient}
 
+    @property
+    def taken(self) -> dict[Identity, NameTakenError]:
+        """The names of children that others have."""
+        return {each.identity: each for each in self.failures.values() if isinstance(each, NameTakenError)}
+
 
 class Children:
     """Applies children. Remembers what was last applied, so that what is as it should be is not written again."""
@@ -132,7 +140,13 @@ class Children:
             manifest = without_replicas_during_handover(each, observed.children, identities)
             identity = _identity(manifest)
             live = observed.children.get(identity)
+            stranger = stranger_in(manifest, applied.taken)
+            if stranger and identity[0] in SCALERS:  # it must not scale the stranger's: pruned if it is there
+                identities.discard(identity)
+                continue
             try:
+                if stranger:
+                    raise stranger
                 if self._clock() >= until:
                     self._left.setdefault(key, set()).add(identity)
                     raise _out_of_time(identity)

@@ -21,7 +21,7 @@ Object = dict[str, Any]
 HANDOVER_MANAGER = f"{FIELD_MANAGER}-handover"
 DEPLOYMENT = "Deployment"
 _TRIES = 3  # another client may change the number between our reading and our sharing it
-_SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
+SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
 
 
 class Applier(Protocol):
@@ -43,7 +43,7 @@ class Applier(Protocol):
 
 def start_of(wanted: Sequence[Mapping[str, Any]]) -> int:
     """Return the replicas that a new Deployment gets: the lower bound of the autoscaler among `wanted`."""
-    specs = [manifest["spec"] for manifest in wanted if manifest["kind"] in _SCALERS]
+    specs = [manifest["spec"] for manifest in wanted if manifest["kind"] in SCALERS]
     return max((spec.get("minReplicas") or spec.get("minReplicaCount") or 1 for spec in specs), default=1)
 
 
@@ -72,8 +72,8 @@ def without_replicas_during_handover(
 
 def leaving(children: Collection[tuple[str, str]], wanted: Collection[tuple[str, str]] = ()) -> tuple[str, str] | None:
     """An autoscaler that is no longer `wanted` and still there, a ScaledObject first: its own autoscaler follows it."""
-    there = [child for child in children if child[0] in _SCALERS and child not in wanted]
-    return max(there, key=lambda child: _SCALERS.index(child[0]), default=None)
+    there = [child for child in children if child[0] in SCALERS and child not in wanted]
+    return max(there, key=lambda child: SCALERS.index(child[0]), default=None)
 
 
 async def apply_scaled(cluster: Applier, manifest: Object, start: int) -> Object:

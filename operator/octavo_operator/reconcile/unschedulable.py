@@ -30,7 +30,7 @@ def why_unschedulable(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_
         return Problem(Reason.WAITING_FOR_VOLUMES, f"{begin}{advice(said)}")
     why = _no_gpu(pod, said, gpu_resource)
     if why is None:
-        return Problem(Reason.UNSCHEDULABLE, f"{begin}{said}")
+        return Problem(Reason.UNSCHEDULABLE, f"{begin}{advice(said)}")
     return Problem(Reason.WAITING_FOR_GPU, f"{begin}{why}. The scheduler: {said}")
 
 
