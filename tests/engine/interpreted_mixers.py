@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from typing import Any
 
+import torch
 from triton.runtime.interpreter import InterpretedFunction
 
 from octavo_engine import LLM, SamplingParams
@@ -38,6 +39,9 @@ def count_launches() -> Counter[str]:
 
     def run(kernel: Any, *args: Any, **options: Any) -> Any:
         launched[kernel.fn.__name__] += 1
+        launched["mxfp4"] += options.get("TILE_ROWS", 0) > 0 and any(
+            isinstance(each, torch.Tensor) and each.dtype == torch.uint8 for each in args
+        )
         return grid_of(kernel, *args, **options)
 
     InterpretedFunction.run = run

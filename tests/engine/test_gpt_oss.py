@@ -28,6 +28,7 @@ from octavo_engine.kernels.moe_autotune import torch_mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import Compute
@@ -36,6 +37,7 @@ from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.layers.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model
+from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec, MoESpec
@@ -214,9 +216,9 @@ def test_a_plan_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     spec_of(tmp_path)
     assert main(["plan", str(tmp_path), "--gpu-memory", "80GiB"]) == 0
     table = capsys.readouterr().out
-    assert "39.0 GiB" in table, "20.9 billion in bfloat16"
+    assert "12.8 GiB" in table, "experts as they are stored"
     assert "24.0 KiB" in table, "12 layers, 8 heads of 64, keys and values in bfloat16"
-    assert main(["plan", str(tmp_path), "--gpu-memory", "40GiB"]) == 4
+    assert main(["plan", str(tmp_path), "--gpu-memory", "12GiB"]) == 4
     advice = capsys.readouterr().err
     assert "a device with" in advice
     assert "--quantization" not in advice and "more GPUs" in advice
@@ -309,6 +311,37 @@ def test_a_checkpoint_in_mxfp4_computes_as_in_transformers(tmp_path: Path) -> No
     tokens = random_tokens(70, 8, TINY_GPT_OSS.vocab)
     (logits,) = Stepper(load(directory)).step([(Sequence(tokens), 70)])
     assert_same(logits, reference_logits(model, tokens))
+
+
+@pytest.mark.parametrize("rank", [None, 0, 1])
+def test_where_kernels_multiply_mxfp4_experts_stay_as_they_are_stored(
+    rank: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The codes in memory are the numbers that other devices load, also a rank's part; the plan counts their bytes."""
+    files = ModelFiles("tiny", directory=write_checkpoint(TINY_GPT_OSS, tmp_path / "tiny", CPU, std=0.3))
+    shard = Shard() if rank is None else Shard(rank, 2)
+    spec = read_spec(files)
+
+    def loaded(*, kept: bool) -> Decoder:
+        monkeypatch.setattr(decoder_module, "triton_runs_on", lambda _: kept)
+        return load_model(files, spec, CPU, torch.float32, lambda *_: None, Collectives(shard))
+
+    for coded, plain in zip(loaded(kept=True).mixtures(), loaded(kept=False).mixtures(), strict=True):
+        for codes, scales, numbers in (
+            (coded.gate_up, coded.gate_up_scales, plain.gate_up),
+            (coded.down, coded.down_scales, plain.down),
+        ):
+            assert (codes.dtype, scales.dtype) == (torch.uint8, torch.uint8)
+            table = torch.tensor(E2M1)
+            pairs = torch.stack((table[(codes & 15).int()], table[(codes >> 4).int()]), dim=-1).flatten(-2)
+            powers = torch.tensor(E8M0)[scales.int()].repeat_interleave(32, dim=-1)
+            assert torch.equal(pairs * powers, numbers)
+    as_stored, as_numbers = (
+        footprint.weight_bytes(make_blueprint(spec, torch.bfloat16, shard, mxfp4_experts=kept))
+        for kept in (True, False)
+    )
+    weights = sum(mixture.gate_up.numel() + mixture.down.numel() for mixture in loaded(kept=False).mixtures())
+    assert as_numbers - as_stored == 2 * weights - weights // 2 - weights // 32
 
 
 def test_a_tensor_of_another_type_is_refused(tmp_path: Path) -> None:

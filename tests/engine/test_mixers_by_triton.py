@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from checkpoints import SIZES, reference_model, save
 from reference import assert_same
 from test_families import save_words
 
+from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.llm import Completion
 
@@ -65,6 +67,24 @@ def test_the_kernels_answer_as_the_reference(name: str, tmp_path: Path) -> None:
     model = reference_model(family, **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")), **changes)
     folder = save(model, tmp_path / name)
     save_words(folder, SIZES["vocab_size"])
+    answers, launched = answers_by_kernels(folder)
+    assert kernels <= launched
+    assert_same(model, answers, 3)
+
+
+def test_experts_in_mxfp4_answer_as_the_reference_dequantized(tmp_path: Path) -> None:
+    from transformers import GptOssForCausalLM, Mxfp4Config
+
+    folder = write_checkpoint(TINY_GPT_OSS, tmp_path / "tiny", torch.device("cpu"), std=0.3)
+    plain = Mxfp4Config(dequantize=True)
+    model = GptOssForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=plain).eval()
+    answers, launched = answers_by_kernels(folder)
+    assert launched >= {"moe_gate_up_kernel", "moe_down_kernel", "mxfp4"}
+    assert_same(model, answers, 3)
+
+
+def answers_by_kernels(folder: Path) -> tuple[list[Completion], set[str]]:
+    """Answers of the model in `folder` by interpreted kernels, and which of them were launched."""
     path = Path(__file__).with_name("interpreted_mixers.py")
     root = path.parents[2]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
@@ -72,9 +92,8 @@ def test_the_kernels_answer_as_the_reference(name: str, tmp_path: Path) -> None:
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
     found = json.loads(result.stdout)
-    assert kernels <= set(found["launched"])
     answers = [
         Completion(prompt, "", tokens, [TokenLogprobs(*pair, 1, ()) for pair in zip(tokens, logprobs, strict=True)])
         for prompt, tokens, logprobs in found["answers"]
     ]
-    assert_same(model, answers, 3)
+    return answers, set(found["launched"])

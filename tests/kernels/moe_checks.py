@@ -93,6 +93,35 @@ def _check(name: str, case: Case, *, exact: bool = True, large: bool = False) ->
     return Check(name, run, large)
 
 
+_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def _in_mxfp4(*shape: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return random codes, scales, and the numbers that they are, in float32."""
+    codes = torch.randint(0, 256, (*shape[:-1], shape[-1] // 2), dtype=torch.uint8, device=device)
+    scales = torch.randint(118, 126, (*shape[:-1], shape[-1] // 32), dtype=torch.uint8, device=device)
+    table = torch.tensor(_NUMBERS, device=device)
+    numbers = torch.stack((table[(codes & 15).long()], table[(codes >> 4).long()]), dim=-1).flatten(-2)
+    powers = torch.exp2(scales.float() - 127).repeat_interleave(32, dim=-1)
+    return codes, scales, numbers * powers
+
+
+def _mxfp4(case: Case, device: torch.device) -> None:
+    """Codes give the bits that the numbers give, which are exact in any type; a scale of 255 is not a number."""
+    dtype = half_precision(device)
+    x, experts, chosen, weights = _routed(device, dtype, case)
+    gate_up, gate_up_scales, wide_gate_up = _in_mxfp4(*experts.gate_up.shape, device=device)
+    down, down_scales, wide_down = _in_mxfp4(*experts.down.shape, device=device)
+    plain = replace(experts, gate_up=wide_gate_up.to(dtype), down=wide_down.to(dtype))
+    coded = replace(experts, gate_up=gate_up, down=down, gate_up_scales=gate_up_scales, down_scales=down_scales)
+    expected = mixture_of_experts(x, plain, chosen, weights)
+    with poisoned():
+        assert torch.equal(mixture_of_experts(x, coded, chosen, weights), expected)
+    down_scales[chosen[0, 0], 7] = 255
+    found = mixture_of_experts(x, coded, chosen, weights)
+    assert bool(found[0, 7].isnan()) and bool(found[0, :7].isfinite().all())
+
+
 def _torch_equals_it(device: torch.device) -> None:
     """The other implementation, which may be chosen instead; on a GPU it knows bfloat16 alone."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -179,6 +208,9 @@ CHECKS = [
     _check("qwen3_30b_prefill", Case(2048, 2048, 768, 128, 8), exact=False, large=True),
     _check("gpt_oss_20b_decode", Case(64, 2880, 2880, 32, 4, gpt_oss=True), exact=False, large=True),
     _check("gpt_oss_20b_prefill", Case(2048, 2880, 2880, 32, 4, gpt_oss=True), exact=False, large=True),
+    Check("mxfp4", partial(_mxfp4, Case(7, 96, 160, 4, 2, gpt_oss=True))),
+    Check("mxfp4_prefill", partial(_mxfp4, Case(150, 64, 32, 3, 2))),
+    Check("mxfp4_gpt_oss_20b", partial(_mxfp4, Case(64, 2880, 2880, 32, 4, gpt_oss=True)), large=True),
     Check("torch_equals_it", _torch_equals_it),
     Check("not_a_number_stays_so", _not_a_number_stays_so),
     Check("the_faster_is_one_of_them", _the_faster_is_one_of_them),
@@ -204,6 +236,7 @@ def _builds(
     sass: tuple[str, ...],
     *,
     activate: bool = True,
+    mxfp4: bool = False,
     **loops: int,
 ) -> list[Build]:
     """Both products for the case's tokens; of each at most how many registers and how much shared memory.
@@ -213,13 +246,17 @@ def _builds(
     cut = tiles_for(case.tokens * case.top_k, case.experts)
     sizes = {"HIDDEN": case.hidden, "INTERMEDIATE": case.intermediate, "TILE_ROWS": cut.rows, **_SIZES}
     bias = {"bias": "*bf16"} if case.gpt_oss else {}
+    if mxfp4:
+        bias |= {"scales": "*u8"}
+    sizes |= {} if mxfp4 else {"scales": None}
     constants: Mapping[str, Any] = sizes if case.gpt_oss else sizes | {"bias": None}
+    first, second = ({**_GATE_UP, "gate_up": "*u8"}, {**_DOWN, "down": "*u8"}) if mxfp4 else (_GATE_UP, _DOWN)
     activation = {"LIMIT": 7.0, "ALPHA": 1.702} if case.gpt_oss else {"LIMIT": None, "ALPHA": 1.0}
     return [
         Build(
             f"moe_gate_up_{name}",
             moe_gate_up_kernel,
-            _GATE_UP | bias,
+            first | bias,
             {"TOP_K": case.top_k, "BLOCK_OUT": cut.gate_up_columns, "ACTIVATE": activate, **activation, **constants},
             cut.warps,
             cut.stages,
@@ -230,7 +267,7 @@ def _builds(
         Build(
             f"moe_down_{name}",
             moe_down_kernel,
-            _DOWN | bias,
+            second | bias,
             {"BLOCK_OUT": cut.down_columns, **constants},
             cut.warps,
             cut.stages,
@@ -281,6 +318,26 @@ BUILDS = [
         _LARGE,
         gate_up_loop=156,
         down_loop=160,
+    ),
+    *_builds(
+        "mxfp4_decode",
+        replace(_GPT_OSS_20B, tokens=64),
+        (96, 24 * 1024),
+        (80, 16 * 1024),
+        ("HMMA",),
+        mxfp4=True,
+        gate_up_loop=900,
+        down_loop=470,
+    ),
+    *_builds(
+        "mxfp4_prefill",
+        replace(_GPT_OSS_20B, tokens=8192),
+        (255, 100 * 1024),
+        (255, 100 * 1024),
+        ("HGMMA",),
+        mxfp4=True,
+        gate_up_loop=770,
+        down_loop=760,
     ),
     Build(
         "moe_sum",

@@ -11,6 +11,7 @@ from octavo_engine.attention.select import select_backend
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.settings import LongContext
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec
@@ -96,7 +97,8 @@ def _resolve(
             f"--enable-lora: {spec.architecture} does not generate, and serves no adapters; omit it"
         )
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
-    blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products)
+    on_triton = triton_runs_on(device)
+    blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products, mxfp4_experts=on_triton)
     blueprint.dense = DenseModules(pooling_of(files, spec).dense, torch.device("meta"))
     check_alignment(spec, shard.size)
     variants = (mixer.variant for mixer in blueprint.attentions())
@@ -124,10 +126,12 @@ def longest_context(config: EngineConfig, spec: ModelSpec) -> int:
     return spec.max_position if spec.causal else min(spec.max_position, config.max_num_batched_tokens)
 
 
-def make_blueprint(spec: ModelSpec, dtype: torch.dtype, shard: Shard, *, fp8_products: bool = False) -> Decoder:
+def make_blueprint(
+    spec: ModelSpec, dtype: torch.dtype, shard: Shard, *, fp8_products: bool = False, mxfp4_experts: bool = False
+) -> Decoder:
     """A rank's decoder without memory."""
-    meta = torch.device("meta")
-    return Decoder(spec, dtype=dtype, device=meta, ranks=Collectives(shard), fp8_products=fp8_products)
+    as_stored = {"fp8_products": fp8_products, "mxfp4_experts": mxfp4_experts}
+    return Decoder(spec, dtype=dtype, device=torch.device("meta"), ranks=Collectives(shard), **as_stored)
 
 
 def choose_device(name: str, shard: Shard) -> torch.device:

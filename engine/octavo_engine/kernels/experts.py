@@ -28,6 +28,16 @@ class Experts:
     activation: Callable[[Tensor], Tensor] | None = None
     """The activation of the gate, or of experts without a gate; None: SiLU, or as `limit` says."""
     gated: bool = True
+    gate_up_scales: Tensor | None = None
+    """[E, 2 * intermediate, hidden / 32] uint8: weights are MXFP4's codes then, uint8 [E, rows, columns / 2], which
+    kernels/moe.py alone multiplies."""
+    down_scales: Tensor | None = None
+    """[E, hidden, intermediate / 32]"""
+
+    @property
+    def intermediate(self) -> int:
+        """The numbers between an expert's products."""
+        return self.down.shape[2] * (1 if self.down_scales is None else 2)
 
     def activate(self, gate_up: Tensor) -> Tensor:
         """[..., intermediate] of [gate up] [..., 2 * intermediate], or of up alone, in their dtype."""

@@ -34,11 +34,40 @@ def gated(gate, up, LIMIT: tl.constexpr, ALPHA: tl.constexpr):
     return gate * tl.sigmoid(ALPHA * gate) * up
 
 
+@triton.jit
+def dequantized(codes, exponents, dtype: tl.constexpr):
+    """Numbers [N, 2 * M] of MXFP4's codes [N, M], two in each byte, the first in the lower half, times 2 ** (e - 127).
+
+    A code is a sign, an exponent of two bits and one of the fraction: 0, 1/2, 1, 3/2, 2, 3, 4, 6. Moved into float16's
+    places they are these numbers times 2 ** -14, as the exponents' biases are 1 and 15. All are exact in any type. The
+    smallest scale, 2 ** -127, counts as 0.
+    """
+    codes = codes.to(tl.int16)
+    pairs = tl.join(codes, codes >> 4)
+    numbers = (((pairs & 8) << 12) | ((pairs & 7) << 9)).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
+    exponents = exponents.to(tl.int32)
+    scales = (exponents << 23).to(tl.float32, bitcast=True)
+    scales = tl.where(exponents == 255, float("nan"), scales)
+    numbers = numbers * scales[:, :, None]
+    return tl.reshape(numbers, [codes.shape[0], 2 * codes.shape[1]]).to(dtype)
+
+
+@triton.jit
+def mxfp4_tile(codes, scales, rows, known, first, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, dtype: tl.constexpr):
+    """Weights [len(rows), BLOCK] from column `first` on, of codes [.., COLUMNS / 2] and scales [.., COLUMNS / 32]."""
+    places = first // 2 + tl.arange(0, BLOCK // 2)
+    real = known[:, None] & (places < COLUMNS // 2)[None, :]
+    pairs = tl.load(codes + rows[:, None] * (COLUMNS // 2) + places[None, :], mask=real, other=0)
+    exponents = tl.load(scales + rows[:, None] * (COLUMNS // 32) + (places // 16)[None, :], mask=real, other=0)
+    return dequantized(pairs, exponents, dtype)
+
+
 @triton.jit(do_not_specialize=["tiles", "num_tiles"])
 def moe_gate_up_kernel(
     inner,  # [T * k, INTERMEDIATE], in the order of `order`; without ACTIVATE [T * k, 2 * INTERMEDIATE]
     x,  # [T, HIDDEN]
-    gate_up,  # [experts, 2 * INTERMEDIATE, HIDDEN]
+    gate_up,  # [experts, 2 * INTERMEDIATE, HIDDEN], or half as many bytes of MXFP4
+    scales,  # [experts, 2 * INTERMEDIATE, HIDDEN / 32] of MXFP4, None: weights are in x's type
     bias,  # [experts, 2 * INTERMEDIATE], None: none
     order,
     tiles,
@@ -70,8 +99,14 @@ def moe_gate_up_kernel(
         features = first + tl.arange(0, BLOCK_INNER)
         real = (features < HIDDEN)[None, :]
         x_tile = tl.load(x_rows + features[None, :], mask=exists[:, None] & real, other=0.0)
-        gate_tile = tl.load(gate_rows + features[None, :], mask=known[:, None] & real, other=0.0)
-        up_tile = tl.load(gate_rows + INTERMEDIATE * HIDDEN + features[None, :], mask=known[:, None] & real, other=0.0)
+        if scales is None:
+            up_rows = gate_rows + INTERMEDIATE * HIDDEN
+            gate_tile = tl.load(gate_rows + features[None, :], mask=known[:, None] & real, other=0.0)
+            up_tile = tl.load(up_rows + features[None, :], mask=known[:, None] & real, other=0.0)
+        else:
+            row = expert * 2 * INTERMEDIATE + columns
+            gate_tile = mxfp4_tile(gate_up, scales, row, known, first, HIDDEN, BLOCK_INNER, x_tile.dtype)
+            up_tile = mxfp4_tile(gate_up, scales, row + INTERMEDIATE, known, first, HIDDEN, BLOCK_INNER, x_tile.dtype)
         gate = tl.dot(x_tile, tl.trans(gate_tile), gate, input_precision=PRECISION)
         up = tl.dot(x_tile, tl.trans(up_tile), up, input_precision=PRECISION)
     if bias is not None:
@@ -92,7 +127,8 @@ def moe_gate_up_kernel(
 def moe_down_kernel(
     routed,  # [T, k, HIDDEN]
     inner,  # [T * k, INTERMEDIATE], in the order of `order`
-    down,  # [experts, HIDDEN, INTERMEDIATE]
+    down,  # [experts, HIDDEN, INTERMEDIATE], or half as many bytes of MXFP4
+    scales,  # [experts, HIDDEN, INTERMEDIATE / 32] of MXFP4, None: weights are in the type of inner
     bias,  # [experts, HIDDEN], None: none
     weights,  # [T, k] float32
     order,
@@ -120,7 +156,11 @@ def moe_down_kernel(
         inner_tile = tl.load(
             inner + places[:, None] * INTERMEDIATE + features[None, :], mask=exists[:, None] & real, other=0.0
         )
-        down_tile = tl.load(down_rows + features[None, :], mask=known[:, None] & real, other=0.0)
+        if scales is None:
+            down_tile = tl.load(down_rows + features[None, :], mask=known[:, None] & real, other=0.0)
+        else:
+            row = expert * HIDDEN + columns
+            down_tile = mxfp4_tile(down, scales, row, known, first, INTERMEDIATE, BLOCK_INNER, inner_tile.dtype)
         sums = tl.dot(inner_tile, tl.trans(down_tile), sums, input_precision=PRECISION)
     if bias is not None:
         sums += tl.load(bias + expert * HIDDEN + columns, mask=known, other=0.0).to(tl.float32)[None, :]
@@ -185,7 +225,8 @@ class RoutedRows:
         """As `mixture_of_experts` has them, of at least one token."""
         self.x, self.experts = x, experts
         self.chosen, self.weights = chosen.contiguous(), weights.contiguous()
-        self.num_experts, hidden, self.intermediate = experts.down.shape
+        self.num_experts, hidden = experts.down.shape[:2]
+        self.intermediate = experts.intermediate
         cut = self._cut = tiles_for(self.chosen.numel(), self.num_experts)
         self.groups = group_rows(self.chosen.view(-1), self.num_experts, cut.rows)
         self._tiles = (self.groups.order, self.groups.tiles, self.groups.num_tiles)
@@ -202,6 +243,7 @@ class RoutedRows:
             inner,
             self.x,
             self.experts.gate_up,
+            self.experts.gate_up_scales,
             self.experts.gate_up_bias,
             *self._tiles,
             self.x.stride(0),
@@ -223,6 +265,7 @@ class RoutedRows:
             routed,
             inner,
             self.experts.down,
+            self.experts.down_scales,
             self.experts.down_bias,
             self.weights,
             *self._tiles,
@@ -243,7 +286,7 @@ class RoutedRows:
 
 
 def mixture_of_experts(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """`x` [T, hidden] through its experts; [T, hidden] of the same dtype, which is that of the experts.
+    """`x` [T, hidden] through its experts, in x's dtype or MXFP4; [T, hidden] of the same dtype.
 
     `chosen` [T, k] (int32 or int64) and `weights` [T, k] float32 are the router's; an expert outside of 0..E-1 adds
     nothing (padding, another rank's expert). Products are summed in float32; the activation's result and each expert's

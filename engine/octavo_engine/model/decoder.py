@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.dense_modules import DenseModules
@@ -53,9 +54,10 @@ class Decoder(nn.Module):
         device: torch.device,
         ranks: Collectives = ALONE,
         fp8_products: bool | None = None,
+        mxfp4_experts: bool | None = None,
     ) -> None:
         """Raises ConfigurationError if ranks cannot share it. `fp8_products`: whether weights in e4m3 are multiplied as
-        they are; None: if the device does that."""
+        they are, `mxfp4_experts`: experts in MXFP4; None: if the device does that."""
         super().__init__()
         check_size(spec, ranks.shard.size)
         self.spec, self.ranks, self.dtype = spec, ranks, dtype
@@ -66,7 +68,15 @@ class Decoder(nn.Module):
         self.compute = choose_compute(spec, dtype, device, ranks.shard)
         fp8_products = multiplies_fp8(device) if fp8_products is None else fp8_products
         options = LayerOptions(
-            ranks, self.compute, dtype, device, spec.names, fp8_products, spec.quantization, spec.stored_names
+            ranks,
+            self.compute,
+            dtype,
+            device,
+            spec.names,
+            fp8_products,
+            triton_runs_on(device) if mxfp4_experts is None else mxfp4_experts,
+            spec.quantization,
+            spec.stored_names,
         )
         self.kv_groups = ranks.shard.kv_groups(spec)
         self.input = Input(spec, options)

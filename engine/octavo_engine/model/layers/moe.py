@@ -32,6 +32,7 @@ from octavo_engine.model.layers.router import choose
 from octavo_engine.model.layers.shared_expert import SharedExpert
 from octavo_engine.model.names import ExpertLayout
 from octavo_engine.model.quantization.dequantized import stored_tensors
+from octavo_engine.model.quantization.mxfp4 import MXFP4
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MoESpec
@@ -76,7 +77,15 @@ class MoE(nn.Module):
         rows = self.inner.size * (2 if spec.gated else 1)
         self.latent_in, self.latent_out = self._latents(self.hidden, options)
         self.width = self.hidden if spec.latent is None else unsharded(spec.latent, "moe_latent_size")
-        self.gate_up, self.down = memory(count, rows, self.width.size), memory(count, self.width.size, self.inner.size)
+        shapes = (count, rows, self.width.size), (count, self.width.size, self.inner.size)
+        self.gate_up_scales = self.down_scales = None
+        if (method := self._kept_as_stored()) is None:
+            self.gate_up, self.down = (memory(*shape) for shape in shapes)
+        else:
+            (self.gate_up, self.gate_up_scales), (self.down, self.down_scales) = (
+                [parameter(count, each, size, dtype=torch.uint8, device=options.device) for size in method.bytes(last)]
+                for count, each, last in shapes
+            )
         self.gate_up_bias = memory(count, rows) if spec.bias else None
         self.down_bias = memory(count, self.width.size) if spec.bias and shard.rank == 0 else None
         self.output_bias = memory(hidden_size) if spec.output_bias and shard.rank == 0 else None
@@ -89,9 +98,16 @@ class MoE(nn.Module):
             alpha=spec.alpha,
             activation=None if spec.activation in {"silu", "swish"} else ACTIVATIONS[spec.activation],
             gated=spec.gated,
+            gate_up_scales=self.gate_up_scales,
+            down_scales=self.down_scales,
         )
         self.lora: ExpertLora | None = None
         """What adapters add to experts, where they are served."""
+
+    def _kept_as_stored(self) -> MXFP4 | None:
+        """Return how experts are stored, if they stay so: where our kernels compute them; None: in the model's type."""
+        silu = self.spec.gated and self.spec.activation in {"silu", "swish"}
+        return self.spec.quantization if silu and self.options.mxfp4_experts else None
 
     def _alignment(self) -> int:
         """Ranks share the experts' intermediate size in multiples of this."""
@@ -261,7 +277,11 @@ class MoE(nn.Module):
         count, size, method = self.spec.num_experts, self.inner.size, self.spec.quantization
         every, both = unsharded(count), self.inner.times(2)
         gates = self.gate_up.view(count, 2, size, -1).transpose(1, 2)  # [E, intermediate, 2, hidden]
-        if method is not None:
+        if method is not None and self.gate_up_scales is not None and self.down_scales is not None:
+            scales = self.gate_up_scales.view(count, 2, size, -1).transpose(1, 2)
+            yield from method.codes(gate_up, gates, scales, both, self.hidden)
+            yield from method.codes(down, self.down, self.down_scales, self.hidden, self.inner)
+        elif method is not None:
             yield from method.tensors(gate_up, gates, both, self.hidden)
             yield from method.tensors(down, self.down, self.hidden, self.inner)
         elif self.interleaves:

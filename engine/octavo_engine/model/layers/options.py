@@ -27,6 +27,8 @@ class LayerOptions:
     """The checkpoint's names of tensors."""
     fp8_products: bool
     """Whether the device multiplies e4m3 numbers."""
+    mxfp4_experts: bool = False
+    """Whether experts in MXFP4 stay so, because the device multiplies them."""
     quantization: Quantization | None = None
     """The storage of linear layers; None: the type that is computed in."""
     stored_names: StoredNames = SAME_NAMES

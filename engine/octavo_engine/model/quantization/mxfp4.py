@@ -1,4 +1,6 @@
-"""Experts in MXFP4 (OCP Microscaling Formats 1.0), as gpt-oss is published; dequantized while they are loaded.
+"""Experts in MXFP4 (OCP Microscaling Formats 1.0), as gpt-oss is published.
+
+Where our Triton kernels multiply them they stay as they are, elsewhere they are dequantized while they are loaded.
 
 32 numbers of 4 bits (e2m1) share a power of two (e8m0). A checkpoint has two numbers in each byte of `_blocks`, the
 first one in the lower half, and a byte for each 32 of them in `_scales`.
@@ -29,6 +31,22 @@ class MXFP4:
 
     alignment: int = _BLOCK
     """Ranks share the columns of a weight in multiples of this."""
+
+    def bytes(self, columns: int) -> tuple[int, int]:
+        """Return the bytes of a row's numbers and of its scales."""
+        return columns // 2, columns // _BLOCK
+
+    def codes(self, name: str, codes: Tensor, scales: Tensor, rows: Span, columns: Span) -> Iterator[CheckpointTensor]:
+        """Yield the tensors that fill `codes` [E, ..., columns / 2] and `scales` [E, ..., columns / 32], both uint8.
+
+        Their middle dimensions are `rows`.
+        """
+        blocks, halves = columns.by(_BLOCK), _BLOCK // 2
+        part, shape = (slice(0, len(codes)), rows.slice, blocks.slice), (len(codes), rows.total, blocks.total)
+        targets = (codes.unflatten(-1, (-1, halves)), (*shape, halves)), (scales, shape)  # type: ignore[no-untyped-call]
+        for suffix, (target, stored) in zip(("blocks", "scales"), targets, strict=True):
+            pieces = (Piece(target, part, _copy),)
+            yield CheckpointTensor(name=f"{name}_{suffix}", shape=stored, pieces=pieces, types=("U8",))
 
     def tensors(self, name: str, target: Tensor, rows: Span, columns: Span) -> Iterator[CheckpointTensor]:
         """Yield the tensors that fill `target` [E, ..., columns]; its middle dimensions are `rows`."""
@@ -64,6 +82,12 @@ def read_mxfp4(fields: Fields) -> MXFP4 | None:
     if not isinstance(left_out, list) or any("experts" in str(name) for name in left_out):
         raise config.wrong("modules_to_not_convert", left_out, "has experts, which are all in mxfp4 or none")
     return MXFP4()
+
+
+def _copy(target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Copy bytes as they are."""
+    place = target[rows]
+    place.copy_(values.reshape(place.shape))
 
 
 def _write_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
