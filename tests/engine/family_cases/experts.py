@@ -219,7 +219,8 @@ CASES = {
         },
     ),
     "minimax-m2": Case(
-        "MiniMaxM2", {"head_dim": 16, "rotary_dim": 8, "num_local_experts": 6, "num_experts_per_tok": 3}
+        "MiniMaxM2",
+        {"head_dim": 16, "rotary_dim": 8, "use_qk_norm": True, "num_local_experts": 6, "num_experts_per_tok": 3},
     ),
     "phimoe": Case(
         "Phimoe", {"num_local_experts": 5, "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.2}

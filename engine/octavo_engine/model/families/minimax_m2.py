@@ -50,4 +50,5 @@ MINIMAX_M2 = Family(
         "num_experts_per_tok": 8,
         "num_local_experts": 256,
     },
+    without_effect=frozenset({"use_qk_norm"}),  # published files state it; query and key are always normalised
 )
