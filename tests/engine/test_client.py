@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 import pytest_asyncio
-from history import Record, losses
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
@@ -24,6 +23,7 @@ from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError, ModelLoadError
 from octavo_engine.sampling_params import SamplingParams
+from tests.history import Record, losses
 
 PROMPT = list(range(40))
 PATIENCE = 120

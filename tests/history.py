@@ -6,6 +6,7 @@ After etcd's robustness tests and Jepsen: recording and judging are separate.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -14,14 +15,15 @@ class Record:
 
     wanted: int
     """Tokens."""
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[Any] = field(default_factory=list)
+    """Ids, or texts."""
     ends: list[str] = field(default_factory=list)
     """Finish reasons and errors, in the order in which they came."""
     left: bool = False
     """Whether the client went away before an end."""
 
 
-def losses(records: dict[str, Record], expected: list[int]) -> list[str]:
+def losses(records: dict[str, Record], expected: list[Any]) -> list[str]:
     """Return a sentence about each loss: a client that stayed has one end, and with `length` all tokens.
 
     `expected`: the tokens of a greedy answer without any fault, at least as long as the longest.
