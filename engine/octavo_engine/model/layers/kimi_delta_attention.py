@@ -132,7 +132,7 @@ class KimiDeltaAttention(nn.Module):
         hidden, size, inner = self.input.columns.size, self.options.dtype.itemsize, self.inner.size
         quantized = self.input.quantized_input_bytes(inner)
         past = 3 * (self.spec.width - 1) * inner
-        in_float32 = 15 * inner + 4 * self.heads.size * FINE_CHUNK * (self.spec.head_dim + 1)
+        in_float32 = 15 * inner + 3 * self.heads.size * FINE_CHUNK * (self.spec.head_dim + 1)
         projected = 2 * sum(self.input.parts) + 18 * inner + past
         return (hidden + projected) * size + 8 * 8 + quantized + _FLOAT32_BYTES * in_float32
 
