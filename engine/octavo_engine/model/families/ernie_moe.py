@@ -6,7 +6,7 @@ from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
-from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec, RouterSpec
+from octavo_engine.model.spec import HeadSpec, ModelSpec, RouterSpec
 
 _NAMES = TensorNames(correction_bias="model.layers.{layer}.mlp.moe_statics.e_score_correction_bias")
 
@@ -25,13 +25,9 @@ def _read(fields: Fields) -> ModelSpec:
     first, last = (fields.integer(f"moe_layer_{end}_index", -1, 1 << 16) for end in ("start", "end"))
     last, period = count - 1 if last == -1 else last, fields.integer("moe_layer_interval", 1, 4096)
     dense = reading.mlp(fields, bias=bias, output_bias=bias)
-    layers = tuple(
-        LayerSpec(
-            mixer=reading.interleaved(reading.attention(fields, qkv_bias=bias, output_bias=bias)),
-            feed_forward=moe if (layer + 1) % period == 0 and first <= layer <= last else dense,
-            norms=reading.norms_before(norm),
-        )
-        for layer in range(count)
+    mixer = reading.interleaved(reading.attention(fields, qkv_bias=bias, output_bias=bias))
+    layers = mixtures.layers(
+        (mixer,) * count, lambda layer: moe if (layer + 1) % period == 0 and first <= layer <= last else dense, norm
     )
     head = HeadSpec(fields.boolean("tie_word_embeddings", True), bias=bias)
     return reading.model(fields, ERNIE4_5_MOE.architecture, layers, norm=norm, head=head, names=_NAMES)

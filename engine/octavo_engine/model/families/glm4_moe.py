@@ -7,17 +7,13 @@ from typing import Any
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.spec import AttentionSpec, LayerSpec, ModelSpec, QKNormSpec
+from octavo_engine.model.spec import AttentionSpec, ModelSpec, QKNormSpec
 
 
 def _model(fields: Fields, architecture: str, mixers: tuple[AttentionSpec, ...]) -> ModelSpec:
     norm = reading.rms_norm(fields)
     feed_forward = mixtures.after_dense_ones(fields, mixtures.deepseek_experts(fields))
-    layers = tuple(
-        LayerSpec(mixer=mixer, feed_forward=feed_forward(layer), norms=reading.norms_before(norm))
-        for layer, mixer in enumerate(mixers)
-    )
-    return reading.model(fields, architecture, layers, norm=norm)
+    return reading.model(fields, architecture, mixtures.layers(mixers, feed_forward, norm), norm=norm)
 
 
 def _read(fields: Fields, architecture: str) -> ModelSpec:

@@ -6,7 +6,7 @@ from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
-from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec, RouterSpec
+from octavo_engine.model.spec import ModelSpec, QKNormSpec, RouterSpec
 
 _MLP = "model.layers.{layer}.mlp"
 _NAMES = TensorNames(
@@ -33,10 +33,7 @@ def _read(fields: Fields) -> ModelSpec:
     moe = mixtures.experts(fields, router, shared=mixtures.shared(fields, "num_shared_experts"))
     feed_forward = mixtures.by_type(fields, moe, 1)
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm))
-    layers = tuple(
-        LayerSpec(mixer=mixer, feed_forward=feed_forward(layer), norms=reading.norms_before(norm))
-        for layer in range(reading.num_layers(fields))
-    )
+    layers = mixtures.layers((mixer,) * reading.num_layers(fields), feed_forward, norm)
     return reading.model(fields, HY_V3.architecture, layers, norm=norm, names=_NAMES)
 
 

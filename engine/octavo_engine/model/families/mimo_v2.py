@@ -6,7 +6,7 @@ from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
-from octavo_engine.model.spec import AttentionSpec, LayerSpec, ModelSpec
+from octavo_engine.model.spec import AttentionSpec, ModelSpec
 
 _NAMES = TensorNames(sinks="model.layers.{layer}.self_attn.attention_sink_bias")
 
@@ -18,10 +18,7 @@ def _read(fields: Fields) -> ModelSpec:
     )
     feed_forward = mixtures.by_type(fields, moe, first_dense=1)
     windows = reading.windows(fields, default=lambda layer: layer > 0 and (layer + 1) % 6 != 0)
-    layers = tuple(
-        LayerSpec(mixer=_mixer(fields, window), feed_forward=feed_forward(layer), norms=reading.norms_before(norm))
-        for layer, window in enumerate(windows)
-    )
+    layers = mixtures.layers([_mixer(fields, window) for window in windows], feed_forward, norm)
     return reading.model(fields, MIMO_V2_FLASH.architecture, layers, norm=norm, names=_NAMES)
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo_engine.model.families import reading
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.spec import ExpertGroups, FeedForward, MoESpec, RouterSpec, SharedExpertSpec
+from octavo_engine.model.spec import (
+    AttentionSpec,
+    ExpertGroups,
+    FeedForward,
+    LayerSpec,
+    MoESpec,
+    NormSpec,
+    RouterSpec,
+    SharedExpertSpec,
+)
 
 
 def experts(
@@ -62,6 +71,16 @@ def deepseek_experts(fields: Fields) -> MoESpec:
     """Experts of DeepSeek V3's shape, which others have taken up: its router, and shared experts beside."""
     router, beside = sigmoid_router(fields), shared(fields, "n_shared_experts")
     return experts(fields, router, count="n_routed_experts", shared=beside)
+
+
+def layers(
+    mixers: Sequence[AttentionSpec], feed_forward: Callable[[int], FeedForward], norm: NormSpec
+) -> tuple[LayerSpec, ...]:
+    """Return layers with these mixers, each with its own number's feed-forward and `norm` before both."""
+    norms = reading.norms_before(norm)
+    return tuple(
+        LayerSpec(mixer=mixer, feed_forward=feed_forward(layer), norms=norms) for layer, mixer in enumerate(mixers)
+    )
 
 
 def after_dense_ones(fields: Fields, moe: MoESpec, name: str = "first_k_dense_replace") -> Callable[[int], FeedForward]:

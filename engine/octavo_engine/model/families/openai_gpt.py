@@ -56,6 +56,5 @@ OPENAI_GPT = Family(
         "num_attention_heads": 12,
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-5,
-        "tie_word_embeddings": True,
     },
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from octavo_engine.model.families import reading
+from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import LLAMA_NAMES, TensorNames
-from octavo_engine.model.spec import LayerSpec, ModelSpec, MoESpec, QKNormSpec, RouterSpec
+from octavo_engine.model.spec import ModelSpec, QKNormSpec, RouterSpec
 
 
 def read_qwen3_moe(fields: Fields, architecture: str, names: TensorNames, *, renormalize: bool) -> ModelSpec:
@@ -14,29 +14,16 @@ def read_qwen3_moe(fields: Fields, architecture: str, names: TensorNames, *, ren
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
     window = reading.window(fields) if fields.boolean("use_sliding_window", False) else None
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm), window=window)
-    dense, experts = reading.mlp(fields), _experts(fields, renormalize=renormalize)
+    count = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5, and before
+    router = RouterSpec(scores="softmax", renormalize=renormalize)
+    dense, experts = reading.mlp(fields), mixtures.experts(fields, router, count=count)
     step, dense_layers = fields.integer("decoder_sparse_step", 1, 4096), frozenset(fields.integers("mlp_only_layers"))
-    layers = tuple(
-        LayerSpec(
-            mixer=mixer,
-            feed_forward=dense if layer in dense_layers or (layer + 1) % step else experts,
-            norms=reading.norms_before(norm),
-        )
-        for layer in range(reading.num_layers(fields))
+    layers = mixtures.layers(
+        (mixer,) * reading.num_layers(fields),
+        lambda layer: dense if layer in dense_layers or (layer + 1) % step else experts,
+        norm,
     )
     return reading.model(fields, architecture, layers, norm=norm, names=names)
-
-
-def _experts(fields: Fields, *, renormalize: bool) -> MoESpec:
-    name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5, and before
-    count = reading.num_experts(fields, name)
-    return MoESpec(
-        num_experts=count,
-        top_k=fields.integer("num_experts_per_tok", 1, count),
-        intermediate_size=reading.intermediate_size(fields, "moe_intermediate_size"),
-        router=RouterSpec(scores="softmax", renormalize=renormalize),
-        activation=reading.activation(fields),
-    )
 
 
 QWEN3_MOE: Family = Family(
