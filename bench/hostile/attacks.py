@@ -225,6 +225,7 @@ ATTACKS: dict[str, Attack] = {
     "Expect: 100-continue, 100 at once": connections.expectations,
     "connections opened and closed": connections.churn,
     "scrapes and probes without a pause": connections.scrapes,
+    "64 scrapes at a time": connections.scrape_flood,
     "odd headers": connections.odd_headers,
     "not HTTP by the letter (M)": not_http,
     "random methods and paths without a key (E, M)": methods_and_paths,

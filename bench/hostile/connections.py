@@ -139,6 +139,16 @@ async def scrapes(target: Target) -> None:
     await users(16, user)
 
 
+async def scrape_flood(target: Target) -> None:
+    """Scrapes alone, which need no key and are answered beside probes, from 64 connections."""
+
+    async def user(_: int) -> None:
+        while target.open:
+            await target.raw(target.head("/metrics", 0, "GET"))
+
+    await users(64, user)
+
+
 _HEADERS = (
     "X-Request-Id: {:0128d}",
     "X-Request-Id: " + "/../" * 2000,

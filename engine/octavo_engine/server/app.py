@@ -28,6 +28,7 @@ from octavo_engine.server.openai.responses import responses
 from octavo_engine.server.openapi import add_document
 from octavo_engine.server.pooling import classes, embeddings, scores
 from octavo_engine.server.refusal import RefusedError
+from octavo_engine.server.scrape_page import ScrapePage
 from octavo_engine.server.serving import Serving
 
 
@@ -80,8 +81,10 @@ def create_probes(serving: Serving) -> ASGIApp:
 def _add_probes(app: FastAPI, serving: Serving, *, metrics: bool) -> None:
     app.include_router(health.routes(serving), include_in_schema=False)
 
+    page = ScrapePage(serving.metrics.render)
+
     async def scrape() -> Response:
-        return Response(serving.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(page.read(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     if metrics:
         app.add_api_route("/metrics", scrape, methods=["GET", "HEAD"], include_in_schema=False)

@@ -1,0 +1,40 @@
+"""Connections that are begun one after another with pauses between, so that a flood of them leaves a loop time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+
+
+class PacedConnections:
+    """Begins at most one connection in each interval; the others wait in the order in which they came."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, interval: float, begin: Callable[[socket.socket], None]
+    ) -> None:
+        """`interval` is in seconds. `begin` is called in the loop's thread, as all methods are."""
+        self._loop, self._interval, self._begin = loop, interval, begin
+        self._waiting: deque[socket.socket] = deque()
+        self._pausing = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, connection: socket.socket) -> None:
+        """Begin a connection now if the last one is long enough ago, else as soon as its turn has come."""
+        self._waiting.append(connection)
+        if not self._pausing:
+            self._next()
+
+    def close(self) -> None:
+        """Close the connections that have not begun."""
+        while self._waiting:
+            self._waiting.popleft().close()
+
+    def _next(self) -> None:
+        self._pausing = bool(self._waiting)
+        if self._waiting:
+            self._loop.call_later(self._interval, self._next)
+            self._begin(self._waiting.popleft())

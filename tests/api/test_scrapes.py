@@ -1,0 +1,119 @@
+"""A flood of scrapes shares pages of /metrics and begins bit by bit: the same thread answers probes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import socket
+import time
+
+import pytest
+
+from octavo_engine.server import acceptor
+from octavo_engine.server.metrics import Metrics
+from octavo_engine.server.scrape_page import BURST, RENDERS_PER_SECOND, ScrapePage
+from octavo_engine.text.tokenizer import Tokenizer
+from tests.api.served import serve
+
+
+class Renders:
+    """A page that says how often it was rendered, at a time that the test sets."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.now = 100.0
+        self.page = ScrapePage(self.render, lambda: self.now)
+
+    def render(self) -> bytes:
+        self.count += 1
+        return b"%d" % self.count
+
+
+def test_each_scrape_of_an_ordinary_rate_gets_a_new_page() -> None:
+    renders = Renders()
+    pages = []
+    for _ in range(50):
+        pages.append(renders.page.read())
+        renders.now += 1 / RENDERS_PER_SECOND
+    assert pages == [b"%d" % number for number in range(1, 51)]
+
+
+def test_a_flood_of_scrapes_gets_the_newest_page() -> None:
+    renders = Renders()
+    pages = [renders.page.read() for _ in range(1000)]
+    assert (renders.count, pages[-1]) == (BURST, b"%d" % BURST)
+    renders.now += 1.5 / RENDERS_PER_SECOND
+    assert [renders.page.read() for _ in range(1000)] == [b"%d" % (BURST + 1)] * 1000
+    renders.now += 3600
+    for _ in range(1000):
+        renders.page.read()
+    assert renders.count == 2 * BURST + 1
+
+
+def test_the_server_renders_few_pages_for_a_flood(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered = []
+    render = Metrics.render
+
+    def counted(metrics: Metrics) -> bytes:
+        rendered.append(metrics)
+        monkeypatch.setattr("octavo_engine.server.scrape_page.RENDERS_PER_SECOND", 0.0)  # however slow this machine is
+        return render(metrics)
+
+    monkeypatch.setattr(Metrics, "render", counted)
+    with serve(tokenizer) as served:
+        pages = [served.http.get("/metrics") for _ in range(60)]
+    assert {page.status_code for page in pages} == {200}
+    assert all("octavo_requests_running" in page.text for page in pages)
+    assert len(rendered) <= BURST
+
+
+class Answered(asyncio.Protocol):
+    """Notes the client of each connection that is answered."""
+
+    def __init__(self, clients: queue.SimpleQueue[tuple[str, int]]) -> None:
+        self._clients = clients
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._clients.put(transport.get_extra_info("peername"))
+
+
+def test_a_probe_does_not_wait_for_the_scrapes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pause that does not end within the test, one scrape begins and the others wait."""
+    monkeypatch.setattr(acceptor, "_SCRAPE_INTERVAL", 3600.0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    accepting = acceptor.Acceptor(listener, 100, lambda _: None, lambda _: lambda: Answered(clients))
+
+    def connect(path: bytes) -> socket.socket:
+        client = opened.enter_context(socket.create_connection(listener.getsockname()))
+        client.sendall(b"GET " + path + b" HTTP/1.1\r\n\r\n")
+        return client
+
+    with contextlib.ExitStack() as opened:
+        accepting.start()
+        opened.callback(accepting.stop)
+        first = connect(b"/metrics")
+        assert clients.get(timeout=30) == first.getsockname()
+        others = [connect(b"/metrics") for _ in range(20)]
+        while len(accepting._scrapes) < len(others):
+            time.sleep(0.01)
+        probe = connect(b"/health/live")
+        assert clients.get(timeout=30) == probe.getsockname()
+        assert clients.empty()
+        accepting.stop()
+        for other in others:  # closed, with a reset, as what they sent was not read
+            with contextlib.suppress(ConnectionResetError):
+                assert other.recv(1) == b""
+
+
+def test_scrapes_begin_in_their_order_and_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "_SCRAPE_INTERVAL", 0.001)
+    listener, own = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+    clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    accepting = acceptor.Acceptor(listener, 100, lambda _: None, lambda _: lambda: Answered(clients), own)
+    with contextlib.ExitStack() as opened:
+        accepting.start()
+        opened.callback(accepting.stop)
+        scrapers = [opened.enter_context(socket.create_connection(own.getsockname())) for _ in range(40)]
+        assert [clients.get(timeout=30) for _ in scrapers] == [each.getsockname() for each in scrapers]
