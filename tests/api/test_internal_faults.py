@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import socket
 from collections.abc import Callable, Iterator
@@ -99,6 +100,8 @@ def test_connections_that_cannot_be_handed_over_keep_no_place(accepting: Accepti
 def test_a_protocol_that_cannot_be_made_costs_one_connection(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # A process that has served before writes a warning of one kind once in some seconds.
+    monkeypatch.setattr(logging.getLogger("octavo.connections"), "filters", [])
     server = start()
     init, failed = ClientConnection.__init__, list[int]()
 
