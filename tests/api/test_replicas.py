@@ -117,7 +117,7 @@ def client_of(address: str, retries: int) -> openai.AsyncOpenAI:
 async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServer, RealServer]) -> None:
     """Faults 15 and 17."""
     first, second = replicas
-    whole = Record(600)
+    whole = Record(300)
     await recorded(client_of(f"{second.url}/v1", 0), whole)
     assert whole.ends == ["length"]
 
@@ -145,7 +145,7 @@ async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServ
 
     # The other one has a second: what ends in it is complete, and the rest is told why it does not.
     records = {f"short {number}": Record(3) for number in range(4)} | {
-        f"long {number}": Record(600) for number in range(8)
+        f"long {number}": Record(300) for number in range(8)
     }
     client = client_of(f"{second.url}/v1", 0)
     streams = [asyncio.create_task(recorded(client, record)) for record in records.values()]
