@@ -238,6 +238,7 @@ def test_a_cache_whose_volume_was_deleted_is_reported(operator: Client, namespac
     name = namespace.namespace
     namespace.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
     namespace.apply(llmservice(**CACHED))
+    namespace.wait_until(lambda: namespace.exists("pvc", "model-cache"), 60, "the claim is made")
     namespace.wait_until(lambda: namespace.get("pvc", "model-cache")["status"]["phase"] == "Bound", 60, "it is bound")
     namespace.kubectl("delete", "pv", name, "--wait=false")
     namespace.kubectl("patch", "pv", name, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
