@@ -5,7 +5,7 @@ from __future__ import annotations
 FIRST_STEPS = """first steps:
   octavo-engine doctor                     what this machine has for serving, and what it lacks
   octavo-engine serve smollm2              a small model, on http://127.0.0.1:8000
-  octavo-engine chat http://127.0.0.1:8000
+  octavo-engine chat --temperature 0.2 http://127.0.0.1:8000
   octavo-engine COMMAND --help             the flags of a command, with examples
 
 exit codes: 0 done; 1 a server gave no usable answer, or compare found a figure worse; 2 usage or configuration;

@@ -30,6 +30,8 @@ _PROBE = re.compile(rb"(GET|HEAD) /health(/startup|/ready|/live|/adapters)?[ ?]"
 _SCRAPE = re.compile(rb"(GET|HEAD) /metrics[ ?]")
 _SCRAPE_INTERVAL = 0.005
 """Seconds between the beginnings of two scrapes, which take longer than a probe and need no key either."""
+_MOST_SCRAPES = 64
+"""Scrapes that wait for their turn, which comes within a third of a second; a further one is closed."""
 _PEEK = 64
 _LONGEST_HEAD = 64 << 10
 _ESTABLISHED = b"\x01"
@@ -74,6 +76,8 @@ class Acceptor:
     ) -> None:
         """`hand_over` is called in the thread; `probes` makes the protocols that answer probes in the thread's loop."""
         self._listeners = [(listener, self._meet)]
+        if metrics_listener is not None:
+            self._listeners.append((metrics_listener, self._answer))
         self._most_silent = max(1, most // 2)
         self._hand_over, self._probes = hand_over, probes
         self._waiting: deque[socket.socket] = deque()
@@ -83,9 +87,7 @@ class Acceptor:
         self._closed_silent = 0
         self._logged_at = 0.0
         self._loop = asyncio.new_event_loop()
-        self._scrapes = PacedConnections(self._loop, _SCRAPE_INTERVAL, self._answer)
-        if metrics_listener is not None:
-            self._listeners.append((metrics_listener, self._scrapes.add))
+        self._scrapes = PacedConnections(self._loop, _SCRAPE_INTERVAL, _MOST_SCRAPES, self._answer)
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Future[None] = Future()
         """Done once the thread has ended; with what ended it, if that was not `stop`."""
@@ -181,11 +183,10 @@ class Acceptor:
 
     def _meet(self, connection: socket.socket) -> None:
         """Wait for the first bytes of a new connection."""
-        if len(self._silent) + len(self._waiting) + len(self._scrapes) >= self._most_silent:
+        if len(self._silent) + len(self._waiting) >= self._most_silent:
             if not self._silent:
                 connection.close()
-                self._log("a connection was closed: %d wait for the server's loop, and %d scrapes for their turn",
-                          len(self._waiting), len(self._scrapes))  # fmt: skip
+                self._log("a connection was closed: %d wait for the server's loop", len(self._waiting))
                 return
             self._close_oldest()
         self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._close_silent, connection)
@@ -203,7 +204,8 @@ class Acceptor:
         elif _PROBE.match(first):
             self._answer(connection)
         elif _SCRAPE.match(first):
-            self._scrapes.add(connection)
+            if not self._scrapes.add(connection):
+                self._log("a scrape was closed: %d wait for their turn", len(self._scrapes))
         else:
             self._waiting.append(connection)
             self._hand_on()

@@ -12,21 +12,28 @@ class PacedConnections:
     """Begins at most one connection in each interval; the others wait in the order in which they came."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, interval: float, begin: Callable[[socket.socket], None]
+        self, loop: asyncio.AbstractEventLoop, interval: float, most: int, begin: Callable[[socket.socket], None]
     ) -> None:
-        """`interval` is in seconds. `begin` is called in the loop's thread, as all methods are."""
-        self._loop, self._interval, self._begin = loop, interval, begin
+        """`interval` is in seconds; at most `most` wait. `begin` is called in the loop's thread, as all methods are."""
+        self._loop, self._interval, self._most, self._begin = loop, interval, most, begin
         self._waiting: deque[socket.socket] = deque()
         self._pausing = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, connection: socket.socket) -> None:
-        """Begin a connection now if the last one is long enough ago, else as soon as its turn has come."""
+    def add(self, connection: socket.socket) -> bool:
+        """Begin a connection now if the last one is long enough ago, else in its turn; close it if too many wait.
+
+        Return False if it was closed.
+        """
+        if len(self._waiting) >= self._most:
+            connection.close()
+            return False
         self._waiting.append(connection)
         if not self._pausing:
             self._next()
+        return True
 
     def close(self) -> None:
         """Close the connections that have not begun."""

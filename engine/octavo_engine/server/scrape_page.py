@@ -27,6 +27,6 @@ class ScrapePage:
         self._level = min(BURST, self._level + (now - self._filled_at) * RENDERS_PER_SECOND)
         self._filled_at = now
         if self._level >= 1:
-            self._level -= 1
             self._page = self._render()
+            self._level -= 1
         return self._page
