@@ -25,6 +25,7 @@ class Sandbox:
     """
 
     def __init__(self, log: Path) -> None:
+        self._entered: list[subprocess.Popen[str]] = []
         made = state.create()
         self.folder = made.folder
         with log.open("w") as errors:
@@ -52,7 +53,7 @@ class Sandbox:
         self, command: list[str], *, log: IO[str], path: str, pass_fds: tuple[int, ...] = ()
     ) -> subprocess.Popen[str]:
         """Start a program in the node, with both outputs to `log` and `path` as its PATH."""
-        return subprocess.Popen(
+        entered = subprocess.Popen(
             [*self._enter(), *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -62,6 +63,8 @@ class Sandbox:
             text=True,
             start_new_session=True,  # an interrupt at the terminal is for the owner alone
         )
+        self._entered.append(entered)
+        return entered
 
     def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         """Run a program in the node to its end; its exit code is the caller's to judge."""
@@ -71,6 +74,9 @@ class Sandbox:
         """End every process of the node and remove its traces; safe to call twice."""
         with contextlib.suppress(BrokenPipeError):
             cast(IO[str], self._janitor.stdin).close()
+        for each in self._entered:
+            # nsenter stops when its program is stopped, does not reap it then, and the namespaces would not end.
+            each.kill()
         self._janitor.wait()
         cast(IO[str], self._janitor.stdout).close()
 
