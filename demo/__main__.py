@@ -114,7 +114,8 @@ def run(stay: bool, port: int, interruption: Interruption) -> int:
 
 def keep_serving(engine: LocalEngine) -> int:
     """Serve until a signal arrives, then drain."""
-    say(f"serving; try: .venv/bin/octavo-engine chat {engine.endpoint.removesuffix('/v1')}   (Ctrl-C ends)")
+    url = engine.endpoint.removesuffix("/v1")
+    say(f"serving; try: .venv/bin/octavo-engine chat --temperature 0.2 {url}   (Ctrl-C ends)")
     for number in SIGNALS:
         signal.signal(number, lambda *_: engine.stop())
     return engine.supervise()
