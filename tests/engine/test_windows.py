@@ -269,7 +269,7 @@ def test_a_backend_without_sinks_is_not_taken_for_a_model_that_has_them(
             chosen = resolved_config.resolve_config(config, files, Shard(0, 1)).backend.name
             assert chosen == ("torch" if sinks else "cpu")
         elif sinks:
-            with pytest.raises(ConfigurationError, match="neither softcap nor sinks"):
+            with pytest.raises(ConfigurationError, match="neither latent attention nor softcap nor sinks"):
                 resolved_config.resolve_config(config, files, Shard(0, 1))
 
 
