@@ -13,10 +13,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import zmq
@@ -45,6 +44,7 @@ from octavo_engine.engine.messages import (
     decode_from_engine,
     encode,
 )
+from octavo_engine.engine.needed_task import needed
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.watchdog import Watchdog
@@ -99,7 +99,7 @@ class EngineClient:
         self._streams: dict[str, OutputStream] = {}
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Future[None]] = []
         self._stopping = False
         self._loads: dict[int, asyncio.Future[AdapterInfo]] = {}
         self._tickets = itertools.count()
@@ -126,8 +126,10 @@ class EngineClient:
             raise RuntimeError("the engine process has no standard input")
         self._process.stdin.write(msgspec.json.encode(self.config) + b"\n")
         await self._process.stdin.drain()
-        self._begin(self._read(), "the task that reads the engine's messages")
-        self._begin(self._watch_process(), "the task that waits for the engine's end")
+        self._tasks += [
+            needed(self._read(), "the task that reads the engine's messages", self._end_by),
+            needed(self._watch_process(), "the task that waits for the engine's end", self._end_by),
+        ]
 
     async def wait_ready(self) -> EngineInfo:
         """Return the engine's description once it is loaded; raise the error that prevented it."""
@@ -231,7 +233,7 @@ class EngineClient:
                 self.state.ready, self.state.phase = message.info, "ready"
                 self.state.adapters = {adapter.name: adapter for adapter in message.info.adapters}
                 self._settled.set()
-                self._begin(self._ping(), "the task that asks whether the engine stalls")
+                self._tasks.append(needed(self._ping(), "the task that asks whether the engine stalls", self._end_by))
             case Outputs():
                 self._deliver(message)
             case AdapterLoaded() | AdapterFailed():
@@ -296,19 +298,12 @@ class EngineClient:
                 loading.set_exception(EngineDeadError(self.state.failed.message))
         self._settled.set()
 
-    def _begin(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Run a task that reads the engine's answers or notices its end; `what` names it in the log if it fails."""
-        task = asyncio.create_task(work)
-        self._tasks.append(task)
-        task.add_done_callback(lambda ended: self._note_end(ended, what))
-
-    def _note_end(self, ended: asyncio.Task[None], what: str) -> None:
+    def _end_by(self, reason: str, error: BaseException | None) -> None:
         """End the engine if one of the tasks ended before it did: its streams would wait forever."""
-        error = None if ended.cancelled() else ended.exception()
         if self._stopping or self._ended.is_set():
             return
-        log.error("%s has ended; the engine is stopped", what, exc_info=error)
-        self._fail(Failed(EngineDeadError.exit_code, f"{what} has ended" + (f": {error!r}" if error else "")))
+        log.error("%s; the engine is stopped", reason, exc_info=error)
+        self._fail(Failed(EngineDeadError.exit_code, reason))
         self._kill()
         self._ended.set()
 

@@ -22,6 +22,7 @@ from octavo_engine import logs
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.needed_task import needed
 from octavo_engine.errors import ConfigurationError, EngineDeadError
 from octavo_engine.listen import listening_socket
 from octavo_engine.model.source import resolve_model
@@ -226,16 +227,13 @@ class Server:
 
     def _needed(self, work: Awaitable[None], what: str) -> asyncio.Future[None]:
         """Have `work` done for as long as the server serves. Should it end before, the server drains and ends."""
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(lambda ended: self._note_end(ended, what))
-        return task
+        return needed(work, what, self._end_by)
 
-    def _note_end(self, ended: asyncio.Future[None], what: str) -> None:
-        error = None if ended.cancelled() else ended.exception()
+    def _end_by(self, reason: str, error: BaseException | None) -> None:
         if self._closing:
             return
-        log.error("%s has ended; the server drains and ends", what, exc_info=error)
-        self._broken = f"{what} has ended" + (f": {error!r}" if error is not None else "")
+        log.error("%s; the server drains and ends", reason, exc_info=error)
+        self._broken = reason
         self._serving.draining = True
         self._signalled.set()
 
