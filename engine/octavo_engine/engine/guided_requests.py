@@ -25,6 +25,11 @@ class GuidedRequests:
         self._waiting: dict[str, tuple[Request, float]] = {}
 
     @property
+    def any_waiting(self) -> bool:
+        """True if a request waits for its grammar. Asked before every step, unlike `waiting`, which makes a list."""
+        return bool(self._waiting)
+
+    @property
     def waiting(self) -> Collection[Request]:
         """The requests whose masks are still being prepared; no step waits for them."""
         return [request for request, _ in self._waiting.values()]

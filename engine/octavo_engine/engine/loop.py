@@ -113,7 +113,7 @@ class EngineLoop:
     @property
     def has_work(self) -> bool:
         """True if `step` would do anything."""
-        return self._scheduler.has_work or bool(self._launched or self._ended or self.guided.waiting)
+        return self._scheduler.has_work or bool(self._launched or self._ended or self.guided.any_waiting)
 
     def step(self) -> StepOutputs:
         """Keep the device busy, then wait for its oldest step; the outputs of all requests that have any.
@@ -201,7 +201,7 @@ class EngineLoop:
         self._ended += [ended] if ended else []
 
     def _check_patience(self) -> None:
-        if self.guided.waiting or (self.adapters is not None and self.adapters.store.is_reading):
+        if self.guided.any_waiting or (self.adapters is not None and self.adapters.store.is_reading):
             time.sleep(_READING_PAUSE)
             return
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0
