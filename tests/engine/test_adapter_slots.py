@@ -19,7 +19,7 @@ class Store:
 
     def get(self, digest: str) -> Adapter:
         def writes(slot: int) -> list[AdapterWrite]:
-            return [AdapterWrite(slot, digest, "", (), first=part == 0) for part in range(3)]
+            return [AdapterWrite(slot, digest, "", (), first=part == 0, last=part == 2) for part in range(3)]
 
         return cast("Adapter", SimpleNamespace(digest=digest, writes=writes))
 

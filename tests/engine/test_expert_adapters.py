@@ -149,6 +149,16 @@ def test_layers_that_are_not_wanted_have_no_slots_and_refuse_adapters(bases: dic
         lora_targets(decoder, CPU, wanted=["x_proj"])
 
 
+def test_on_a_gpu_experts_of_odd_sizes_have_no_slots(tmp_path: Path) -> None:
+    """Neither the projections with that many rows nor those with as many columns: both are made together."""
+    model = reference_model("Mixtral", **NO_ENDS, **FAMILIES["Mixtral"], intermediate_size=72)
+    save(model, tmp_path)
+    choice = lora_targets(blueprint(tmp_path), torch.device("cuda"))
+    assert not [name for name in choice.targets if ".experts." in name]
+    reasons = {reason for name, reason in choice.left_out.items() if ".experts." in name}
+    assert reasons == {"on a GPU experts' sizes have to be multiples of 16"}
+
+
 def test_slots_of_experts_are_in_the_memory_plan(bases: dict[str, Path]) -> None:
     def need(**settings: Any) -> int:
         config = EngineConfig(model=str(bases["Mixtral"]), enable_lora=True, max_loras=3, **settings)

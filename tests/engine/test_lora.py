@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 import torch
 from adapters import RandomAdapter
 from checkpoints import SIZES, reference_model, save, save_words
@@ -21,7 +22,8 @@ from octavo_engine.llm import Completion
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.layers.lora import NO_SLOT, LoraBatch, LoraLayer
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.lora.adapter import AdapterLimits, read_adapter
+from octavo_engine.model.lora import adapter as adapter_file
+from octavo_engine.model.lora.adapter import AdapterLimits, AdapterWrite, read_adapter
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.source import ModelFiles
@@ -165,6 +167,31 @@ def test_a_gguf_file_takes_the_adapters_of_its_hugging_face_model(base: Path, fo
         filled.append([layer.b for linear in decoder.linears() if (layer := linear.lora) is not None])
     assert len(filled[0]) == 4 * SIZES["num_hidden_layers"]
     assert all(bool(ours.any()) and torch.equal(ours, theirs) for ours, theirs in zip(*filled, strict=True))
+
+
+def test_a_file_is_opened_once_however_many_parts_it_is_put_onto_a_device_in(
+    base: Path, folder: Path, expected: dict[str | None, list[Completion]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, parts, safe_open = list[str](), list[str](), safetensors.safe_open
+    write = LoraSlots.write
+
+    def counted(path: str, *arguments: Any, **named: Any) -> Any:
+        opened.append(path)
+        return safe_open(path, *arguments, **named)
+
+    def noted(slots: LoraSlots, part: AdapterWrite) -> None:
+        parts.append(part.path)
+        write(slots, part)
+
+    settings = {**SETTINGS, "max_loras": 2}
+    loaded = LLM(str(base), enable_lora=True, lora_modules=modules(folder / "parts", "Llama"), **settings)
+    monkeypatch.setattr(safetensors, "safe_open", counted)
+    monkeypatch.setattr(LoraSlots, "write", noted)
+    monkeypatch.setattr(adapter_file, "_WRITE_BYTES", 1)
+    (answer,) = loaded.generate([PROMPTS[0]], GREEDY, adapter="all")
+    loaded.close()
+    assert len(opened) == 1 < len(parts)
+    assert_same(answer, expected["all"][0])
 
 
 def test_more_adapters_than_slots_and_than_cpu_memory_has_room_for(

@@ -53,7 +53,7 @@ class AdapterModule:
 
 @dataclass(frozen=True, slots=True)
 class AdapterWrite:
-    """A part of an adapter that is put into a slot. The `first` part empties the slot before."""
+    """A part of an adapter that is put into a slot. The `first` part empties the slot before; all come in order."""
 
     slot: int
     digest: str
@@ -61,6 +61,7 @@ class AdapterWrite:
     """The path of the adapter's file in memory, for processes of the same user."""
     modules: tuple[AdapterModule, ...]
     first: bool
+    last: bool
 
 
 def encode_write(write: AdapterWrite) -> bytes:
@@ -108,7 +109,8 @@ class Adapter:
         for end, module in enumerate(self.modules, 1):
             size += module.num_bytes
             if size >= _WRITE_BYTES or end == len(self.modules):
-                yield AdapterWrite(slot, self.digest, self.file.path, self.modules[start:end], first=start == 0)
+                ends = {"first": start == 0, "last": end == len(self.modules)}
+                yield AdapterWrite(slot, self.digest, self.file.path, self.modules[start:end], **ends)
                 start, size = end, 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,6 +64,8 @@ class LoraSlots:
         decoder.lora = self.batch
         make = partial(_make_layer, self.batch, num_slots, max_rank)
         self._slots: list[LoraLayer | ExpertLora | LatentLora] = []
+        self._files: dict[int, Any] = {}
+        """The file of each slot's adapter, open from its first to its last part: opening it reads all of its header."""
         for linear in linears_of(targets):
             linear.lora = make(linear.options, _size(linear))
             self._slots.append(linear.lora)
@@ -82,13 +85,16 @@ class LoraSlots:
 
         if write.first:
             self._clear(write.slot)
-        with safe_open(write.path, framework="pt", device="cpu") as file:
-            for module in write.modules:
-                target = self._targets[module.name]
-                a, b = file.get_tensor(module.a), file.get_tensor(module.b)
-                if module.transposed:
-                    a, b = transposed(a, b, target.shape.experts)
-                target.put(write.slot, a, b.float() * module.scale)
+            self._files[write.slot] = safe_open(write.path, framework="pt", device="cpu")
+        file = self._files[write.slot]
+        for module in write.modules:
+            target = self._targets[module.name]
+            a, b = file.get_tensor(module.a), file.get_tensor(module.b)
+            if module.transposed:
+                a, b = transposed(a, b, target.shape.experts)
+            target.put(write.slot, a, b.float() * module.scale)
+        if write.last:
+            del self._files[write.slot]
 
     def _clear(self, slot: int) -> None:
         for slots in self._slots:
@@ -171,7 +177,7 @@ def _unsuitable(target: Target, device: torch.device, num_slots: int) -> str | N
     if isinstance(target, ExpertTarget):
         if num_slots * target.mixture.spec.num_experts > _MOST_GROUPS:
             return f"with so many experts no more than {_MOST_GROUPS} / experts of --max-loras are supported on a GPU"
-        odd = odd or bool(target.mixture.width.size % _KERNEL_WIDTH)
+        odd = odd or any(size % _KERNEL_WIDTH for size in (target.mixture.width.size, target.mixture.inner.size))
         return f"on a GPU experts' sizes have to be multiples of {_KERNEL_WIDTH}" if odd else None
     return (
         f"on a GPU the rows of fused projections have to be multiples of {_KERNEL_WIDTH}"
