@@ -1,4 +1,4 @@
-"""The Dockerfile has what the programs import, and `make images` leaves an archive, whoever builds."""
+"""The Dockerfile has what the programs import, and `make images` leaves an archive, with every builder."""
 
 from __future__ import annotations
 

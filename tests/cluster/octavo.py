@@ -24,7 +24,7 @@ ONE_REPLICA = ("--set", "operator.replicas=1,metricsApi.replicas=1")
 """Two cores have enough to do with one; tests of what several do give another number."""
 _PREFIX = "octavo-test-"
 RELEASE = f"{_PREFIX}{secrets.token_hex(3)}"
-"""A name that nobody else's release has: on a cluster that is not ours nothing of theirs is touched."""
+"""A release name of the tests' own: on somebody's cluster no release of theirs is touched."""
 _OWNER = "meta.helm.sh/release-name"
 CRD = "llmservices.octavo.dev"
 OPERATOR = f"{RELEASE}-operator"

@@ -1,8 +1,8 @@
 """A cluster's traces on the host: a folder in the user's cache and a control group. They are made, swept, and found
 again when nobody was left to sweep them.
 
-The folder holds a lock. Whoever keeps the cluster alive (the janitor, and the processes it starts) holds it too, so a
-folder whose lock is free belongs to nobody.
+The folder holds a lock. Every process that keeps the cluster alive (the janitor, and those it starts) holds it too, so
+a folder whose lock is free belongs to nobody.
 """
 
 import contextlib

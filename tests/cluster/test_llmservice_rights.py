@@ -119,7 +119,7 @@ def test_rights_to_llmservices_alone_are_not_those_of_pods_and_secrets(operator:
     def refused() -> list[str]:
         return list(filter(None, (refusal(namespace, service("a", **spec)) for spec in allowed)))
 
-    namespace.wait_until(lambda: not refused(), 10, lambda: f"whoever has the right may ask: {refused()}")
+    namespace.wait_until(lambda: not refused(), 10, lambda: f"a user with the right may ask: {refused()}")
 
 
 def test_no_model_runs_beside_the_operator_or_in_kube_system(operator: Client, cluster: Client) -> None:

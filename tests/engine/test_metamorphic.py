@@ -139,7 +139,7 @@ class Model:
         ]
 
     def compute_alone(self, prompt: int, way: str) -> None:
-        """The prompt in one piece, then token by token, with nobody else there."""
+        """The prompt in one piece, then token by token, without another request."""
         tokens, params = self.prompts[prompt], replace(WAYS[way], logprobs=2)
         groups = self.groups(8, 0, BlockShares(0, (), 16, 128, 1))
         worker = self.worker(rows=1, length=128, groups=groups, block_size=16)

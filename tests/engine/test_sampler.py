@@ -133,7 +133,7 @@ def test_rows_that_ask_for_much_are_adjusted_as_each_alone() -> None:
 
 
 def test_adjusting_and_logprobs_never_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors of the meta device have no values that could be waited for; whoever asks for one fails."""
+    """Tensors of the meta device have no values that could be waited for: code that asks for one fails."""
     meta = torch.device("meta")
 
     def send(values: list[float], _: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:

@@ -54,7 +54,7 @@ def _compare(
 
 
 def _alone_and_in_a_crowd(device: torch.device) -> None:
-    """A token's result is the same to the bit, whoever else is in the step."""
+    """A token's result is the same to the bit, whatever other tokens are in the step."""
     used = torch.tensor([1, 0, 1, 1, -1, 0] + [1] * 30, device=device)
     weights = _weights(device, half_precision(device), 2, 1200, (32, 16), 16)
     x = torch.randn(len(used), 1200, device=device).to(weights.a.dtype)
