@@ -159,6 +159,32 @@ async def test_keys_take_turns_and_none_takes_everything() -> None:
     assert order == ["b0", "b1", "b2", "a0", "a1", "a2"]
 
 
+async def test_requests_that_are_cancelled_take_no_turn_of_their_key() -> None:
+    turns: FairTurns[int] = FairTurns(1, lambda: False)
+    order: list[str] = []
+
+    async def use(key: str, name: str) -> None:
+        thing = await turns.acquire(key)
+        order.append(name)
+        turns.release(key, thing)
+
+    left = [asyncio.create_task(use("a", f"left {index}")) for index in range(100)]
+    stays, other = asyncio.create_task(use("a", "a")), asyncio.create_task(use("b", "b"))
+    alone = asyncio.create_task(use("c", "c"))
+    await asyncio.sleep(0)
+    alone.cancel()
+    for task in left[:-1]:
+        task.cancel()
+    await asyncio.sleep(0)
+    assert {key: len(waiting) for key, waiting in turns._waiting.items()} == {"a": 2, "b": 1}
+    left[-1].cancel()
+    turns.add(1)  # before the task that has just been cancelled runs
+    await asyncio.gather(stays, other)
+    assert order == ["a", "b"]
+    assert not turns._waiting
+    assert not turns._held
+
+
 async def test_a_key_whose_request_ended_a_worker_gets_no_other_before_there_is_one_in_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import queue
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -173,6 +174,27 @@ def test_the_log_of_the_load_is_no_reason_to_end(
     server = start()
     server.wait_until(lambda: "the load cannot be logged" in caplog.text)
     assert server.http.get("/health/ready").status_code == 200
+
+
+def test_neither_is_a_first_reading_that_fails(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "log_load", lambda _: load_lines.log_load(lambda: 1 / 0, 0.01))  # type: ignore[arg-type, return-value]
+    server = start()
+    server.wait_until(lambda: "the load cannot be logged" in caplog.text)
+    assert server.http.get("/health/ready").status_code == 200
+
+
+def test_an_acceptor_whose_only_task_has_ended_closes_all_it_has(accepting: Accepting) -> None:
+    silent = accepting.connect(b"")
+    while not accepting.acceptor._silent:
+        time.sleep(0.01)
+    accepting.acceptor._loop.call_soon_threadsafe(next(iter(accepting.acceptor._tasks)).cancel)
+    with pytest.raises(asyncio.CancelledError):
+        accepting.acceptor.ended.result(PATIENCE)
+    assert silent.recv(1) == b""
+    assert accepting._listener.fileno() == -1
+    assert accepting.acceptor._loop.is_closed()
 
 
 async def test_a_text_worker_that_fails_in_an_unknown_way_is_replaced() -> None:

@@ -133,9 +133,7 @@ class Acceptor:
             self._close()
 
     def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._end_tasks())
         for silent in list(self._silent):
             self._forget(silent)
             silent.close()
@@ -145,6 +143,11 @@ class Acceptor:
         for listener, _ in self._listeners:
             listener.close()
         self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, listener: socket.socket, then: Callable[[socket.socket], None]) -> None:
         for number in itertools.count(1):

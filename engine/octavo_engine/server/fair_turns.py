@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -17,18 +17,21 @@ class FairTurns(Generic[T]):
         self._total, self._several_keys = total, several_keys
         self._free: list[T] = []
         self._held: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[asyncio.Future[T]]] = OrderedDict()
+        self._waiting: OrderedDict[str, OrderedDict[asyncio.Future[T], None]] = OrderedDict()
+        """What each key's requests wait for, the key whose turn is next first."""
 
     async def acquire(self, key: str) -> T:
         """The next free thing, once it is this key's turn."""
         turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, deque()).append(turn)
+        self._waiting.setdefault(key, OrderedDict())[turn] = None
         self._hand_out()
         try:
             return await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.release(key, turn.result())
+            else:
+                self._forget(key, turn)
             raise
 
     def add(self, thing: T) -> None:
@@ -49,14 +52,22 @@ class FairTurns(Generic[T]):
 
     def _hand_out(self) -> None:
         while self._free and (key := self._next_key()) is not None:
-            turn = self._waiting[key].popleft()
-            self._waiting.move_to_end(key)
-            if not turn.done():
-                self._held[key] += 1
-                turn.set_result(self._free.pop())
+            turn = next(iter(self._waiting[key]))
+            self._forget(key, turn)
+            if turn.cancelled():
+                continue
+            if key in self._waiting:
+                self._waiting.move_to_end(key)
+            self._held[key] += 1
+            turn.set_result(self._free.pop())
 
     def _next_key(self) -> str | None:
         most = self._total - 1 if self._several_keys() and self._total > 1 else self._total
-        for key in [key for key, turns in self._waiting.items() if not turns]:
-            del self._waiting[key]
         return next((key for key in self._waiting if self._held[key] < most), None)
+
+    def _forget(self, key: str, turn: asyncio.Future[T]) -> None:
+        """Let a future wait no more, if it still does: it has its turn, or is cancelled."""
+        turns = self._waiting.get(key, OrderedDict())
+        turns.pop(turn, None)
+        if not turns:
+            self._waiting.pop(key, None)

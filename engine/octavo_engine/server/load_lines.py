@@ -67,16 +67,16 @@ def line(before: Counts, now: LoadReading) -> tuple[str, dict[str, float | None]
 
 async def log_load(read: Callable[[], LoadReading], interval: float = INTERVAL) -> None:
     """Log lines until it is cancelled. Rates and refusals are those since the line before, or since `interval`."""
-    before = read().counts
+    before: Counts | None = None
     while True:
-        await asyncio.sleep(interval)
         try:
             now = read()
-            if (said := line(before, now)) is not None:
+            if before is not None and (said := line(before, now)) is not None:
                 log.info("%s", said[0], extra={"fields": said[1]})
             before = now.counts
         except Exception:  # lines of the log are no reason for the server to end
             log.exception("the load cannot be logged; trying again in %g s", interval)
+        await asyncio.sleep(interval)
 
 
 def counts_now(stats: SchedulerStats, tokens: float, refused: float) -> Counts:
