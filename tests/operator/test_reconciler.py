@@ -19,6 +19,7 @@ from octavo_operator.reconcile import status_writer
 from octavo_operator.reconcile.added_fields import Path
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.children import Children
+from octavo_operator.reconcile.dependence import in_order
 from octavo_operator.reconcile.field_conflicts import FieldConflicts, others
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import key_of, observe, trimmed
@@ -40,6 +41,8 @@ class Server:
         self.events: list[dict[str, Any]] = []
         self.live: dict[str, dict[str, Any]] = {}
         self.failures: dict[str, ApiError] = {}
+        self.unread: dict[str, ApiError] = {}
+        """Errors of reads of children, by kind."""
         self.version = 0
         self.refuses_writes = False
         """Whether it only answers what would be."""
@@ -81,6 +84,8 @@ class Server:
         del self.indexes[CHILD[kind].plural][KEY]
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        if kind.name in self.unread:
+            raise self.unread[kind.name]
         return copy.deepcopy((self.named or self.service) if kind is LLMSERVICE else self.live.get(kind.name))
 
     async def create_event(self, event: dict[str, Any]) -> bool:
@@ -437,6 +442,45 @@ async def test_no_pod_writes_to_a_claim_of_another_owner() -> None:
     with pytest.raises(ApiError, match="is not this LLMService's"):
         await operator.reconcile(KEY)
     assert server.live["Deployment"]["spec"]["replicas"] == 0
+
+
+@pytest.mark.parametrize("status", [0, 403, 500])
+async def test_nothing_is_made_for_a_name_that_is_not_known_to_be_ours(status: int) -> None:
+    """One failed read of a claim must make no pods that would write to a stranger's."""
+    server = Server(cache={"type": "PersistentVolumeClaim", "size": "1Gi"}, autoscaling=AUTOSCALED["autoscaling"])
+    server.live["PersistentVolumeClaim"] = {"kind": "PersistentVolumeClaim", **THEIRS}
+    server.unread["PersistentVolumeClaim"] = ApiError(status, "x", "not now")
+    operator = reconciler(server)
+    with pytest.raises(ApiError, match="not now"):
+        await operator.reconcile(KEY)
+    assert "Service" in server.writes
+    assert not {"Deployment", "HorizontalPodAutoscaler"} & set(server.writes)
+    server.unread.clear()
+    with pytest.raises(ApiError, match="is not this LLMService's"):
+        await operator.reconcile(KEY)
+    del server.live["PersistentVolumeClaim"]
+    await operator.reconcile(KEY)
+    assert server.live.keys() >= {"PersistentVolumeClaim", "Deployment", "HorizontalPodAutoscaler"}
+
+
+async def test_what_exists_goes_on_while_a_claim_that_was_ours_cannot_be_read() -> None:
+    server = Server(cache={"type": "PersistentVolumeClaim", "size": "1Gi"}, replicas=1)
+    operator = reconciler(server)
+    await operator.reconcile(KEY)
+    server.remove("PersistentVolumeClaim")
+    server.unread["PersistentVolumeClaim"] = ApiError(503, "x", "not now")
+    server.service["spec"]["replicas"] = 2
+    with pytest.raises(ApiError, match="not now"):
+        await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 2
+
+
+def test_what_an_earlier_pass_has_left_comes_first_but_after_what_it_names() -> None:
+    server = Server(cache={"type": "PersistentVolumeClaim", "size": "1Gi"}, autoscaling=AUTOSCALED["autoscaling"])
+    ordered = in_order(render(parse(server.service), RenderConfig("engine:1")), {("HorizontalPodAutoscaler", "good")})
+    kinds = [manifest["kind"] for manifest in ordered]
+    assert kinds[:4] == ["PersistentVolumeClaim", "Deployment", "HorizontalPodAutoscaler", "Service"]
+    assert len(kinds) == len(set(kinds))
 
 
 @pytest.mark.parametrize("status", [403, 503])

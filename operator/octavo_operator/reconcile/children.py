@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.added_fields import Path, added_fields
 from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.dependence import stranger_in
+from octavo_operator.reconcile.dependence import failure_of_named, in_order
 from octavo_operator.reconcile.field_conflicts import (
     Conflict,
     FieldConflicts,
@@ -60,7 +60,6 @@ class NameTakenError(ApiError):
         kind, name = identity
         message = f"{kind} {name} exists and is not this LLMService's; rename the LLMService, or delete that object"
         super().__init__(409, "NameTaken", message)
-        self.identity = identity
 
     @property
     def transient(self) -> bool:
@@ -103,11 +102,6 @@ class Applied:
         """The failures that are about the child itself, not about the connection."""
         return {identity: failure for identity, failure in self.failures.items() if not failure.transient}
 
-    @property
-    def taken(self) -> dict[Identity, NameTakenError]:
-        """The names of children that others have."""
-        return {each.identity: each for each in self.failures.values() if isinstance(each, NameTakenError)}
-
 
 class Children:
     """Applies children. Remembers what was last applied, so that what is as it should be is not written again."""
@@ -136,17 +130,20 @@ class Children:
         applied, start, left = Applied(), start_of(wanted), self._left.pop(key, set())
         identities = {_identity(manifest) for manifest in wanted}
         until = self._clock() + PASS_SECONDS
-        for each in sorted(wanted, key=lambda manifest: _identity(manifest) not in left):
+        for each in in_order(wanted, left):
             manifest = without_replicas_during_handover(each, observed.children, identities)
             identity = _identity(manifest)
             live = observed.children.get(identity)
-            stranger = stranger_in(manifest, applied.taken)
-            if stranger and identity[0] in SCALERS:  # it must not scale the stranger's: pruned if it is there
-                identities.discard(identity)
+            hindrance = self._hindrance(key, manifest, observed, applied)
+            if hindrance and identity[0] in SCALERS:
+                if isinstance(hindrance, NameTakenError):  # it must not scale the stranger's: pruned if it is there
+                    identities.discard(identity)
+                elif live is not None:
+                    applied.children[identity] = live
                 continue
             try:
-                if stranger:
-                    raise stranger
+                if hindrance:
+                    raise hindrance
                 if self._clock() >= until:
                     self._left.setdefault(key, set()).add(identity)
                     raise _out_of_time(identity)
@@ -158,6 +155,19 @@ class Children:
         await self._prune(key, service, observed, identities, applied)
         applied.conflicts = self._field_conflicts.conflicts(key)
         return applied
+
+    def _hindrance(self, key: Key, manifest: Object, observed: Observation, applied: Applied) -> ApiError | None:
+        """Return the failure of the child that `manifest` names, if that name may be a stranger's.
+
+        It is ours if the watches have seen it, or if it was applied before and `manifest` names it already.
+        """
+        failed = failure_of_named(manifest, applied.failures)
+        if failed is None:
+            return None
+        named, failure = failed
+        known = named in self._applied.get(key, {}) and _identity(manifest) in observed.children
+        ours = named in observed.children or known
+        return None if ours and not isinstance(failure, NameTakenError) else failure
 
     async def _prune(
         self, key: Key, service: LLMService, observed: Observation, wanted: set[Identity], applied: Applied

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from octavo_operator.reconcile.handover import DEPLOYMENT, SCALERS
 
 _CLAIM = "PersistentVolumeClaim"
+Identity = tuple[str, str]
+Manifest = TypeVar("Manifest", bound=Mapping[str, Any])
 Error = TypeVar("Error", bound=Exception)
 
 
@@ -20,7 +22,27 @@ def named_by(manifest: Mapping[str, Any]) -> str | None:
     return None
 
 
-def stranger_in(manifest: Mapping[str, Any], taken: Mapping[tuple[str, str], Error]) -> Error | None:
-    """Return the error of the child that `manifest` names, if its name is among those `taken` by others."""
+def in_order(wanted: Sequence[Manifest], left: Collection[Identity]) -> list[Manifest]:
+    """`wanted` with what an earlier pass has left first, and each child after the one that it names."""
+    by_kind = {manifest["kind"]: manifest for manifest in wanted}
+    first, ordered = [each for each in wanted if _identity(each) in left], list[Manifest]()
+
+    def add(manifest: Manifest) -> None:
+        if named := by_kind.get(named_by(manifest) or ""):
+            add(named)
+        if manifest not in ordered:
+            ordered.append(manifest)
+
+    for each in (*first, *wanted):
+        add(each)
+    return ordered
+
+
+def failure_of_named(manifest: Mapping[str, Any], failures: Mapping[Identity, Error]) -> tuple[Identity, Error] | None:
+    """Return the child that `manifest` names with its failure, if it is among `failures`."""
     kind = named_by(manifest)
-    return next((error for (other, _), error in taken.items() if other == kind), None)
+    return next((failed for failed in failures.items() if failed[0][0] == kind), None)
+
+
+def _identity(manifest: Mapping[str, Any]) -> Identity:
+    return manifest["kind"], manifest["metadata"]["name"]
