@@ -136,6 +136,31 @@ async def test_a_lease_that_is_released_is_taken_at_once(clock: Clock) -> None:
     assert clock.now == 0
 
 
+async def test_a_lease_is_released_also_where_a_renewal_under_way_was_written(clock: Clock) -> None:
+    """The work ends while a renewal waits for its answer: the Lease is another version than the one last seen."""
+    api = Api()
+    leader = Lease(api, *NAME, clock, clock.sleep)
+    await leader.acquire()
+    api.loses_answer = True
+    keeping = asyncio.ensure_future(leader.keep())
+    while api.loses_answer:
+        await asyncio.sleep(0)
+    keeping.cancel()
+    await leader.release()
+    assert api.holder == ""
+
+
+async def test_a_lease_that_another_replica_has_by_now_is_not_released(clock: Clock) -> None:
+    api = Api()
+    leader, other = Lease(api, *NAME, clock, clock.sleep), Lease(api, *NAME, clock, clock.sleep)
+    await leader.acquire()
+    assert api.live
+    api.live["spec"]["holderIdentity"] = ""
+    await other.acquire()
+    await leader.release()
+    assert api.holder == other.identity
+
+
 async def test_who_did_not_lead_releases_nothing(clock: Clock) -> None:
     api = Api()
     leader, other = Lease(api, *NAME, clock, clock.sleep), Lease(api, *NAME, clock, clock.sleep)

@@ -28,6 +28,7 @@ PAUSE_SECONDS = 2.0
 """The pause between two renewals, and between two looks of a follower."""
 REQUEST_SECONDS = 3.0
 """The time after which a request counts as lost, and another one is sent: one that hangs must not cost the lease."""
+_CONFLICT = 409
 _NO_ANSWER = f"no answer within {REQUEST_SECONDS:.0f} s"
 
 
@@ -114,9 +115,23 @@ class Lease:
         self._renewed = float("-inf")
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                await self._api.put(LEASE, self._manifest(holder=""))
+                await self._write_no_holder()
         except (ApiError, TimeoutError) as error:
             logger.warning("cannot release the lease: %s", str(error) or _NO_ANSWER)
+
+    async def _write_no_holder(self) -> None:
+        """Writes that no replica holds the Lease, unless another one does.
+
+        A renewal that was under way when the work ended may have been written without an answer: then the Lease is
+        another version than the one last seen, and is read again.
+        """
+        while self._holder() == self.identity:
+            try:
+                self._live = await self._api.put(LEASE, self._manifest(holder=""))
+            except ApiError as error:
+                if error.status != _CONFLICT:
+                    raise
+                self._look(await self._api.get(LEASE, **self._metadata))
 
     async def _renew(self) -> None:
         if await self._take():
