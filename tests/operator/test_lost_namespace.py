@@ -81,6 +81,20 @@ async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: 
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_the_end_is_the_operators_own_from_the_first_watch_on(passes: Passes) -> None:
+    """By its own handler kopf would end the watches first, while the leader goes on with renewing its lease."""
+    server = server_of_two()
+    process = process_of(server, ("a", "b"))
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        await until(lambda: worked_on(passes) == {A, B})
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(process.stop.is_set)
+        assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 @pytest.mark.parametrize("kind", (CHILDREN[-1], *OBSERVED), ids=lambda kind: kind.plural)
 async def test_a_kind_that_cannot_be_read_does_not_stop_the_others(kind: Kind, passes: Passes) -> None:
     server = server_of_two()

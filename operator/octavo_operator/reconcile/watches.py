@@ -100,19 +100,20 @@ class Watches:
     async def run(self, started: Callable[[], None]) -> None:
         """Fill `indexes` and queue the owner of whatever changes, until cancelled.
 
-        `started` is called once kopf has put its own signal handlers in place. WatchesHangError if kopf has failed, or
+        `started` is called when kopf has just put its own signal handlers in place. WatchesHangError if kopf has failed, or
         this was cancelled, and not all of kopf has ended after WIND_UP_SECONDS. WatchFailedError if a watch has.
         """
         identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
         everywhere = "" in self.namespaces
         parts = await kopf.spawn_tasks(
             identity=identity,
-            registry=self._registry(started),
+            registry=self._registry(),
             settings=self._settings(),
             standalone=True,
             clusterwide=everywhere,
             namespaces=[] if everywhere else list(self.namespaces),
         )
+        started()
         ours: Any = _NotKopfs()
         running = asyncio.ensure_future(kopf.run_tasks(parts, ignored=ours))
         try:
@@ -143,12 +144,11 @@ class Watches:
                 settings.watching.label_selectors[kind.plural] = SERVICE_LABEL
         return settings
 
-    def _registry(self, started: Callable[[], None]) -> kopf.OperatorRegistry:
+    def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
         @kopf.on.startup(registry=registry, id="indexes")
         async def take_indexes(**kwargs: Any) -> None:
-            started()
             for kind in self.kinds:
                 joined: Any = self.indexes.setdefault(kind.plural, cast(Index, ChainMap()))
                 joined.maps.append(kwargs[kind.plural])
