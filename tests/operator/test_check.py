@@ -10,7 +10,7 @@ import yaml
 
 from octavo_operator.api.resource import InvalidLLMServiceError, parse, parse_stored
 from octavo_operator.cli import main
-from tests.operator.bad_llmservices import BAD, VALID, Bad, merged
+from tests.operator.bad_llmservices import BAD, GONE, VALID, Bad, merged
 from tests.operator.golden import inputs
 
 
@@ -111,6 +111,17 @@ def test_a_misspelt_field_is_reported_with_the_one_that_was_meant(spec: dict[str
     told = [str(problem) for problem in refusal.value.problems]
     assert any(each.startswith(said) for each in told), told
     assert ("did you mean" in " ".join(told)) is ("did you mean" in said)
+
+
+def test_a_misspelt_field_is_reported_before_the_one_that_is_missing_for_it() -> None:
+    spec = merged(VALID, {"spec": {"model": GONE, "modle": VALID["spec"]["model"], "replicas": "two"}})
+    with pytest.raises(InvalidLLMServiceError) as refusal:
+        parse(spec)
+    assert [str(problem) for problem in refusal.value.problems] == [
+        "spec.modle: is not a field of an LLMService, did you mean model?",
+        "spec.model: is required",
+        "spec.replicas: 'two' must be a whole number",
+    ]
 
 
 def test_what_is_wrong_beside_an_unknown_field_is_reported_with_it() -> None:

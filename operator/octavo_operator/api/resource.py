@@ -151,7 +151,8 @@ def _without(manifest: Mapping[str, Any], locations: list[tuple[int | str, ...]]
 
 
 def _problems(error: ValidationError) -> Iterator[FieldError]:
-    for detail in error.errors(include_url=False):
+    """Yield the problems, misspelt fields first: a field that is required is often there under a wrong name."""
+    for detail in sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != _UNKNOWN):
         path = _path(detail["loc"])
         yield FieldError(path, _sentence(detail["type"], detail["msg"], detail["input"], detail["loc"]))
 
