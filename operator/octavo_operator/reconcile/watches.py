@@ -100,8 +100,8 @@ class Watches:
     async def run(self, started: Callable[[], None]) -> None:
         """Fill `indexes` and queue the owner of whatever changes, until cancelled.
 
-        `started` is called when kopf has just put its own signal handlers in place. WatchesHangError if kopf has failed,
-        or this was cancelled, and not all of kopf has ended after WIND_UP_SECONDS. WatchFailedError if a watch has.
+        `started` is called when kopf has put its own signal handlers in place. WatchesHangError if kopf has failed, or
+        this was cancelled, and not all of kopf has ended after WIND_UP_SECONDS. WatchFailedError if a watch has.
         """
         identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
         everywhere = "" in self.namespaces
