@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ from adapters import PREFIX, write_adapter
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.lora import adapter as adapter_module
-from octavo_engine.model.lora.adapter import Adapter, AdapterLimits, read_adapter
+from octavo_engine.model.lora.adapter import (
+    Adapter,
+    AdapterLimits,
+    AdapterModule,
+    decode_write,
+    encode_write,
+    read_adapter,
+)
 from octavo_engine.model.lora.module_names import ModuleNames
 from octavo_engine.model.lora.peft_config import PeftConfig, read_peft_config
 from octavo_engine.model.lora.targets import ModuleShape
@@ -206,13 +214,22 @@ def test_the_digest_is_of_weights_and_scales(tmp_path: Path) -> None:
     assert len(set(digests)) == 3
 
 
-def test_an_adapter_is_written_in_bounded_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo_engine.model.lora.adapter._WRITE_BYTES", 1)
-    found = {**tensors(), **tensors(V, rows=8)}
-    parts = list(read(tmp_path, found).writes(3))
-    assert [(part.slot, part.first, [module.name for module in part.modules]) for part in parts] == [
-        (3, True, [Q]),
-        (3, False, [V]),
+def test_an_adapter_is_written_in_bounded_parts(tmp_path: Path) -> None:
+    """Modules are put together up to 8 MiB, and larger ones, such as those of all experts, are cut by ranks."""
+    mebibytes = {"small": 1, "large": 30, "one rank": 20, "last": 1}
+    modules = tuple(
+        AdapterModule(name, "a", "b", 1 if name == "one rank" else 16, 1.0, size << 20)
+        for name, size in mebibytes.items()
+    )
+    adapter = replace(read(tmp_path), modules=modules)
+    writes = list(adapter.writes(3))
+    found = [[(part.module.name, part.begin, part.end) for part in write.modules] for write in writes]
+    quarters = [[("large", begin, begin + 4)] for begin in range(0, 16, 4)]
+    assert found == [[("small", 0, 16)], *quarters, [("one rank", 0, 1)], [("last", 0, 16)]]
+    assert [sum(part.num_bytes for part in write.modules) / 2**20 for write in writes] == [1, 7.5, 7.5, 7.5, 7.5, 20, 1]
+    assert [decode_write(encode_write(write)) for write in writes] == writes
+    assert [(write.slot, write.first, write.last) for write in writes] == [
+        (3, index == 0, index == 6) for index in range(7)
     ]
 
 

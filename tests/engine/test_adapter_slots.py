@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from octavo_engine.engine.adapter_slots import _PATIENCE, AdapterSlots
+from octavo_engine.engine.adapters import Adapters
 from octavo_engine.model.lora.adapter import Adapter, AdapterWrite
 
 
@@ -37,34 +38,70 @@ def make(count: int, *waiting: str) -> tuple[AdapterSlots, list[tuple[int, str]]
 
 def test_a_request_begins_when_all_parts_are_on_their_way() -> None:
     slots, written, _ = make(1, "a")
-    slots.before_plan((), all_parts=False)
+    slots.before_plan((), most=1)
     ready = []
     for _ in range(5):
         ready.append(slots.is_ready("a"))
-        slots.before_plan((), all_parts=False)
+        slots.before_plan((), most=1)
     assert ready == [False, False, False, True, True]
     assert written == [(0, "a")] * 3
 
 
-def test_an_idle_device_gets_all_parts_at_once() -> None:
+def test_an_idle_device_gets_some_parts_at_once() -> None:
     slots, written, _ = make(1, "a")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=2)
     assert not slots.is_ready("a")
-    slots.before_plan((), all_parts=True)
-    assert len(written) == 3
-    assert slots.is_ready("a")
+    for count, ready in ((2, False), (3, True)):
+        slots.before_plan((), most=2)
+        assert len(written) == count
+        assert slots.is_writing == (not ready)
+        assert slots.is_ready("a") == ready
+
+
+def test_parts_that_no_request_waits_for_any_more_are_not_written() -> None:
+    """Else requests that are aborted soon would make those that come later wait for all of theirs."""
+    slots, written, store = make(1)
+    for digest in ("a", "b", "c"):
+        store.waiting = {digest}
+        slots.is_ready(digest)
+        slots.before_plan((), most=1)
+        slots.forget(digest)
+    assert not slots.is_writing
+    store.waiting = {"d"}
+    slots.is_ready("d")
+    slots.before_plan((), most=3)
+    assert slots.is_ready("d")
+    assert written == [(0, "a"), (0, "b"), (0, "c"), *[(0, "d")] * 3]
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_an_idle_engine_queues_no_more_than_a_newcomer_can_wait_for(idle: bool) -> None:
+    """The next parts follow when the device has those before: 200 at once kept the engine from its pings."""
+    written: list[AdapterWrite] = []
+    executor: Any = SimpleNamespace(write_adapter=written.append, idle=idle)
+    writes = [AdapterWrite(0, "a", "", (), first=part == 0, last=part == 199) for part in range(200)]
+    adapter = SimpleNamespace(digest="a", writes=lambda _: writes)
+    store: Any = SimpleNamespace(get=lambda _: adapter, is_used=lambda _: True, is_reading=False)
+    scheduler: Any = SimpleNamespace(planner=SimpleNamespace(policy=SimpleNamespace()))
+    adapters = Adapters(store, 1, scheduler, executor)
+    assert not scheduler.planner.policy.adapter_is_ready("a")
+    adapters.before_plan((), device_is_idle=True)
+    assert len(written) == (4 if idle else 0)
+    assert adapters.are_on_their_way
+    adapters.before_plan((), device_is_idle=False)
+    assert len(written) == (5 if idle else 1)
 
 
 def test_no_more_adapters_run_than_there_are_slots() -> None:
     slots, _, _ = make(2, "a", "b", "c")
     running: list[str] = []
     for _ in range(4):
-        slots.before_plan(running, all_parts=True)
+        slots.before_plan(running, most=3)
         running += [each for each in ("a", "b", "c") if each not in running and slots.is_ready(each)]
     assert running == ["a", "b"]
-    slots.before_plan(["b"], all_parts=True)
+    slots.before_plan(["b"], most=3)
     assert not slots.is_ready("c")
-    slots.before_plan(["b"], all_parts=True)
+    slots.before_plan(["b"], most=3)
     assert slots.is_ready("c")
     assert not slots.is_ready("a")
 
@@ -72,42 +109,42 @@ def test_no_more_adapters_run_than_there_are_slots() -> None:
 def test_a_slot_on_its_way_to_a_waiting_request_is_not_given_to_another() -> None:
     slots, _, store = make(1, "a", "b")
     for digest in ("a", "b", "b"):
-        slots.before_plan((), all_parts=True)
+        slots.before_plan((), most=3)
         assert not slots.is_ready(digest)
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     assert slots.is_ready("a")
     store.waiting.remove("a")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     assert not slots.is_ready("b")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     assert slots.is_ready("b")
 
 
 def test_an_adapter_that_waits_for_a_slot_gets_one_in_the_end() -> None:
     """Requests for `a` never cease."""
     slots, _, _ = make(1, "a", "b")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     slots.is_ready("a")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     assert slots.is_ready("a")
     admitted = 0
     for _ in range(2 * _PATIENCE):
-        slots.before_plan(["a"], all_parts=True)
+        slots.before_plan(["a"], most=3)
         assert not slots.is_ready("b")
         admitted += slots.is_ready("a")
     assert admitted == pytest.approx(_PATIENCE, abs=2)
-    slots.before_plan((), all_parts=True)  # they have ended
+    slots.before_plan((), most=3)  # they have ended
     assert not slots.is_ready("b")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     assert slots.is_ready("b")
 
 
 def test_an_adapter_whose_requests_have_gone_holds_no_other_up() -> None:
     slots, _, _ = make(1, "a", "b")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     slots.is_ready("a")
     for _ in range(2 * _PATIENCE):
-        slots.before_plan(["a"], all_parts=True)
+        slots.before_plan(["a"], most=3)
         slots.is_ready("a")
         slots.is_ready("b")
     assert not slots.is_ready("a")
@@ -118,18 +155,18 @@ def test_an_adapter_whose_requests_have_gone_holds_no_other_up() -> None:
 def test_an_adapter_that_has_just_got_its_slot_serves_all_of_its_requests() -> None:
     """Otherwise each change of a slot would be for one request, while others wait for slots all the time."""
     slots, _, _ = make(1, "a", "b", "c")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     slots.is_ready("a")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     assert slots.is_ready("a")
     for _ in range(2 * _PATIENCE):
-        slots.before_plan(["a"], all_parts=True)
+        slots.before_plan(["a"], most=3)
         assert not (slots.is_ready("b") or slots.is_ready("c"))
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     assert not slots.is_ready("b")
-    slots.before_plan((), all_parts=True)
+    slots.before_plan((), most=3)
     assert [slots.is_ready("b") for _ in range(3)] == [True] * 3
     for _ in range(_PATIENCE + 1):
-        slots.before_plan(["b"], all_parts=True)
+        slots.before_plan(["b"], most=3)
         assert not slots.is_ready("c")
     assert not slots.is_ready("b")

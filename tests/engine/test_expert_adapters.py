@@ -84,8 +84,10 @@ def bases(folder: Path) -> dict[str, Path]:
     ids=["beside each other", "in turn, rows interleaved", "two ranks"],
 )
 def test_adapters_of_experts_answer_as_merged_weights(
-    family: str, settings: dict[str, Any], bases: dict[str, Path], folder: Path
+    family: str, settings: dict[str, Any], bases: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Their modules are put onto a device in parts of some ranks each."""
+    monkeypatch.setattr("octavo_engine.model.lora.adapter._WRITE_BYTES", 2000)
     adapters = modules(family, folder / f"{family} {len(settings)} {settings.get('max_loras')}")
     llm = LLM(str(bases[family]), enable_lora=True, lora_modules=adapters, **{**SETTINGS, **settings})
     names = [None, *(each.partition("=")[0] for each in adapters)]

@@ -27,7 +27,11 @@ def model() -> Any:
 
 
 @pytest.mark.parametrize("settings", [{"max_loras": 2}, {"tensor_parallel_size": 2}], ids=["alone", "two ranks"])
-def test_adapters_of_an_absorbed_projection_answer_as_merged_weights(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_adapters_of_an_absorbed_projection_answer_as_merged_weights(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their modules are put onto a device in parts of some ranks each."""
+    monkeypatch.setattr("octavo_engine.model.lora.adapter._WRITE_BYTES", 2000)
     base = save(model(), tmp_path / "base")
     save_words(base, SIZES["vocab_size"])
     modules = [f"{name}={each.save(model(), tmp_path / name)}" for name, each in ADAPTERS.items()]

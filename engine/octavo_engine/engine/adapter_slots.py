@@ -44,8 +44,8 @@ class AdapterSlots:
         self._replaced: deque[Adapter] = deque(maxlen=2 * count + 2)
         """Adapters whose last parts may still be on their way to a device."""
 
-    def before_plan(self, running: Iterable[str], *, all_parts: bool) -> None:
-        """A step is planned beside requests that run with these adapters; one part more is put there, or all."""
+    def before_plan(self, running: Iterable[str], *, most: int) -> None:
+        """A step is planned beside requests that run with these adapters; at most so many parts more are put there."""
         self._step += 1
         digests = set(running)
         self._in_use = {
@@ -54,10 +54,14 @@ class AdapterSlots:
         for index in self._in_use:
             self._slots[index].used = self._step
         for slot in self._slots:
-            while slot.writes:
+            while slot.writes and most > 0:
                 self._executor.write_adapter(slot.writes.popleft())
-                if not all_parts:
-                    return
+                most -= 1
+
+    @property
+    def is_writing(self) -> bool:
+        """True while parts of any adapter are still to be put into a slot."""
+        return any(slot.writes for slot in self._slots)
 
     def is_ready(self, digest: str) -> bool:
         """Return True if a waiting request with this adapter may begin in the step that is being planned.
@@ -77,8 +81,13 @@ class AdapterSlots:
         return True
 
     def forget(self, digest: str) -> None:
-        """No request has this adapter any more: its slot is as good as empty, and it does not wait for one."""
+        """No request has this adapter any more: it does not wait for a slot, and parts that are missing never come."""
         self._refused.pop(digest, None)
+        for slot in self._slots:
+            if slot.writes and slot.adapter is not None and slot.adapter.digest == digest:
+                self._replaced.append(slot.adapter)
+                slot.adapter = None
+                slot.writes.clear()
 
     def _had_its_turn(self, slot: _Slot) -> bool:
         return slot.begun is not None and self._step - slot.begun > _PATIENCE

@@ -13,18 +13,28 @@ from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.runner.executor import Executor
 
 
+_IDLE_PARTS = 4
+"""The most parts of adapters that an idle device is given at once: a request that comes meanwhile waits for them."""
+
+
 class Adapters:
     """The adapter store and the slots together, for the loop. The scheduler asks it which requests may begin."""
 
     def __init__(self, store: AdapterStore, max_loras: int, scheduler: Scheduler, executor: Executor) -> None:
-        self.store, self.max_loras, self._scheduler = store, max_loras, scheduler
+        self.store, self.max_loras, self._scheduler, self._executor = store, max_loras, scheduler, executor
         self._slots = AdapterSlots(max_loras, store, executor)
         store.on_unused = self._slots.forget
         scheduler.planner.policy.adapter_is_ready = self._slots.is_ready
 
     def before_plan(self, running: Iterable[RequestState], *, device_is_idle: bool) -> None:
         """A step is planned next. Adapters on their way to the device get on, by as much as delays no step for long."""
-        self._slots.before_plan((state.request.adapter for state in running), all_parts=device_is_idle)
+        most = 1 if not device_is_idle else _IDLE_PARTS if self._executor.idle else 0
+        self._slots.before_plan((state.request.adapter for state in running), most=most)
+
+    @property
+    def are_on_their_way(self) -> bool:
+        """True while any adapter is being read, or put onto the device."""
+        return self.store.is_reading or self._slots.is_writing
 
     def end_failed(self) -> list[RequestOutput]:
         """End the requests whose adapter could not be read again, and return their outputs."""

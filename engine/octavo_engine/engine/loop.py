@@ -201,7 +201,7 @@ class EngineLoop:
         self._ended += [ended] if ended else []
 
     def _check_patience(self) -> None:
-        if self.guided.any_waiting or (self.adapters is not None and self.adapters.store.is_reading):
+        if self.guided.any_waiting or (self.adapters is not None and self.adapters.are_on_their_way):
             time.sleep(_READING_PAUSE)
             return
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0

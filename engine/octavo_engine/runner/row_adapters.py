@@ -24,9 +24,9 @@ class RowAdapters:
         """The slots of the tokens of a step that a CUDA graph computes."""
 
     def write(self, write: AdapterWrite) -> None:
-        """Put a part of an adapter into its slot."""
+        """Put a part of an adapter into its slot, which has it once the last one is there."""
         self._slots.write(write)
-        self._digests[write.slot] = write.digest
+        self._digests[write.slot] = write.digest if write.last else ""
 
     def begin(self, plan: StepPlan) -> list[int]:
         """Take in a plan's new rows; the slot of each token of the step, or nothing if none has an adapter.

@@ -39,12 +39,12 @@ class LatentLora:
         for layer in (self.query, self.value):
             layer.clear(slot * self.heads, self.heads)
 
-    def put(self, slot: int, a: Tensor, b: Tensor) -> None:
-        """`a` [r, latent] and `b` [heads, plain + value, r], scaled, into a slot."""
+    def put(self, slot: int, a: Tensor, b: Tensor, begin: int) -> None:
+        """`a` [r, latent] and `b` [heads, plain + value, r], scaled, into a slot: its ranks from `begin` on."""
         first, plain = slot * self.heads, self.query.a.shape[2]
         keys, values = b[:, :plain], b[:, plain:]
-        self.query.put_many(first, 0, keys.transpose(1, 2), a.t().expand(self.heads, -1, -1).float())
-        self.value.put_many(first, 0, a.expand(self.heads, -1, -1), values)
+        self.query.put_many(first, 0, keys.transpose(1, 2), a.t().expand(self.heads, -1, -1).float(), begin)
+        self.value.put_many(first, 0, a.expand(self.heads, -1, -1), values, begin)
 
 
 def added(layer: LoraLayer, y: Tensor, x: Tensor, batch: LoraBatch) -> Tensor:

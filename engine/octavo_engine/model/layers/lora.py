@@ -138,18 +138,18 @@ class LoraLayer:
             for part in range(len(self.parts)):
                 self._set_ranks(slots, part, 0)
 
-    def put_a(self, slot: int, part: int, a: Tensor) -> None:
-        """`a` [r, columns] of one part; where Triton's kernels read, rows beyond r stay zeros."""
-        first = part * self.rank
-        self.a[slot, first : first + len(a)].copy_(a)
-        self._set_ranks(slice(slot, slot + 1), part, len(a))
+    def put_a(self, slot: int, part: int, a: Tensor, begin: int = 0) -> None:
+        """`a` [r, columns] of one part, its ranks from `begin` on; what Triton's kernels read beyond stays zeros."""
+        first, end = part * self.rank, begin + len(a)
+        self.a[slot, first + begin : first + end].copy_(a)
+        self._set_ranks(slice(slot, slot + 1), part, end)
 
-    def put_many(self, first: int, part: int, a: Tensor, b: Tensor) -> None:
-        """`a` [N, r, columns] and `b` [N, rows, r], scaled, of one part, into N slots."""
-        slots, rank, start = slice(first, first + len(a)), a.shape[1], sum(self.parts[:part])
-        self.a[slots, part * self.rank : part * self.rank + rank].copy_(a)
-        self.b[slots, start : start + self.parts[part], :rank] = b.to(self.b.device, self.b.dtype)
-        self._set_ranks(slots, part, rank)
+    def put_many(self, first: int, part: int, a: Tensor, b: Tensor, begin: int = 0) -> None:
+        """`a` [N, r, columns] and `b` [N, rows, r], scaled, of one part, into N slots: the ranks from `begin` on."""
+        slots, end, start = slice(first, first + len(a)), begin + a.shape[1], sum(self.parts[:part])
+        self.a[slots, part * self.rank + begin : part * self.rank + end].copy_(a)
+        self.b[slots, start : start + self.parts[part], begin:end] = b.to(self.b.device, self.b.dtype)
+        self._set_ranks(slots, part, end)
 
     def _set_ranks(self, slots: slice, part: int, rank: int) -> None:
         for ranks in self.ranks[slots]:
@@ -157,9 +157,9 @@ class LoraLayer:
         if self.on_cpu is not None:
             self.on_cpu.ranks[slots, part] = rank
 
-    def put_b(self, slot: int, rows: slice | Tensor, b: Tensor) -> None:
-        """`b` [N, r], scaled, for these rows of the layer's."""
-        self.b[slot][rows, : b.shape[1]] = b.to(self.b.device, self.b.dtype)
+    def put_b(self, slot: int, rows: slice | Tensor, b: Tensor, begin: int = 0) -> None:
+        """`b` [N, r], scaled, for these rows of the layer's, its ranks from `begin` on."""
+        self.b[slot][rows, begin : begin + b.shape[1]] = b.to(self.b.device, self.b.dtype)
 
     def add_to(self, y: Tensor, x: Tensor, batch: LoraBatch | None = None) -> Tensor:
         """y [T, rows] with what each token's adapter makes of x [T, columns] added to it, in place.

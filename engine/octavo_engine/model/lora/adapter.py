@@ -12,6 +12,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 _COPY_BYTES = 8 << 20
 _WRITE_BYTES = 8 << 20
-"""A write onto a device is of about so many bytes, which delays a step by a few milliseconds."""
+"""A write onto a device has at most so many bytes, or one rank of one module: it delays a step by a few milliseconds."""
 _HEADER_BYTES = 16 << 20
 _FLOAT16_MAX = 65504.0
 _SIDES = {"lora_A": 0, "lora_B": 1}
@@ -52,6 +53,20 @@ class AdapterModule:
 
 
 @dataclass(frozen=True, slots=True)
+class ModulePart:
+    """Some ranks of a module: rows of A and columns of B, of all experts where it has those of several."""
+
+    module: AdapterModule
+    begin: int
+    end: int
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of it in the file."""
+        return self.module.num_bytes * (self.end - self.begin) // self.module.rank
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterWrite:
     """A part of an adapter that is put into a slot. The `first` part empties the slot before; all come in order."""
 
@@ -59,7 +74,7 @@ class AdapterWrite:
     digest: str
     path: str
     """The path of the adapter's file in memory, for processes of the same user."""
-    modules: tuple[AdapterModule, ...]
+    modules: tuple[ModulePart, ...]
     first: bool
     last: bool
 
@@ -72,8 +87,8 @@ def encode_write(write: AdapterWrite) -> bytes:
 def decode_write(data: bytes) -> AdapterWrite:
     """Decode the result of `encode_write`."""
     values = json.loads(data)
-    modules = tuple(AdapterModule(**module) for module in values["modules"])
-    return AdapterWrite(**{**values, "modules": modules})
+    parts = (ModulePart(**{**part, "module": AdapterModule(**part["module"])}) for part in values["modules"])
+    return AdapterWrite(**{**values, "modules": tuple(parts)})
 
 
 class MemoryFile:
@@ -105,13 +120,24 @@ class Adapter:
 
     def writes(self, slot: int) -> Iterator[AdapterWrite]:
         """Bounded parts that together put it into a slot."""
-        start, size = 0, 0
-        for end, module in enumerate(self.modules, 1):
-            size += module.num_bytes
-            if size >= _WRITE_BYTES or end == len(self.modules):
-                ends = {"first": start == 0, "last": end == len(self.modules)}
-                yield AdapterWrite(slot, self.digest, self.file.path, self.modules[start:end], **ends)
-                start, size = end, 0
+        together: list[list[ModulePart]] = [[]]
+        size = 0
+        for part in chain.from_iterable(map(_parts, self.modules)):
+            if together[-1] and size + part.num_bytes > _WRITE_BYTES:
+                together.append([])
+                size = 0
+            together[-1].append(part)
+            size += part.num_bytes
+        for index, parts in enumerate(together):
+            ends = {"first": index == 0, "last": index == len(together) - 1}
+            yield AdapterWrite(slot, self.digest, self.file.path, tuple(parts), **ends)
+
+
+def _parts(module: AdapterModule) -> Iterator[ModulePart]:
+    """A module whole or, where it is too large for one write, some of its ranks after another."""
+    count = max(1, _WRITE_BYTES * module.rank // max(1, module.num_bytes))
+    for begin in range(0, module.rank, count):
+        yield ModulePart(module, begin, min(module.rank, begin + count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,8 @@ class ExpertTarget:
     def _projections(self) -> int:
         return 2 if self.mixture.spec.gated else 1
 
-    def put(self, slot: int, a: Tensor, b: Tensor) -> None:
-        """Put this rank's columns of A [experts * r, columns] and rows of B [rows, r * experts] into a slot."""
+    def put(self, slot: int, a: Tensor, b: Tensor, begin: int) -> None:
+        """Put this device's columns of A [experts * r, columns] and rows of B [rows, r * experts] into a slot."""
         lora, count = self.mixture.lora, self.shape.experts
         if lora is None:
             raise RuntimeError("experts have no slots")
@@ -59,19 +59,19 @@ class ExpertTarget:
         b = b.reshape(b.shape[0], -1, count).permute(2, 0, 1)
         first = slot * lora.num_experts + (self.expert or 0)
         if self.down:
-            lora.down.put_many(first, 0, a[:, :, self.mixture.inner.slice], b)
+            lora.down.put_many(first, 0, a[:, :, self.mixture.inner.slice], b, begin)
         elif self.part is None:
-            self._put_all_rows(lora.gate_up, first, a, b)
+            self._put_all_rows(lora.gate_up, first, a, b, begin)
         else:
-            lora.gate_up.put_many(first, self.part, a, b[:, self.mixture.inner.slice])
+            lora.gate_up.put_many(first, self.part, a, b[:, self.mixture.inner.slice], begin)
 
-    def _put_all_rows(self, layer: LoraLayer, first: int, a: Tensor, b: Tensor) -> None:
+    def _put_all_rows(self, layer: LoraLayer, first: int, a: Tensor, b: Tensor, begin: int) -> None:
         count, inner = self._projections, self.mixture.inner
         for part in range(count):
             rows = (
                 b[:, part::count] if self.mixture.interleaves else b[:, part * inner.total : (part + 1) * inner.total]
             )
-            layer.put_many(first, part, a, rows[:, inner.slice])
+            layer.put_many(first, part, a, rows[:, inner.slice], begin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.lora import LoraBatch, LoraLayer, slot_rank, slot_rows
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.lora.adapter import AdapterWrite
+from octavo_engine.model.lora.adapter import AdapterWrite, ModulePart
 from octavo_engine.model.lora.expert_targets import ExpertTarget, expert_targets
 from octavo_engine.model.lora.targets import (
     LatentTarget,
@@ -87,12 +87,13 @@ class LoraSlots:
             self._clear(write.slot)
             self._files[write.slot] = safe_open(write.path, framework="pt", device="cpu")
         file = self._files[write.slot]
-        for module in write.modules:
-            target = self._targets[module.name]
-            a, b = file.get_tensor(module.a), file.get_tensor(module.b)
+        for part in write.modules:
+            module, target = part.module, self._targets[part.module.name]
+            experts = target.shape.experts
+            a, b = _ranks_of(file.get_tensor(module.a), file.get_tensor(module.b), experts, part)
             if module.transposed:
-                a, b = transposed(a, b, target.shape.experts)
-            target.put(write.slot, a, b.float() * module.scale)
+                a, b = transposed(a, b, experts)
+            target.put(write.slot, a, b.float() * module.scale, part.begin)
         if write.last:
             del self._files[write.slot]
 
@@ -122,6 +123,13 @@ def _make_layer(batch: LoraBatch, num_slots: int, max_rank: int, options: LayerO
         dtype=options.dtype,
         device=options.device,
     )
+
+
+def _ranks_of(a: Tensor, b: Tensor, experts: int, part: ModulePart) -> tuple[Tensor, Tensor]:
+    """The ranks of a part: of `a` [experts * r, columns] and `b` [rows, r * experts]."""
+    ranks = slice(part.begin, part.end)
+    of_a, of_b = a.unflatten(0, (experts, -1)), b.unflatten(1, (-1, experts))
+    return of_a[:, ranks].flatten(0, 1), of_b[:, ranks].flatten(1)
 
 
 def transposed(a: Tensor, b: Tensor, experts: int) -> tuple[Tensor, Tensor]:

@@ -35,8 +35,8 @@ class Target(Protocol):
     def parts(self) -> Sequence[int]:
         """The rows of each projection of this rank's layer."""
 
-    def put(self, slot: int, a: Tensor, b: Tensor) -> None:
-        """Put this rank's columns of A and rows of B, which is scaled, into a slot."""
+    def put(self, slot: int, a: Tensor, b: Tensor, begin: int) -> None:
+        """Put this device's columns of A and rows of B, which is scaled, into a slot: the ranks from `begin` on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,19 @@ class LinearTarget:
         """The rows of each projection of this rank's layer."""
         return self.linear.parts
 
-    def put(self, slot: int, a: Tensor, b: Tensor) -> None:
-        """Put this rank's columns of A and rows of B, as the projections' own rows lie, into a slot."""
+    def put(self, slot: int, a: Tensor, b: Tensor, begin: int) -> None:
+        """Put this device's columns of A and rows of B, as the projections' own rows lie, into a slot."""
         layer = self.linear.lora
         if layer is None:
             raise RuntimeError(f"{self.projections[0].name} has no slots")
         a, first = a[:, self.linear.columns.slice], 0
         for projection in self.projections:
-            layer.put_a(slot, projection.index, a)
+            layer.put_a(slot, projection.index, a, begin)
             stored = projection.stored_rows
             own = b[first + stored.start : first + stored.start + stored.size]
             start = projection.rows.start
             rows = projection.rows if projection.order is None else start + projection.order
-            layer.put_b(slot, rows if isinstance(rows, slice) else rows.to(layer.b.device), own)
+            layer.put_b(slot, rows if isinstance(rows, slice) else rows.to(layer.b.device), own, begin)
             first += stored.total
 
 
@@ -90,12 +90,12 @@ class LatentTarget:
         """The rows of what it gives one head's value."""
         return (self.mixer.spec.value_dim,)
 
-    def put(self, slot: int, a: Tensor, b: Tensor) -> None:
-        """Put A and the rows of B of this rank's heads into a slot."""
+    def put(self, slot: int, a: Tensor, b: Tensor, begin: int) -> None:
+        """Put A and the rows of B of this device's heads into a slot."""
         heads, lora = self.mixer.heads, self.mixer.lora
         if lora is None:
             raise RuntimeError("latent attention has no slots")
-        lora.put(slot, a, b.reshape(heads.total, -1, b.shape[1])[heads.slice])
+        lora.put(slot, a, b.reshape(heads.total, -1, b.shape[1])[heads.slice], begin)
 
 
 @dataclass(frozen=True, slots=True)
