@@ -74,7 +74,7 @@ def read(
         ({"alpha_pattern": {".*.*.*.*.*q": 4}}, ["alpha_pattern", "too long"]),
         ({"alpha_pattern": {f".*{n}.*.*.*q": 4 for n in range(4)}}, ["alpha_pattern", "too long"]),
         ({"alpha_pattern": {"(": 4}}, ["alpha_pattern", "not a regular expression"]),
-        ({"alpha_pattern": {"(?i)q": 4}}, ["alpha_pattern", "regular expressions"]),
+        ({"alpha_pattern": {"(?i)q": 4}}, ["alpha_pattern", "not a regular expression"]),
         ({"rank_pattern": {"q_proj": 2}}, ["expected [2, 16]", "rank 2"]),
     ],
 )  # fmt: skip
@@ -103,7 +103,9 @@ BAD: dict[str, tuple[dict[str, torch.Tensor], list[str]]] = {
     "magnitude": ({f"{PREFIX}{Q}.lora_magnitude_vector": torch.ones(32)}, ["DoRA"]),
     "saved": ({**tensors(), f"{PREFIX}model.norm.weight": torch.ones(16)}, ["model.norm.weight", "no lora_A"]),
     "twice": ({**tensors(), **tensors(f"model.language_model.{Q.removeprefix('model.')}")}, ["another module"]),
-    "huge": ({**tensors(), "x": torch.zeros(5_000_000)}, ["more than", "--max-lora-rank"]),
+    "long name": (tensors("x" * 2000), ["its name has 2031 characters"]),
+    "no part of it": ({**tensors(), "x": torch.zeros(9)}, ["tensor 'x'", "no lora_A or lora_B"]),
+    "large": (tensors(rank=4000), ["[4000, 16]", "expected [4, 16]"]),
 }
 
 
@@ -113,6 +115,59 @@ def test_a_file_of_bad_tensors_is_refused_by_name(kind: str, tmp_path: Path) -> 
     with pytest.raises(ModelLoadError) as error:
         read(tmp_path, found)
     assert all(word in str(error.value) for word in words), error.value
+
+
+@pytest.mark.parametrize("found", [tensors(rank=300_000), {**tensors(), "x": torch.zeros(5_000_000)}])
+def test_nothing_is_copied_of_a_file_that_is_no_adapter_of_the_model(
+    found: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_module, "_copy", pytest.fail)
+    with pytest.raises(ModelLoadError, match=r"adapter_model\.safetensors: "):
+        read(tmp_path, found)
+
+
+def test_a_header_that_is_longer_than_an_adapter_of_the_model_has_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To parse 30 MiB takes long, and meanwhile no step is planned."""
+    monkeypatch.setattr(adapter_module, "parse_header", pytest.fail)
+    with pytest.raises(ModelLoadError, match=r"a header of \d+ bytes, and at most 1049\d\d\d are read"):
+        read(tmp_path, {**tensors(), **{f"{'x' * 600}{n}": torch.zeros(0) for n in range(2000)}})
+
+
+def test_more_patterns_than_can_be_compared_with_so_many_modules_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_module, "_MOST_COMPARISONS", 9)
+    both = {**tensors(), **tensors(V, rows=8)}
+    assert len(read(tmp_path, both, rank_pattern={f"x{n}": 4 for n in range(4)}).modules) == 2
+    for field in ("rank_pattern", "alpha_pattern"):
+        with pytest.raises(ModelLoadError, match=rf"{field} has 5 patterns for 2 modules, .* at most 4 are compared"):
+            read(tmp_path, both, **{field: {f"x{n}": 4 for n in range(5)}})
+
+
+def test_patterns_that_take_long_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_module, "_MOST_SECONDS", -1.0)
+    with pytest.raises(ModelLoadError, match=r"to find 1 modules takes more than .* adapter_config.json"):
+        read(tmp_path, alpha_pattern={".*.*.*q": 4})
+
+
+def test_an_adapter_that_grows_while_it_is_copied_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a writer that never ends would fill the memory."""
+    folder, read_config = write_adapter(tmp_path, tensors(), CONFIG), adapter_module.read_peft_config
+    monkeypatch.setattr(adapter_module, "_COPY_BYTES", 1000)
+    copied, write = list[int](), os.write
+
+    def then_it_grows(directory: Path) -> PeftConfig:
+        with (directory / "adapter_model.safetensors").open("ab") as file:
+            file.truncate(1 << 24)
+        return read_config(directory)
+
+    monkeypatch.setattr(adapter_module, "read_peft_config", then_it_grows)
+    monkeypatch.setattr(adapter_module.os, "write", lambda fd, data: copied.append(write(fd, data)) or copied[-1])
+    with pytest.raises(ModelLoadError, match="changed while they were read"):
+        read_adapter(folder, LIMITS)
+    assert sum(copied) < 10_000
 
 
 def test_numbers_that_float16_does_not_have_are_refused_where_it_is_computed_in(tmp_path: Path) -> None:
@@ -250,7 +305,7 @@ def test_an_adapter_is_written_in_bounded_parts(tmp_path: Path) -> None:
 )
 def test_patterns_fit_as_in_peft(pattern: str, module: str, fits: bool, tmp_path: Path) -> None:
     write_adapter(tmp_path, tensors(), {**CONFIG, "alpha_pattern": {pattern: 4}})
-    assert read_peft_config(tmp_path).scale(module) == (1.0 if fits else 2.0)
+    assert read_peft_config(tmp_path).scale(module, 4) == (1.0 if fits else 2.0)
 
 
 def test_every_module_of_a_large_model_may_have_a_rank_of_its_own(tmp_path: Path) -> None:

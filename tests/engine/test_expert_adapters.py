@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from adapters import RandomAdapter
+from adapters import RandomAdapter, write_adapter
 from checkpoints import SIZES, reference_model, save, save_words
 from expert_adapters import NumberedAdapter, StackedAdapter
 from family_cases import CASES
 from reference import assert_same
+from safetensors.torch import load_file
 from test_lora import PROMPTS
 from torch import Tensor
 
@@ -130,6 +131,15 @@ def test_experts_that_are_not_the_models_are_refused(bases: dict[str, Path], tmp
         llm.load_adapter("large", str(StackedAdapter(20).save(model_of("Mixtral"), tmp_path / "large")))
     with pytest.raises(ModelLoadError, match=r"expected \[32, 64\].* rank 8.* for each of 4 experts"):
         llm.load_adapter("wrong", str(StackedAdapter(4).save(model_of("Mixtral"), tmp_path / "wrong", r=8)))
+    folders = [
+        StackedAdapter(4).save(model_of("Mixtral"), tmp_path / "all"),
+        NumberedAdapter(4, mixtral_name).save(model_of("Mixtral"), tmp_path / "some"),
+    ]
+    both: dict[str, Tensor] = {}
+    for each in folders:
+        both |= load_file(each / "adapter_model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"experts\.0\.w1: the file has a module of all experts \(.*\), too"):
+        llm.load_adapter("both", str(write_adapter(tmp_path / "both", both, {"r": 4, "lora_alpha": 8})))
     llm.close()
 
 

@@ -12,7 +12,6 @@ from octavo_engine.engine.adapter_slots import AdapterSlots
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.runner.executor import Executor
 
-
 _IDLE_PARTS = 4
 """The most parts of adapters that an idle device is given at once: a request that comes meanwhile waits for them."""
 

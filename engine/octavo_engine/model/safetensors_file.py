@@ -12,7 +12,7 @@ import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.model_file import has_file, open_file, read_file
@@ -134,24 +134,35 @@ def read_header(path: Path) -> SafetensorsHeader:
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size < 8:
-                raise ModelLoadError(f"{path}: {size} bytes is too short for a safetensors file; fetch it again")
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > size - 8:
-                raise ModelLoadError(
-                    f"{path}: a header of {length} bytes in a file of {size}: cut short, or not a safetensors file"
-                )
-            if length > _MAX_HEADER_BYTES:
-                raise ModelLoadError(f"{path}: a header of {length} bytes, and at most {_MAX_HEADER_BYTES} are read")
-            values = json.loads(file.read(length))
+            return parse_header(path, header_bytes(path, file, size), size)
     except OSError as error:
         raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def header_bytes(path: Path, file: BinaryIO, size: int, most: int = _MAX_HEADER_BYTES) -> bytes:
+    """What precedes the tensors' numbers in a file of `size` bytes; ModelLoadError if it is longer than `most`."""
+    if size < 8:
+        raise ModelLoadError(f"{path}: {size} bytes is too short for a safetensors file; fetch it again")
+    (length,) = struct.unpack("<Q", first := file.read(8))
+    if length > size - 8:
+        raise ModelLoadError(
+            f"{path}: a header of {length} bytes in a file of {size}: cut short, or not a safetensors file"
+        )
+    if length > most:
+        raise ModelLoadError(f"{path}: a header of {length} bytes, and at most {most} are read")
+    return first + file.read(length)
+
+
+def parse_header(path: Path, data: bytes, size: int) -> SafetensorsHeader:
+    """The header that `header_bytes` has read from a file of `size` bytes, checked as `read_header` does."""
+    try:
+        values = json.loads(data[8:])
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path}: the header is not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path}: the header is a JSON {type(values).__name__}, not an object")
     values.pop("__metadata__", None)
-    return SafetensorsHeader(path, _check_tensors(path, values, 8 + length, size - 8 - length), length)
+    return SafetensorsHeader(path, _check_tensors(path, values, len(data), size - len(data)), len(data) - 8)
 
 
 def _check_tensors(path: Path, values: dict[str, Any], data: int, data_bytes: int) -> dict[str, TensorHeader]:

@@ -1,6 +1,6 @@
 """An adapter on the host: its file checked and kept in memory, and the pieces in which it is put onto a device.
 
-The file is copied first and checked then, so that what was checked is what is used, in every rank. The checks use numpy
+The file's header is checked before anything is copied, and the copy is what is used, in every rank. Checks use numpy
 alone: a second thread that computes with PyTorch would slow steps on a CPU (runner/device_thread.py).
 """
 
@@ -10,11 +10,13 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -24,14 +26,24 @@ from octavo_engine.model.lora.expert_targets import ExpertStack
 from octavo_engine.model.lora.module_names import ModuleNames, module_of
 from octavo_engine.model.lora.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 from octavo_engine.model.model_file import open_file
-from octavo_engine.model.safetensors_file import TensorHeader, read_header
+from octavo_engine.model.safetensors_file import TensorHeader, header_bytes, parse_header
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 _COPY_BYTES = 8 << 20
 _WRITE_BYTES = 8 << 20
-"""A write onto a device has at most so many bytes, or one rank of one module: it delays a step by a few milliseconds."""
-_HEADER_BYTES = 16 << 20
+"""The most bytes of a write onto a device, or one rank of one module: a step waits for it, a few milliseconds."""
+_METADATA_BYTES = 1 << 20
+"""The most bytes of a header for what is said of a file as a whole."""
+_ENTRY_BYTES = 256
+"""The most bytes of one tensor in a header, apart from its module's name."""
+_LONGEST_NAME = 1000
+"""The most characters of a tensor's name."""
+_MOST_COMPARISONS = 2_000_000
+"""The most comparisons of a module's name with a pattern, which take some seconds of a thread that steps wait for at
+times: EVA's patterns for each of 1,400 modules."""
+_MOST_SECONDS = 4.0
+"""The most seconds of computing in which an adapter's modules may be found; few patterns may take long, too."""
 _FLOAT16_MAX = 65504.0
 _SIDES = {"lora_A": 0, "lora_B": 1}
 
@@ -153,23 +165,27 @@ class AdapterLimits:
 def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
     """The adapter in a directory as PEFT saves it; ModelLoadError says what is wrong with it.
 
-    That of one moment: weights of one adapter with the scale of the one that takes its place are refused.
+    That of one moment: weights of one adapter with the scale of the one that takes its place are refused. Nothing of a
+    file is copied before its header says that it is an adapter of this model.
     """
-    versions = _versions(directory)
-    config = read_peft_config(directory)
-    if config.rank > limits.max_rank and not config.rank_pattern:
-        raise _too_large(directory, config.rank, limits.max_rank)
-    file, digest, size = _copy(directory, _most_bytes(limits))
-    if _versions(directory) != versions:
-        raise ModelLoadError(f"{directory}: its files were changed while they were read; load it again")
-    path = Path(file.path)
+    versions, path = _versions(directory), directory / WEIGHTS_FILE
     try:
-        headers = read_header(path).tensors
-        modules = _modules(headers, config, limits)
+        with _opened(path) as source:
+            size = os.fstat(source.fileno()).st_size
+            header = header_bytes(path, source, size, _most_header_bytes(limits))
+            headers = parse_header(path, header, size).tensors
+            config = read_peft_config(directory)
+            if config.rank > limits.max_rank and not config.rank_pattern:
+                raise _too_large(directory, config.rank, limits.max_rank)
+            with _about(path):
+                modules = _modules(headers, config, limits)
+            file, digest = _copy(header, source, size)
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
+    if os.fstat(file.fd).st_size != size or _versions(directory) != versions:
+        raise ModelLoadError(f"{directory}: its files were changed while they were read; load it again")
+    with _about(path):
         _check_numbers(file, headers, half=limits.half)
-    except ModelLoadError as error:
-        text = str(error).removeprefix(f"{path}: ")
-        raise ModelLoadError(f"{directory / WEIGHTS_FILE}: {text}") from None
     digest.update(json.dumps([[module.name, module.scale] for module in modules]).encode())
     return Adapter(digest.hexdigest(), max(module.rank for module in modules), tuple(modules), size, file)
 
@@ -181,42 +197,48 @@ def _versions(directory: Path) -> list[tuple[int, int, int]]:
     return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found]
 
 
+@contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Errors name the file that they are about."""
+    try:
+        yield
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{path}: {error}") from None
+
+
 def _too_large(where: Path, rank: int, most: int) -> ModelLoadError:
     advice = f"raise --max-lora-rank to {rank}" if rank <= 256 else "no more than 256 is supported"
     return ModelLoadError(f"{where}: the adapter has rank {rank}, and --max-lora-rank is {most}; {advice}")
 
 
-def _most_bytes(limits: AdapterLimits) -> int:
-    """Return the size of a file whose tensors all have the largest rank, in float64."""
-    shapes = limits.names.shapes.values()
-    numbers = sum(limits.max_rank * shape.experts * (shape.rows + shape.columns) for shape in shapes)
-    return _HEADER_BYTES + 8 * numbers
+def _most_header_bytes(limits: AdapterLimits) -> int:
+    """Return the length of a header that names A and B of every module."""
+    return _METADATA_BYTES + sum(2 * (_ENTRY_BYTES + len(name)) for name in limits.names.shapes)
 
 
-def _copy(directory: Path, most: int) -> tuple[MemoryFile, Any, int]:
-    """The file of weights in memory, its digest and its size."""
-    path = directory / WEIGHTS_FILE
+def _opened(path: Path) -> BinaryIO:
+    """The file of weights."""
     if not path.is_file():
         pickled = f"only {_PICKLE}, a pickle, which can run code and is never loaded; save it as safetensors"
-        reason = pickled if (directory / _PICKLE).exists() else f"no {WEIGHTS_FILE}"
-        raise AdapterNotFoundError(f"{directory}: no weights: there is {reason}")
-    file, digest, size = MemoryFile("octavo-adapter"), hashlib.sha256(), 0
-    try:
-        with open_file(path) as source:
-            while part := source.read(_COPY_BYTES):
-                size += len(part)
-                if size > most:
-                    raise ModelLoadError(
-                        f"{path}: more than {most} bytes, which an adapter of this model has at most with the largest "
-                        "rank that --max-lora-rank allows"
-                    )
-                digest.update(part)
-                view = memoryview(part)
-                while view:
-                    view = view[os.write(file.fd, view) :]
-    except OSError as error:
-        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
-    return file, digest, size
+        reason = pickled if path.with_name(_PICKLE).exists() else f"no {WEIGHTS_FILE}"
+        raise AdapterNotFoundError(f"{path.parent}: no weights: there is {reason}")
+    return open_file(path)
+
+
+def _copy(header: bytes, source: BinaryIO, size: int) -> tuple[MemoryFile, Any]:
+    """The file in memory, of a header that was read from it and what follows there, and its digest.
+
+    At most one part more than `size` bytes, which it had: one that grows meanwhile may never end.
+    """
+    file, digest, part = MemoryFile("octavo-adapter"), hashlib.sha256(), header
+    while part:
+        digest.update(part)
+        view = memoryview(part)
+        while view:
+            view = view[os.write(file.fd, view) :]
+        size -= len(part)
+        part = source.read(_COPY_BYTES) if size >= 0 else b""
+    return file, digest
 
 
 def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: AdapterLimits) -> list[AdapterModule]:
@@ -226,7 +248,14 @@ def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: Ad
         module, side = _split(name)
         pairs.setdefault(module, ["", ""])[side] = name
     found: dict[str, AdapterModule] = {}
+    _check_patterns(len(pairs), config)
+    end = time.thread_time() + _MOST_SECONDS
     for module, (a, b) in pairs.items():
+        if time.thread_time() > end:
+            raise ModelLoadError(
+                f"to find {len(pairs)} modules takes more than {_MOST_SECONDS:g} s of computing: write patterns with "
+                f"fewer *, +, ? and | into {CONFIG_FILE}"
+            )
         stack = limits.names.find_stack(module)
         own = "" if stack is not None else limits.names.find(module)
         if not a or not b:
@@ -240,11 +269,33 @@ def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: Ad
         found[own] = _module(own, bare, (a, b), headers, config, limits, transposed=transposed)
     if not found:
         raise ModelLoadError("the file holds no tensors")
+    _check_experts(found, limits.names)
     return list(found.values())
+
+
+def _check_experts(found: Collection[str], names: ModuleNames) -> None:
+    """Raises ModelLoadError if an expert has a module of its own beside one of all experts, which is the same layer."""
+    together = {name.rpartition(".")[0] for name in found if names.shapes[name].experts > 1}
+    for name in found:
+        experts = f"{name.partition('.experts.')[0]}.experts"
+        if experts in together and names.shapes[name].experts == 1:
+            raise ModelLoadError(f"{name}: the file has a module of all experts ({experts}), too")
+
+
+def _check_patterns(modules: int, config: PeftConfig) -> None:
+    """Raises ModelLoadError if there are too many patterns for so many modules."""
+    for field, patterns in (("rank_pattern", config.rank_pattern), ("alpha_pattern", config.alpha_pattern)):
+        if len(patterns) * modules > _MOST_COMPARISONS:
+            raise ModelLoadError(
+                f"{CONFIG_FILE}: {field} has {len(patterns)} patterns for {modules} modules, and with so many modules "
+                f"at most {_MOST_COMPARISONS // modules} are compared with their names"
+            )
 
 
 def _split(name: str) -> tuple[str, int]:
     """A tensor's module and whether it is A (0) or B (1); ModelLoadError for tensors of another kind."""
+    if len(name) > _LONGEST_NAME:
+        raise ModelLoadError(f"tensor {name[:100]!r}… cannot be used: its name has {len(name)} characters")
     parts = name.split(".")
     if parts[-1] == "weight" and len(parts) > 2:
         for back in (2, 3):  # with an adapter's name between in what old versions saved
@@ -300,7 +351,7 @@ def _module(
                 + (f" for each of {shape.experts} experts" if shape.experts > 1 else "")
             )
     num_bytes = sum(headers[name].num_bytes for name in pair)
-    return AdapterModule(own, *pair, rank, config.scale(bare), num_bytes, transposed)
+    return AdapterModule(own, *pair, rank, config.scale(bare, rank), num_bytes, transposed)
 
 
 def _check_numbers(file: MemoryFile, headers: Mapping[str, TensorHeader], *, half: bool) -> None:

@@ -17,15 +17,15 @@ from typing import Any
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import read_file
-from octavo_engine.model.quantization.expressions import expressions
+from octavo_engine.model.quantization.expressions import check_expressions, compiled
 
 CONFIG_FILE = "adapter_config.json"
 _MAX_CONFIG_BYTES = 1 << 20
 _MAX_PATTERNS = 4096
 """EVA gives each module a rank of its own, by its name."""
-_MOST_WAYS = 4_000_000
-"""The most steps to match a name with all patterns: a hundred that repeat three times. All requests wait for such a
-match."""
+_MOST_WAYS = 1_000_000
+"""The most steps to match a name with all patterns: thirty that repeat three times. All requests wait for such a match,
+10 ms."""
 _WITHOUT_EFFECT = frozenset(
     {
         "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying",
@@ -67,9 +67,8 @@ class PeftConfig:
         """The rank that a module's tensors should have."""
         return int(_first(self.rank_pattern, module, self.rank))
 
-    def scale(self, module: str) -> float:
-        """The factor of a module's product."""
-        rank = self.rank_of(module)
+    def scale(self, module: str, rank: int) -> float:
+        """The factor of a module's product, which has this rank."""
         return _first(self.alpha_pattern, module, self.alpha) / (math.sqrt(rank) if self.rslora else rank)
 
 
@@ -142,16 +141,15 @@ def _patterns(path: Path, name: str, values: Mapping[str, Any]) -> _Patterns:
         if name == "rank_pattern" and (type(value) is not int or value < 1):
             raise _wrong(path, f"{name}[{pattern}]", value, "is not a rank: it must be a whole number of at least 1")
     numbers = [_number(path, f"{name}[{pattern}]", value) for pattern, value in found.items()]
-    expressions(Fields(f"{path}: {name}", {}), found, most_ways=_MOST_WAYS)
-    try:
-        return tuple((pattern_of_ends(pattern), number) for pattern, number in zip(found, numbers, strict=True))
-    except re.error as error:
-        raise _wrong(path, name, list(found), f"is not a list of regular expressions ({error})") from None
+    fields = Fields(f"{path}: {name}", {})
+    check_expressions(fields, list(found), most_ways=_MOST_WAYS)
+    patterns = (compiled(fields, pattern, _of_ends(pattern)) for pattern in found)
+    return tuple(zip(patterns, numbers, strict=True))
 
 
-def pattern_of_ends(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern as PEFT uses it: it matches a whole name, or what follows one of its dots."""
-    return re.compile(rf"(.*\.)?({pattern})$")
+def _of_ends(pattern: str) -> str:
+    """A pattern as PEFT uses it: it matches a whole name, or what follows one of its dots."""
+    return rf"(.*\.)?({pattern})$"
 
 
 def _first(patterns: _Patterns, module: str, default: float) -> float:

@@ -128,7 +128,7 @@ def _make_layer(batch: LoraBatch, num_slots: int, max_rank: int, options: LayerO
 def _ranks_of(a: Tensor, b: Tensor, experts: int, part: ModulePart) -> tuple[Tensor, Tensor]:
     """The ranks of a part: of `a` [experts * r, columns] and `b` [rows, r * experts]."""
     ranks = slice(part.begin, part.end)
-    of_a, of_b = a.unflatten(0, (experts, -1)), b.unflatten(1, (-1, experts))
+    of_a, of_b = a.reshape(experts, -1, a.shape[1]), b.reshape(b.shape[0], -1, experts)
     return of_a[:, ranks].flatten(0, 1), of_b[:, ranks].flatten(1)
 
 

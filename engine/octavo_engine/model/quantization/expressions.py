@@ -30,9 +30,28 @@ Five take some milliseconds for a name, and each further one ten times as long.
 _REPEATED = (ops.MAX_REPEAT, ops.MIN_REPEAT, ops.POSSESSIVE_REPEAT)
 
 
-def expressions(config: Fields, texts: Iterable[str], *, most_ways: int = _MOST_WAYS) -> tuple[re.Pattern[str], ...]:
+def expressions(config: Fields, texts: Iterable[str]) -> tuple[re.Pattern[str], ...]:
     """Compile the patterns of one list; ModelLoadError if one is not valid, or if matching a name could take long."""
-    texts, found, left = list(texts), list[re.Pattern[str]](), most_ways
+    texts = list(texts)
+    check_expressions(config, texts)
+    return tuple(compiled(config, text, text) for text in texts)
+
+
+def compiled(config: Fields, text: str, whole: str) -> re.Pattern[str]:
+    """Compile an expression that has a checked one in it; ModelLoadError if that is not valid."""
+    try:
+        return re.compile(whole)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise _invalid(config, text, error) from None
+
+
+def _invalid(config: Fields, text: str, error: Exception) -> ModelLoadError:
+    return ModelLoadError(f"{config.origin}: {text!r} is not a regular expression ({error})")
+
+
+def check_expressions(config: Fields, texts: Sequence[str], *, most_ways: int = _MOST_WAYS) -> None:
+    """Raises ModelLoadError if a pattern of a list is not valid, or if matching a name could take long."""
+    left = most_ways
     if len(texts) > _MOST:
         raise ModelLoadError(f"{config.origin}: {len(texts)} patterns in a list, more than {_MOST}")
     for text in texts:
@@ -40,16 +59,13 @@ def expressions(config: Fields, texts: Iterable[str], *, most_ways: int = _MOST_
             raise ModelLoadError(f"{config.origin}: a pattern of {len(text)} characters, more than {_LONGEST}")
         try:
             left -= _ways(_parser.parse(text))
-            if left >= 0:
-                found.append(re.compile(text))
         except (re.error, RecursionError, OverflowError) as error:
-            raise ModelLoadError(f"{config.origin}: {text!r} is not a regular expression ({error})") from None
+            raise _invalid(config, text, error) from None
         if left < 0:
             raise ModelLoadError(
                 f"{config.origin}: to match a name with {text!r} could take too long, by itself or after the patterns "
                 "before it; write fewer *, +, ? and |, and none that is inside of another's repeated group"
             )
-    return tuple(found)
 
 
 def _ways(items: Sequence[tuple[Any, Any]]) -> int:
