@@ -27,11 +27,10 @@ ASKING: dict[str, list[Any]] = {
     "lora_path": ["x"],
     # structure
     "regex": ["a+"], "ebnf": ["x"], "json_schema": ["{}"], "grammar": ["x"],
-    "guided_decoding_backend": ["xgrammar"], "guided_whitespace_pattern": [" "], "structural_tag": [{}],
+    "guided_whitespace_pattern": [" "], "structural_tag": [{}],
     # what the answer shows
-    "logprob_token_ids": [[5]], "return_token_ids": [True],
-    "return_tokens_as_token_ids": [True], "return_token_offsets": [True], "return_prompt_text": [True],
-    "return_hidden_states": [True],
+    "logprob_token_ids": [[5]], "return_token_ids": [1], "return_tokens_as_token_ids": ["yes"],
+    "return_token_offsets": [True], "return_prompt_text": [True], "return_hidden_states": [True],
     # other inputs
     "input_ids": [[5]], "prompt_embeds": ["abc"], "kv_transfer_params": [{"do_remote_decode": True}],
     "ec_transfer_params": [{"a": 1}],
@@ -53,6 +52,7 @@ HARMLESS: dict[str, list[Any]] = {
     # what changes nothing in an answer of text is ignored
     "user": ["me"], "metadata": [{"a": "b"}], "store": [True], "service_tier": ["auto"], "request_id": ["mine"],
     "mm_processor_kwargs": [{"a": 1}], "parallel_tool_calls": [False], "prediction": [{}], "session_id": ["x"],
+    "guided_decoding_backend": ["outlines", "xgrammar"],
     "a_field_that_nobody_knows": [1],
 }  # fmt: skip
 HARMLESS_CHAT: dict[str, list[Any]] = {

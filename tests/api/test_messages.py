@@ -174,11 +174,12 @@ def test_a_model_that_reasons_is_asked_to(tokenizer: Tokenizer, monkeypatch: pyt
 
 def test_reasoning_is_a_block_of_its_own(tokenizer: Tokenizer) -> None:
     body = json.dumps({"messages": ASK, "max_tokens": 9}).encode()
-    prepared = prepare_messages.prepare(LoadedModel(READY, tokenizer), body)
+    model = LoadedModel(READY, tokenizer)
+    prepared = prepare_messages.prepare(model, body)
     usage = Usage(3, 4, 7, PromptTokensDetails(0))
 
     def writer() -> MessageWriter:
-        return MessageWriter("m", msgspec.structs.replace(prepared, form=AnswerForm(reasons=True)), tokenizer)
+        return MessageWriter("m", msgspec.structs.replace(prepared, form=AnswerForm(reasons=True)), model)
 
     whole = json.loads(writer().full([SequenceOutput(0, "<think>So so</think>\n\nYes.", finish_reason="stop")], usage))
     thinking = {"type": "thinking", "thinking": "So so", "signature": ""}

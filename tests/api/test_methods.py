@@ -35,7 +35,7 @@ def test_a_method_that_a_path_does_not_take(with_files: Served, method: str, pat
 
 def test_heads_are_those_of_gets(with_files: Served) -> None:
     file = with_files.openai().files.create(file=("in.jsonl", b"x" * 99), purpose="batch")
-    for path in ("/version", "/v1/models", "/v1/files", f"/v1/files/{file.id}", f"/v1/files/{file.id}/content",
+    for path in ("/version", "/ping", "/v1/models", "/v1/files", f"/v1/files/{file.id}", f"/v1/files/{file.id}/content",
                  "/v1/batches"):  # fmt: skip
         head, whole = with_files.http.head(path), with_files.http.get(path)
         assert (head.status_code, head.content) == (200, b"")

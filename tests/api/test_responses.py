@@ -159,13 +159,17 @@ def test_log_probabilities(server: Served) -> None:
 
 
 def test_reasoning_is_an_item_of_its_own(tokenizer: Tokenizer) -> None:
-    prepared = prepare(LoadedModel(READY, tokenizer), json.dumps({"input": "Hi"}).encode())
+    model = LoadedModel(READY, tokenizer)
+    prepared = prepare(model, json.dumps({"input": "Hi"}).encode())
 
     def writer() -> ResponseWriter:
-        return ResponseWriter("m", msgspec.structs.replace(prepared, form=AnswerForm(reasons=True)), tokenizer)
+        return ResponseWriter("m", msgspec.structs.replace(prepared, form=AnswerForm(reasons=True)), model)
 
     usage = Usage(3, 4, 7, PromptTokensDetails(0))
-    whole = json.loads(writer().full([SequenceOutput(0, "<think>So so</think>\n\nYes.", finish_reason="stop")], usage))
+    text = "<think>So so</think>\n\nYes."
+    answer = SequenceOutput(0, text, finish_reason="stop", token_ids=tuple(tokenizer.encode(text)))
+    whole = json.loads(writer().full([answer], usage))
+    assert 4 < whole["usage"]["output_tokens_details"]["reasoning_tokens"] < len(answer.token_ids) - 1
     reasoning, message = whole["output"]
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "So so"}]
     assert message["content"][0]["text"] == "Yes."

@@ -316,19 +316,23 @@ def test_a_format_that_is_not_known_is_an_error_that_names_the_flag(
     assert prepared.form.format == "mistral"
 
 
-def test_reasoning_is_apart_from_content() -> None:
+def test_reasoning_is_apart_from_content_and_its_tokens_are_counted(tokenizer: Tokenizer) -> None:
     for pieces in (["<think>So", " so</th", "ink>\n\nYes."], ["<think>So so</think>\n\nYes."]):
-        answer = ChatAnswer(AnswerForm(reasons=True))
+        answer = ChatAnswer(AnswerForm(reasons=True), tokenizer)
         deltas = [
-            delta for index, text in enumerate(pieces) for delta in answer.push(text, last=index == len(pieces) - 1)
+            delta
+            for index, text in enumerate(pieces)
+            for delta in answer.push(text, tokenizer.encode(text), last=index == len(pieces) - 1)
         ]
+        thought = tokenizer.encode("".join(pieces).partition("</think>")[0])
+        assert len(thought) <= answer.reasoning.count <= len(thought) + len(tokenizer.encode("</think>"))
         assert "".join(delta.reasoning_content or "" for delta in deltas if delta.reasoning) == "So so"
         message = answer.message()
         assert (message.content, message.reasoning_content, message.reasoning) == ("Yes.", "So so", "So so")
 
 
-def test_mistrals_ids_are_those_that_its_template_takes() -> None:
-    answer = ChatAnswer(AnswerForm(format="mistral", tools=(Tool("now"),)))
-    answer.push("[TOOL_CALLS]now{}", last=True)
+def test_mistrals_ids_are_those_that_its_template_takes(tokenizer: Tokenizer) -> None:
+    answer = ChatAnswer(AnswerForm(format="mistral", tools=(Tool("now"),)), tokenizer)
+    answer.push("[TOOL_CALLS]now{}", (1, 2, 3), last=True)
     [call] = answer.message().tool_calls or []
-    assert len(call.id) == 9 and call.id.isalnum()
+    assert len(call.id) == 9 and call.id.isalnum() and answer.reasoning.count == 0

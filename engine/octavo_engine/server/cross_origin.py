@@ -7,7 +7,14 @@ from starlette.types import ASGIApp
 
 from octavo_engine.config import ServerConfig
 
-_SHOWN_HEADERS = ("X-Request-Id", "Request-Id", "Retry-After", "X-Should-Retry", "traceparent")
+_SHOWN_HEADERS = (
+    "X-Request-Id",
+    "Request-Id",
+    "Retry-After",
+    "X-Should-Retry",
+    "OpenAI-Processing-Ms",
+    "traceparent",
+)
 """Headers of answers that scripts may read, besides those that they always may."""
 
 

@@ -35,7 +35,10 @@ def silent_too_long(serving: Serving, share: float) -> bool:
 
 
 def routes(serving: Serving) -> APIRouter:
-    """/health, /health/startup, /health/ready, /health/live, and /health/adapters, the state of --lora-modules-file."""
+    """/health, /health/startup, /health/ready, /health/live, and /health/adapters, the state of --lora-modules-file.
+
+    /ping is /health under the name that vLLM and SageMaker know. It needs a key, where there are keys.
+    """
     router = APIRouter()
 
     async def startup() -> JSONResponse:
@@ -64,4 +67,5 @@ def routes(serving: Serving) -> APIRouter:
     router.add_api_route("/health/ready", ready, methods=["GET", "HEAD"])
     router.add_api_route("/health/live", live, methods=["GET", "HEAD"])
     router.add_api_route("/health", ready, methods=["GET", "HEAD"])
+    router.add_api_route("/ping", ready, methods=["GET", "HEAD", "POST"])
     return router

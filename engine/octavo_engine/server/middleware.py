@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import time
 import uuid
 from collections.abc import Callable
 
@@ -44,7 +45,8 @@ _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
 class RequestContext:
     """Gives each request an id, the client's own if it sent one, a log line, and turns exceptions into answers.
 
-    The client sees the id in X-Request-Id and the log names it; nothing is looked up by it. A `traceparent` of the
+    The client sees the id in X-Request-Id and the log names it; nothing is looked up by it. OpenAI-Processing-Ms, which
+    OpenAI's servers send too, says how long the answer took to begin. A `traceparent` of the
     client is answered with one of the same trace, which the log names as well. With `tracing` requests for answers
     have a span, which is in such a trace or begins one.
     """
@@ -64,6 +66,7 @@ class RequestContext:
         scope.setdefault("state", {})["request_id"] = shown
         span, trace = self._trace(scope)
         scope["state"].update(span=span, trace=trace)
+        arrived = time.monotonic()
         started = ended = False
         status = 0
 
@@ -73,6 +76,7 @@ class RequestContext:
                 started, status = True, message["status"]
                 for name in request_id_headers(scope["path"]):
                     MutableHeaders(scope=message)[name] = shown
+                MutableHeaders(scope=message)["OpenAI-Processing-Ms"] = f"{(time.monotonic() - arrived) * 1000:.0f}"
                 if trace is not None:
                     MutableHeaders(scope=message)["traceparent"] = trace.header
                 self._access_log.write(scope, message["status"])

@@ -73,6 +73,10 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool
     continuous_usage: bool
     """Whether each chunk of a stream with `include_usage` says the usage so far."""
+    token_ids: bool = False
+    """Whether the answer has the token ids of prompts and answers beside their texts."""
+    names_by_id: bool = False
+    """Whether log probabilities name tokens by their ids instead of their texts."""
     timeout: float | None
     """Seconds."""
     priority: int | None

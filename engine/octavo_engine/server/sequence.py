@@ -37,6 +37,8 @@ class SequenceOutput:
     """Log probabilities of the prompt's tokens but its first, on the first output, if they were asked for."""
     pooled: bytes = b""
     """The vector that stands for the prompt, on the first one, where it was asked for."""
+    token_ids: tuple[int, ...] = ()
+    """All tokens that were generated meanwhile, one that ended the answer included."""
 
 
 class Sequence:
@@ -63,6 +65,7 @@ class Sequence:
         self._begun_at = self._last_at = self._ended_at = 0.0
         self._queue_seconds = 0.0
         self._logprobs: list[TokenLogprobs] = []
+        self._token_ids: list[int] = []
         self._end_logprobs = options.end_logprobs
         self._prompt: PromptOutput | None = None
         self._prompt_given = False
@@ -95,7 +98,9 @@ class Sequence:
         self._observe(output)
         shown = output.token_ids[:-1] if output.stop_token is not None else output.token_ids
         delta = self._detokenizer.push(shown, last=output.finish_reason is not None)
-        self.num_tokens += delta.tokens + (len(output.token_ids) - len(shown) if delta.stop is None else 0)
+        counted = output.token_ids[: None if delta.stop is None else delta.tokens]
+        self.num_tokens += len(counted)
+        self._token_ids += counted
         self._logprobs += output.logprobs[: None if self._end_logprobs and delta.stop is None else delta.tokens]
         if output.prompt is not None and not self._prompt_given:
             self._prompt, self._prompt_given = output.prompt, True
@@ -103,9 +108,10 @@ class Sequence:
         if not delta.text and finish_reason is None:
             return None
         logprobs, self._logprobs = tuple(self._logprobs), []
+        token_ids, self._token_ids = tuple(self._token_ids), []
         prompt, self._prompt = self._prompt, None
         reason = delta.stop if delta.stop is not None else self._stop_token(output)
-        added = SequenceOutput(self.index, delta.text, logprobs, finish_reason, reason)
+        added = SequenceOutput(self.index, delta.text, logprobs, finish_reason, reason, token_ids=token_ids)
         return added if prompt is None else replace(added, prompt_logprobs=prompt.logprobs, pooled=prompt.pooled)
 
     def _stop_token(self, output: RequestOutput) -> int | None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.text.tokenizer import Tokenizer
+
+TokenName = Callable[[int], str]
+"""The name of a token in log probabilities, from its id."""
+
+
+def id_name(token_id: int) -> str:
+    """Return the name of vLLM's `return_tokens_as_token_ids`: no two tokens share it, as two may share a text."""
+    return f"token_id:{token_id}"
 
 
 @dataclass(slots=True)
@@ -18,33 +27,58 @@ class TextLogprobs:
     token_logprobs: list[float | None] = field(default_factory=list)
     """None for the first token of a text: nothing comes before it."""
     top_logprobs: list[dict[str, float] | None] = field(default_factory=list)
-    """The likeliest tokens at this position, and the chosen one. Of tokens with the same text the likeliest counts."""
+    """The likeliest tokens at this position, and the chosen one. Of tokens with the same name the likeliest counts."""
     text_offset: list[int] = field(default_factory=list)
-    """The position of each token in the text, in characters."""
+    """The position of each token in the text, in characters: of one within a character, that character's."""
 
 
-def text_logprobs(positions: Iterable[TokenLogprobs], tokenizer: Tokenizer, offset: int = 0) -> TextLogprobs:
-    """The log probabilities of consecutive tokens, the first of which begins at `offset` in the text."""
+class TextOffsets:
+    """The position in a text of each of its tokens in turn."""
+
+    def __init__(self, tokenizer: Tokenizer, start: int = 0) -> None:
+        self._tokenizer = tokenizer
+        self._next = start
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def take(self, token_id: int) -> int:
+        """Return the position of the next token."""
+        found = self._next
+        self._next += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+        return found
+
+
+def text_logprobs(
+    positions: Iterable[TokenLogprobs],
+    tokenizer: Tokenizer,
+    offsets: TextOffsets | None = None,
+    name: TokenName | None = None,
+) -> TextLogprobs:
+    """The log probabilities of consecutive tokens of a text, the first ones unless `offsets` has had others.
+
+    A token's name is its text unless `name` gives it another one.
+    """
     found = TextLogprobs()
-    text_of = tokenizer.token_text
+    name, offsets = name or tokenizer.token_text, offsets or TextOffsets(tokenizer)
     for position in positions:
-        token, logprob = text_of(position.token_id), clamp(position.logprob)
-        found.tokens.append(token)
-        found.token_logprobs.append(logprob)
-        found.top_logprobs.append(_by_text((*position.top, (position.token_id, position.logprob)), tokenizer))
-        found.text_offset.append(offset)
-        offset += len(token)
+        found.tokens.append(name(position.token_id))
+        found.token_logprobs.append(clamp(position.logprob))
+        found.top_logprobs.append(_by_name((*position.top, (position.token_id, position.logprob)), name))
+        found.text_offset.append(offsets.take(position.token_id))
     return found
 
 
 def prompt_text_logprobs(
-    first: int, positions: Iterable[TokenLogprobs], tokenizer: Tokenizer, most: int
+    first: int,
+    positions: Iterable[TokenLogprobs],
+    tokenizer: Tokenizer,
+    most: int,
+    name: TokenName | None = None,
 ) -> TextLogprobs:
     """Log probabilities of a prompt for /v1/completions, whose `first` token has none; `most` alternatives at most."""
-    token = tokenizer.token_text(first)
+    name, offsets = name or tokenizer.token_text, TextOffsets(tokenizer)
+    begun = TextLogprobs([name(first)], [None], [None], [offsets.take(first)])
     kept = (replace(position, top=position.top[:most]) for position in positions)
-    rest = text_logprobs(kept, tokenizer, len(token))
-    return join(TextLogprobs([token], [None], [None], [0]), rest)
+    return join(begun, text_logprobs(kept, tokenizer, offsets, name))
 
 
 def join(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
@@ -57,11 +91,11 @@ def join(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
     )
 
 
-def _by_text(values: Iterable[tuple[int, float]], tokenizer: Tokenizer) -> dict[str, float]:
+def _by_name(values: Iterable[tuple[int, float]], name: TokenName) -> dict[str, float]:
     found: dict[str, float] = {}
     for token_id, logprob in values:
-        text = tokenizer.token_text(token_id)
-        found[text] = max(clamp(logprob), found.get(text, -math.inf))
+        token = name(token_id)
+        found[token] = max(clamp(logprob), found.get(token, -math.inf))
     return found
 
 

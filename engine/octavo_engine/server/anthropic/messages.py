@@ -32,13 +32,13 @@ from octavo_engine.server.anthropic.answers import (
     ToolUse,
 )
 from octavo_engine.server.errors import APIError, anthropic_body
+from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.answering import answer, json_answer
 from octavo_engine.server.openai.answers import Usage, UsageSoFar, encode
 from octavo_engine.server.openai.sse import named_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
-from octavo_engine.text.tokenizer import Tokenizer
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
@@ -46,7 +46,7 @@ _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 class MessageWriter:
     """One message, as events or as a whole."""
 
-    def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:  # noqa: ARG002  (no log probabilities here)
+    def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:  # noqa: ARG002  (no log probabilities here)
         self._answer = AnswerParts(asked.form)
         self._end = End("end_turn", None)
         self._message = Message(

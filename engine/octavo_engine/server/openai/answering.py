@@ -17,6 +17,7 @@ from octavo_engine.server.engine_requests import engine_requests
 from octavo_engine.server.errors import APIError, not_an_object
 from octavo_engine.server.generation import Generation, GenerationRequest
 from octavo_engine.server.limits import AdmittedRequest
+from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.middleware import arrival_of, upload_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage, UsageSoFar
 from octavo_engine.server.openai.sse import EventStream, wait_for_disconnect
@@ -26,7 +27,6 @@ from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.tracing import span_of
 from octavo_engine.server.whole_answer import WholeAnswer
-from octavo_engine.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
 Written = TypeVar("Written")
@@ -65,16 +65,16 @@ class Begun:
     asked: PreparedRequest
     generation: Generation
     deadline: float
-    tokenizer: Tokenizer
+    model: LoadedModel
 
 
 async def answer(
-    serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest, Tokenizer], Writer]
+    serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest, LoadedModel], Writer]
 ) -> Response:
     """Run one request from its body to its last byte. `job` is what a text worker does with the body."""
     if (begun := await _begin(serving, request, job)) is None:
         return Response(status_code=499)
-    written = writer(serving.names[0], begun.asked, begun.tokenizer)
+    written = writer(serving.names[0], begun.asked, begun.model)
     if begun.asked.stream:
         return EventStream(stream(begun.generation, written), begun.generation.run(), begun.deadline)
     return await _whole(serving, request, begun, written)
@@ -117,7 +117,7 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
         generation = Generation(
             serving, model.tokenizer, requests, admitted, request.state.request_id, span_of(request.scope)
         )
-    return Begun(asked, generation, times.deadline, model.tokenizer)
+    return Begun(asked, generation, times.deadline, model)
 
 
 async def json_answer(serving: Serving, request: Request, job: str) -> Response:
@@ -233,6 +233,7 @@ def merge(outputs: Sequence[SequenceOutput]) -> SequenceOutput:
         last.stop_reason,
         outputs[0].prompt_logprobs,
         outputs[0].pooled,
+        tuple(token for output in outputs for token in output.token_ids),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,6 +16,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """The use of the answers' tokens."""
+
+    reasoning_tokens: int = 0
+
+
 class Usage(msgspec.Struct):
     """Tokens that were read and written."""
 
@@ -23,6 +29,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails = msgspec.field(default_factory=CompletionTokensDetails)
 
 
 UsageSoFar = Callable[[], Usage]
@@ -97,6 +104,8 @@ class ChatChoice(msgspec.Struct):
     finish_reason: str | None
     logprobs: ChatLogprobs | None = None
     stop_reason: int | str | None = None
+    token_ids: Sequence[int] | UnsetType = UNSET
+    """All generated tokens, in vLLM's place; so are the other fields of this name."""
 
 
 class Delta(msgspec.Struct):
@@ -117,6 +126,7 @@ class ChatChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class TextChoice(msgspec.Struct):
@@ -128,6 +138,8 @@ class TextChoice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
+    token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct):
@@ -141,6 +153,8 @@ class Completion(msgspec.Struct):
     usage: Usage | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     """Log probabilities of a chat's prompt, which all choices share."""
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
+    """The tokens of a chat's prompt; of a stream, in the chunks that begin its choices."""
     system_fingerprint: str | None = None
 
 

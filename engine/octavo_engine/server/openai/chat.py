@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.answering import answer
 from octavo_engine.server.openai.answers import (
     ChatChoice,
@@ -25,34 +28,38 @@ from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
-from octavo_engine.text.logprobs import prompt_logprobs
-from octavo_engine.text.tokenizer import Tokenizer
+from octavo_engine.text.logprobs import id_name, prompt_logprobs
 
 
 class ChatWriter:
     """Answers and chunks of one chat completion."""
 
-    def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
+        self._tokenizer = model.tokenizer
         self._logprobs = asked.sampling.logprobs is not None
-        self._prompt_logprobs = asked.prompt_logprobs
-        self._answers = [ChatAnswer(asked.form) for _ in range(asked.sequences)]
-        self._frame = Frame(name, asked, "chatcmpl", "chat.completion.chunk" if asked.stream else "chat.completion")
+        self._asked = asked
+        self._answers = [ChatAnswer(asked.form, model.tokenizer) for _ in range(asked.sequences)]
+        kind = "chat.completion.chunk" if asked.stream else "chat.completion"
+        self._frame = Frame(name, asked, "chatcmpl", kind, model.fingerprint)
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
         """The chunk that names the role."""
-        return [self._frame.chunk(ChatChunkChoice(index, Delta(role="assistant", content="")), usage)]
+        begun = ChatChunkChoice(index, Delta(role="assistant", content=""))
+        return [self._frame.chunk(begun, usage, self._prompt_ids())]
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
-        """The deltas, and how it ended in a chunk of its own. Log probabilities come with the first of an output."""
+        """The deltas, and how it ended in a chunk of its own. The first delta has an output's token ids and their log
+        probabilities."""
         answer = self._answers[output.index]
-        deltas = answer.push(output.text, last=output.finish_reason is not None)
-        if output.logprobs and self._logprobs and not deltas:
+        deltas = answer.push(output.text, output.token_ids, last=output.finish_reason is not None)
+        logprobs, token_ids = self._of(output), self._ids(output)
+        if not deltas and ((logprobs and output.logprobs) or token_ids):
             deltas = [Delta(content="")]
-        found, logprobs = [], self._of(output)
+        found = []
         for delta in deltas:
-            found.append(self._frame.chunk(ChatChunkChoice(output.index, delta, logprobs), usage))
-            logprobs = None
+            choice = ChatChunkChoice(output.index, delta, logprobs, token_ids=token_ids)
+            found.append(self._frame.chunk(choice, self._counting(usage)))
+            logprobs, token_ids = None, UNSET
         if output.finish_reason is not None:
             end = ChatChunkChoice(
                 output.index,
@@ -60,12 +67,12 @@ class ChatWriter:
                 finish_reason=answer.finish_reason(output.finish_reason),
                 stop_reason=output.stop_reason,
             )
-            found.append(self._frame.chunk(end, usage))
+            found.append(self._frame.chunk(end, self._counting(usage)))
         return found
 
     def closing(self, usage: Usage) -> list[bytes]:
         """The usage, if it is asked for, and [DONE]."""
-        return self._frame.closing(usage)
+        return self._frame.closing(self._counted(usage))
 
     def failure(self, error: APIError) -> bytes:
         """The error; no [DONE] follows."""
@@ -74,21 +81,39 @@ class ChatWriter:
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """The complete answer."""
         choices = [self._choice(output) for output in answers]
-        if self._prompt_logprobs is None:
-            return self._frame.full(choices, usage)
-        found = prompt_logprobs(answers[0].prompt_logprobs or (), self._tokenizer, self._prompt_logprobs)
-        return self._frame.full(choices, usage, found)
+        of_prompt: dict[str, Any] = {"prompt_token_ids": self._prompt_ids()}
+        if (most := self._asked.prompt_logprobs) is not None:
+            found = prompt_logprobs(answers[0].prompt_logprobs or (), self._tokenizer, most)
+            of_prompt["prompt_logprobs"] = found
+        return self._frame.full(choices, self._counted(usage), **of_prompt)
+
+    def _counted(self, usage: Usage) -> Usage:
+        """The usage with the tokens of reasoning."""
+        usage.completion_tokens_details.reasoning_tokens = sum(each.reasoning.count for each in self._answers)
+        return usage
+
+    def _counting(self, usage: UsageSoFar) -> UsageSoFar:
+        return lambda: self._counted(usage())
 
     def _choice(self, output: SequenceOutput) -> ChatChoice:
         answer = self._answers[output.index]
-        answer.push(output.text, last=True)
+        answer.push(output.text, output.token_ids, last=True)
         reason = answer.finish_reason(output.finish_reason)
-        return ChatChoice(output.index, answer.message(), reason, self._of(output), output.stop_reason)
+        return ChatChoice(
+            output.index, answer.message(), reason, self._of(output), output.stop_reason, self._ids(output)
+        )
+
+    def _prompt_ids(self) -> Sequence[int] | UnsetType:
+        return self._asked.prompts[0] if self._asked.token_ids else UNSET
+
+    def _ids(self, output: SequenceOutput) -> Sequence[int] | UnsetType:
+        return output.token_ids if self._asked.token_ids else UNSET
 
     def _of(self, output: SequenceOutput) -> ChatLogprobs | None:
         if not self._logprobs:
             return None
-        return ChatLogprobs(content_logprobs(output.logprobs, self._tokenizer))
+        name = id_name if self._asked.names_by_id else None
+        return ChatLogprobs(content_logprobs(output.logprobs, self._tokenizer, name))
 
 
 def routes(serving: Serving) -> APIRouter:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.answer_parts import AnswerParts, Kind, Part, PartBegun, PartEvent, PartGrown
 from octavo_engine.server.openai.answers import AssistantMessage, Delta, FunctionCall, ToolCall, ToolCallDelta
+from octavo_engine.server.openai.reasoning_tokens import ReasoningTokens
+from octavo_engine.text.tokenizer import Tokenizer
 
 
 class ChatAnswer:
     """One choice: its text is given to `push` as it comes, and becomes deltas, or a message in the end."""
 
-    def __init__(self, form: AnswerForm) -> None:
+    def __init__(self, form: AnswerForm, tokenizer: Tokenizer) -> None:
         self._form = form
         self._answer = AnswerParts(form)
+        self.reasoning = ReasoningTokens(tokenizer)
 
-    def push(self, text: str, *, last: bool) -> list[Delta]:
-        """Return the deltas of the next piece of text; `last` means that no more text comes."""
+    def push(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Delta]:
+        """Return the deltas of the next piece of text, of these tokens; `last` means that no more text comes."""
         events = self._answer.push(text, last=last)
+        self.reasoning.add(text, token_ids, events)
         return [delta for event in events if (delta := self._delta(event)) is not None]
 
     def message(self) -> AssistantMessage:

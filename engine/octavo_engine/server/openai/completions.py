@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.answering import answer
 from octavo_engine.server.openai.answers import TextChoice, Usage, UsageSoFar
 from octavo_engine.server.openai.frame import Frame
@@ -16,24 +17,37 @@ from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
-from octavo_engine.text.logprobs import TextLogprobs, join, prompt_logprobs, prompt_text_logprobs, text_logprobs
-from octavo_engine.text.tokenizer import Tokenizer
+from octavo_engine.text.logprobs import (
+    TextLogprobs,
+    TextOffsets,
+    id_name,
+    join,
+    prompt_logprobs,
+    prompt_text_logprobs,
+    text_logprobs,
+)
 
 
 class TextWriter:
     """Answers and chunks of one text completion."""
 
-    def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
+        self._tokenizer = model.tokenizer
         self._logprobs = asked.sampling.logprobs is not None
+        self._name = id_name if asked.names_by_id else model.tokenizer.token_text
         self._asked, self._echoes, self._n = asked, asked.echoes, asked.n
-        self._offsets = [len(echo) for echo in asked.echoes for _ in range(self._n)]
-        self._frame = Frame(name, asked, "cmpl", "text_completion")
+        self._offsets = [TextOffsets(model.tokenizer, len(echo)) for echo in asked.echoes for _ in range(self._n)]
+        self._frame = Frame(name, asked, "cmpl", "text_completion", model.fingerprint)
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
         """The prompt, if it is wanted back; with log probabilities it comes with the first output, which has them."""
-        echo = self._echoes[index // self._n]
-        return [self._frame.chunk(TextChoice(index, echo), usage)] if echo and not self._asked.scores_echo else []
+        echo = "" if self._asked.scores_echo else self._echoes[index // self._n]
+        if not echo and not self._asked.token_ids:
+            return []
+        begun = TextChoice(index, echo)
+        if self._asked.token_ids:
+            begun.prompt_token_ids, begun.token_ids = self._asked.prompts[index // self._n], ()
+        return [self._frame.chunk(begun, usage)]
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
         """The text, and how it ended in a chunk of its own."""
@@ -41,8 +55,11 @@ class TextWriter:
         if output.prompt_logprobs is not None and self._asked.scores_echo:
             echo = self._echoes[output.index // self._n]
             found.append(self._frame.chunk(TextChoice(output.index, echo, self._of_prompt(output)), usage))
-        if output.text or output.logprobs:
-            found.append(self._frame.chunk(TextChoice(output.index, output.text, self._of(output)), usage))
+        if output.text or output.logprobs or (output.token_ids and self._asked.token_ids):
+            added = TextChoice(output.index, output.text, self._of(output))
+            if self._asked.token_ids:
+                added.token_ids = output.token_ids
+            found.append(self._frame.chunk(added, usage))
         if output.finish_reason is not None:
             end = TextChoice(output.index, "", finish_reason=output.finish_reason, stop_reason=output.stop_reason)
             found.append(self._frame.chunk(end, usage))
@@ -68,20 +85,20 @@ class TextWriter:
         choice = TextChoice(output.index, text, logprobs, output.finish_reason, output.stop_reason)
         if (most := self._asked.prompt_logprobs) is not None:
             choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs or (), self._tokenizer, most)
+        if self._asked.token_ids:
+            choice.prompt_token_ids, choice.token_ids = self._asked.prompts[output.index // self._n], output.token_ids
         return choice
 
     def _of_prompt(self, output: SequenceOutput) -> TextLogprobs:
         """Return the log probabilities of the prompt, whose offsets the answer's own continue."""
         first = self._asked.prompts[output.index // self._n][0]
         most = self._asked.sampling.logprobs or 0
-        return prompt_text_logprobs(first, output.prompt_logprobs or (), self._tokenizer, most)
+        return prompt_text_logprobs(first, output.prompt_logprobs or (), self._tokenizer, most, self._name)
 
     def _of(self, output: SequenceOutput) -> TextLogprobs | None:
         if not self._logprobs:
             return None
-        found = text_logprobs(output.logprobs, self._tokenizer, self._offsets[output.index])
-        self._offsets[output.index] += sum(map(len, found.tokens))
-        return found
+        return text_logprobs(output.logprobs, self._tokenizer, self._offsets[output.index], self._name)
 
 
 def routes(serving: Serving) -> APIRouter:

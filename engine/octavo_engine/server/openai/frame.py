@@ -29,7 +29,7 @@ Choice = TypeVar("Choice", ChatChoice, ChatChunkChoice, TextChoice)
 class Frame:
     """Writes choices, as events or as one JSON body, with the request's id, model and time around them."""
 
-    def __init__(self, name: str, asked: PreparedRequest, prefix: str, kind: str) -> None:
+    def __init__(self, name: str, asked: PreparedRequest, prefix: str, kind: str, fingerprint: str) -> None:
         """`name` is the model's own, for a client that names none."""
         self._with_usage, self._counts = asked.include_usage, asked.include_usage and asked.continuous_usage
         self._empty = Completion(
@@ -39,22 +39,34 @@ class Frame:
             model=asked.model or name,
             choices=[],
             usage=None if asked.include_usage else UNSET,
+            system_fingerprint=fingerprint,
         )
 
-    def chunk(self, choice: Choice, usage: UsageSoFar) -> bytes:
+    def chunk(self, choice: Choice, usage: UsageSoFar, prompt_token_ids: Sequence[int] | UnsetType = UNSET) -> bytes:
         """The event of what a chunk adds to one answer, with the usage so far if each chunk is to have it."""
         if self._counts:
-            return event(self.full([choice], usage()))
-        return event(encode(msgspec.structs.replace(self._empty, choices=[choice])))
+            return event(self.full([choice], usage(), prompt_token_ids=prompt_token_ids))
+        return event(encode(msgspec.structs.replace(self._empty, choices=[choice], prompt_token_ids=prompt_token_ids)))
 
     def closing(self, usage: Usage) -> list[bytes]:
         """The events that end a stream: one with nothing but the usage, if it is asked for, and [DONE]."""
         return [event(self.full([], usage)), DONE] if self._with_usage else [DONE]
 
     def full(
-        self, choices: Sequence[Choice], usage: Usage, prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+        self,
+        choices: Sequence[Choice],
+        usage: Usage,
+        *,
+        prompt_logprobs: PromptLogprobs | UnsetType = UNSET,
+        prompt_token_ids: Sequence[int] | UnsetType = UNSET,
     ) -> bytes:
         """The body with all answers."""
         return encode(
-            msgspec.structs.replace(self._empty, choices=list(choices), usage=usage, prompt_logprobs=prompt_logprobs)
+            msgspec.structs.replace(
+                self._empty,
+                choices=list(choices),
+                usage=usage,
+                prompt_logprobs=prompt_logprobs,
+                prompt_token_ids=prompt_token_ids,
+            )
         )

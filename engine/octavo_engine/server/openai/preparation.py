@@ -74,6 +74,8 @@ def prepared_request(
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         continuous_usage=bool(body.stream_options and body.stream_options.continuous_usage_stats),
+        token_ids=bool(body.return_token_ids),
+        names_by_id=bool(body.return_tokens_as_token_ids),
         timeout=body.timeout,
         priority=body.priority,
         cache_salt=body.cache_salt or "",

@@ -96,8 +96,6 @@ class RefusedFields(Body):
     grammar: NotYet = None
     # What is reported beside an answer's text.
     logprob_token_ids: NotYet = None
-    return_token_ids: OnlyFalse = None
-    return_tokens_as_token_ids: OnlyFalse = None
     return_token_offsets: OnlyFalse = None
     return_prompt_text: OnlyFalse = None
     return_hidden_states: OnlyFalse = None
@@ -159,6 +157,10 @@ class GenerationBody(RefusedFields, StructuredFields, SamplingFields):
     """Keep only so many tokens of a prompt, the last ones; -1 keeps what fits beside the answer."""
     prompt_logprobs: TopLogprobs | None = None
     """Log probabilities of the prompt's tokens and of as many of the likeliest ones at each position."""
+    return_token_ids: bool | None = None
+    """Whether the answer has the token ids of the prompt and of each choice."""
+    return_tokens_as_token_ids: bool | None = None
+    """Whether log probabilities name a token `token_id:5` instead of by its text."""
 
 
 def _only_text(value: Any) -> Any:

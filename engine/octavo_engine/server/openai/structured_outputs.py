@@ -166,7 +166,6 @@ class StructuredFields(BaseModel):
     guided_regex: Grammar | None = None
     guided_choice: Choices | None = None
     guided_grammar: Grammar | None = None
-    guided_decoding_backend: NotYet = None
     guided_whitespace_pattern: NotYet = None
     structural_tag: NotYet = None
 

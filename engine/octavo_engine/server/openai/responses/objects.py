@@ -65,7 +65,7 @@ class InputDetails(msgspec.Struct):
 
 
 class OutputDetails(msgspec.Struct):
-    """Tokens of reasoning are not counted apart."""
+    """The use of the answer's tokens."""
 
     reasoning_tokens: int = 0
 

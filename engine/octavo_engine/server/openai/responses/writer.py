@@ -12,8 +12,10 @@ import msgspec
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.output_parsing.answer_parts import AnswerParts, Part, PartBegun, PartEvent, PartGrown
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.answers import ContentLogprob, Usage, UsageSoFar, encode
 from octavo_engine.server.openai.content_logprobs import content_logprobs
+from octavo_engine.server.openai.reasoning_tokens import ReasoningTokens
 from octavo_engine.server.openai.responses.objects import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -42,7 +44,6 @@ from octavo_engine.server.openai.responses.objects import (
 from octavo_engine.server.openai.sse import named_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import SequenceOutput
-from octavo_engine.text.tokenizer import Tokenizer
 
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 
@@ -50,9 +51,10 @@ _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 class ResponseWriter:
     """One response. An item is one part of the answer: reasoning, a message, or a call."""
 
-    def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
+        self._tokenizer = model.tokenizer
         self._answer = AnswerParts(asked.form)
+        self._reasoning = ReasoningTokens(model.tokenizer)
         self._repeated = asked.repeated
         self._name = uuid.uuid4().hex
         self._logprobs: dict[int, list[ContentLogprob]] = {}
@@ -98,7 +100,9 @@ class ResponseWriter:
             self._status = "incomplete" if output.finish_reason == "length" else "completed"
         found: list[Event] = []
         logprobs = output.logprobs
-        for event in self._answer.push(output.text, last=output.finish_reason is not None):
+        events = self._answer.push(output.text, last=output.finish_reason is not None)
+        self._reasoning.add(output.text, output.token_ids, events)
+        for event in events:
             more = self._of_text(event, logprobs)
             logprobs = () if more else logprobs
             found += self._item_events(event, more)
@@ -140,7 +144,7 @@ class ResponseWriter:
                 usage.prompt_tokens,
                 InputDetails(cached),
                 usage.completion_tokens,
-                OutputDetails(),
+                OutputDetails(self._reasoning.count),
                 usage.total_tokens,
             ),
         )
