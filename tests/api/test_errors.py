@@ -178,21 +178,46 @@ def test_more_log_probabilities_of_prompts_than_one_answer_may_hold(server: Serv
     ("content", "kind", "code"),
     [
         (b"{", "application/json", "invalid_json"),
-        (b"", "application/json", None),
-        (b"[]", "application/json", None),
-        (b"null", "application/json", None),
+        (b"", "application/json", "invalid_value"),
+        (b"[]", "application/json", "invalid_value"),
+        (b"null", "application/json", "invalid_value"),
         (b"[" * 200_000, "application/json", "invalid_json"),
-        (b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}', "application/json", None),
-        (b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}', "application/json", None),
+        (b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}', "application/json", "invalid_value"),
+        (
+            b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
+            "application/json",
+            "invalid_value",
+        ),
         (b'{"messages": [], "seed": ' + b"9" * 5000 + b"}", "application/json", "invalid_json"),
         (b"\xff\xfe", "application/json", "invalid_json"),
-        (b'{"messages": []}', "text/plain", None),
+        (b'{"messages": []}', "text/plain", "invalid_value"),
     ],
 )
-def test_broken_bodies(server: Served, content: bytes, kind: str, code: str | None) -> None:
+def test_broken_bodies(server: Served, content: bytes, kind: str, code: str) -> None:
     answer = server.http.post(CHAT, content=content, headers={"Content-Type": kind})
     error = check_shape(answer)
     assert (answer.status_code, error["code"]) == (400, code)
+
+
+@pytest.mark.parametrize(("field", "value", "code"), [
+    ("temperature", "hot", "invalid_type"),
+    ("temperature", 3, "decimal_above_max_value"),
+    ("temperature", -1, "decimal_below_min_value"),
+    ("n", 0, "integer_below_min_value"),
+    ("n", 1000, "integer_above_max_value"),
+    ("n", 1.5, "invalid_type"),
+    ("stop", ["a"] * 5, "array_above_max_length"),
+    ("stop", [""], "string_below_min_length"),
+    ("model", "x" * 600, "string_above_max_length"),
+    ("messages", [], "array_below_min_length"),
+    ("messages", "x", "invalid_type"),
+    ("reasoning_effort", "enormous", "invalid_value"),
+    ("stream_options", {"include_usage": True}, "invalid_value"),
+    ("audio", {}, "unsupported_parameter"),
+])  # fmt: skip
+def test_codes_are_openais(server: Served, field: str, value: Any, code: str) -> None:
+    error = check_shape(server.http.post(CHAT, json={"messages": [HI], field: value}))
+    assert (error["code"], error["param"].split("[")[0]) == (code, field)
 
 
 @pytest.mark.parametrize(("path", "method", "status", "code"), [

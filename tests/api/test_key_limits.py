@@ -165,6 +165,24 @@ def test_a_key_out_of_requests_gets_the_time_to_come_back(start: Callable[..., S
     assert (rejected(server, "requests_per_minute"), rejected(server, "invalid")) == (4, 1)
 
 
+def test_answers_say_what_is_left_of_a_keys_limits(start: Callable[..., Served], tmp_path: Path) -> None:
+    server = start(api_key_file=write(tmp_path, "requestsPerMinute: 2, tokensPerMinute: 600"))
+    server.play("Hello")
+    first, second, refused = (ask(server, prompt=[5] * 98) for _ in range(3))
+    missing = server.http.get("/v1/nothing", headers={"Authorization": "Bearer sk-alice"})
+    for answer, status, left in ((first, 200, "1"), (second, 200, "0"), (refused, 429, "0"), (missing, 429, "0")):
+        assert (answer.status_code, answer.headers["x-ratelimit-remaining-requests"]) == (status, left)
+        assert answer.headers["x-ratelimit-limit-requests"] == "2"
+        assert 0 < float(answer.headers["x-ratelimit-reset-requests"].removesuffix("s")) <= 60
+        assert answer.headers["x-ratelimit-limit-tokens"] == "600"
+    assert 395 <= int(refused.headers["x-ratelimit-remaining-tokens"]) <= 430
+    assert not any(name.startswith("x-ratelimit") for name in server.http.get("/health").headers)
+
+
+def test_a_key_without_limits_is_told_none(server: Served) -> None:
+    assert not any(name.startswith("x-ratelimit") for name in ask(server).headers)
+
+
 def test_a_key_pays_for_prompt_and_answer(start: Callable[..., Served], tmp_path: Path) -> None:
     server = start(api_key_file=write(tmp_path, "tokensPerMinute: 20"))
     server.play("one two three four five six seven eight nine ten")

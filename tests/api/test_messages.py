@@ -100,7 +100,9 @@ def test_a_call_of_a_tool(server: Served) -> None:
     assert (streamed.content[1].input, streamed.stop_reason) == ({"city": "Paris"}, "tool_use")
     starts = [event for event in events if event.type == "content_block_start"]
     assert [event.index for event in starts] == [0, 1]
-    assert starts[1].content_block.input == {} and starts[1].content_block.id
+    assert starts[1].content_block.input == {}
+    for each in (call, starts[1].content_block, streamed.content[1]):
+        assert each.id.startswith("toolu_") and len(each.id) == len("toolu_") + 24
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,14 @@ def test_a_method_that_a_path_does_not_take(with_files: Served, method: str, pat
     assert answer.json()["error"]["code"] == "method_not_allowed"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/version/", "/health/"])
+def test_no_path_with_another_slash_is_redirected(with_files: Served, path: str) -> None:
+    """Starlette would, to what the client's Host header says."""
+    for method in ("GET", "POST"):
+        answer = with_files.http.request(method, path, headers={"Host": "elsewhere"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
 def test_heads_are_those_of_gets(with_files: Served) -> None:
     file = with_files.openai().files.create(file=("in.jsonl", b"x" * 99), purpose="batch")
     for path in ("/version", "/ping", "/v1/models", "/v1/files", f"/v1/files/{file.id}", f"/v1/files/{file.id}/content",

@@ -42,7 +42,9 @@ class Application:
 
 def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     """The whole application. It can be served before the model is loaded. Without `storage` there are no batches."""
-    app = FastAPI(title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
     for module in (adapters, tokenize, chat, completions, responses, messages, models, embeddings, scores, classes):
         app.include_router(module.routes(serving))
     batches = Batches(storage, LineAnswers(serving, app)) if storage is not None else None
@@ -64,7 +66,7 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     _answer_errors(app, serving)
     streamed = frozenset({FILES} if batches is not None else ())
     limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads, streamed)
-    metered = Metering(limited, open_paths, serving.arrive)
+    metered = Metering(limited, open_paths, serving.arrive, serving.admission.headers_of)
     guarded = Authentication(metered, serving.keys, open_paths, lambda: serving.metrics.reject("unauthorized"))
     context = RequestContext(guarded, serving.metrics.reject, serving.tracing)
     return Application(with_cross_origin(context, serving.config), batches)
@@ -72,7 +74,7 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
 
 def create_probes(serving: Serving) -> ASGIApp:
     """Probes and metrics alone, for the thread that accepts connections."""
-    app = FastAPI(title="Octavo", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Octavo", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_probes(app, serving, metrics=True)
     _answer_errors(app, serving)
     return RequestContext(app, serving.metrics.reject)

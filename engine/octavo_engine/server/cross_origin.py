@@ -14,6 +14,7 @@ _SHOWN_HEADERS = (
     "X-Should-Retry",
     "OpenAI-Processing-Ms",
     "traceparent",
+    *(f"X-RateLimit-{fact}-{what}" for fact in ("Limit", "Remaining", "Reset") for what in ("Requests", "Tokens")),
 )
 """Headers of answers that scripts may read, besides those that they always may."""
 

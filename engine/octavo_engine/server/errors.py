@@ -27,6 +27,15 @@ _ANTHROPIC_KINDS = {
     503: "overloaded_error",
 }
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+_INVALID_VALUE = "invalid_value"
+_CODES_OF_KINDS = {
+    "too_long": "array_above_max_length",
+    "too_short": "array_below_min_length",
+    "string_too_long": "string_above_max_length",
+    "string_too_short": "string_below_min_length",
+    "unsupported_parameter": "unsupported_parameter",
+}
+"""OpenAI's codes of pydantic's kinds of errors; those of types and of ranges are made of their names."""
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -73,7 +82,7 @@ class APIError(Exception):
         super().__init__(message)
         self.status = status
         kind = _SERVER if status >= 500 else _LIMITED if status == 429 else _INVALID
-        self.detail = ErrorDetail(message, kind, param, code)
+        self.detail = ErrorDetail(message, kind, param, code or (_INVALID_VALUE if status == 400 else None))
         self.headers = dict(headers or {})
 
     def body(self) -> bytes:
@@ -159,7 +168,6 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
         return not_an_object()
     param = param_of(location)
     message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
-    code = "unsupported_parameter" if kind == "unsupported_parameter" else None
     if kind == "extra_forbidden":
         message = f"{param}: unknown field; leave it out"
         return APIError(400, message, param=param, code="unknown_parameter")
@@ -167,7 +175,18 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
     if kind in ("missing", "missing_member") or null:
         where = f" {message}" if kind == "missing_member" else ""
         return APIError(400, f"{param} is required{where}", param=param, code="missing_required_parameter")
-    return APIError(400, f"{param}: {message}", param=param, code=code)
+    return APIError(400, f"{param}: {message}", param=param, code=_code_of(kind, first.get("ctx", {})))
+
+
+def _code_of(kind: str, context: Mapping[str, Any]) -> str:
+    """OpenAI's code of a validation error."""
+    if kind.endswith("_type") or kind == "int_from_float":
+        return "invalid_type"
+    for begin, bounds, name in (("greater", ("ge", "gt"), "below_min"), ("less", ("le", "lt"), "above_max")):
+        if kind.startswith(begin):
+            bound = next((context[each] for each in bounds if each in context), 0)
+            return f"{'integer' if isinstance(bound, int) else 'decimal'}_{name}_value"
+    return _CODES_OF_KINDS.get(kind, _INVALID_VALUE)
 
 
 def renamed(error: APIError, names: Mapping[str, str]) -> APIError:

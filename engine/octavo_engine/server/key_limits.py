@@ -55,6 +55,17 @@ class Bucket:
         """True if the bucket is full, as a new one is."""
         return self.per_minute is None or self._now() >= self.per_minute
 
+    def headers(self, what: str) -> dict[str, str]:
+        """OpenAI's headers about a limit of requests or tokens: its size, what is left, and when it is full again."""
+        if self.per_minute is None:
+            return {}
+        left = math.floor(max(0.0, self._now()) + _ROUNDING)
+        return {
+            f"X-RateLimit-Limit-{what}": str(self.per_minute),
+            f"X-RateLimit-Remaining-{what}": str(left),
+            f"X-RateLimit-Reset-{what}": f"{self.seconds_until(self.per_minute):.1f}s",
+        }
+
     def _now(self) -> float:
         """The level now."""
         if self.per_minute is None:
@@ -97,6 +108,10 @@ class KeyMeter:
         if (seconds := self.tokens.seconds_until(1)) > 0:
             detail = f"{key.tokens_per_minute} tokens a minute (tokensPerMinute of key {key.name})"
             raise RefusedError(429, "tokens_per_minute", detail, math.ceil(seconds))
+
+    def headers(self) -> dict[str, str]:
+        """The headers of an answer about the key's limits a minute."""
+        return self.requests.headers("Requests") | self.tokens.headers("Tokens")
 
     @property
     def unused(self) -> bool:

@@ -209,6 +209,10 @@ class Admission:
             self.look(key)
         return Arrival(meter, (self.total, self._occupancies_of(key)) if generates else ())
 
+    def headers_of(self, key: Key) -> dict[str, str]:
+        """The headers of an answer to this key about its limits a minute."""
+        return self._meters.meter(key).headers()
+
     def look(self, key: Key) -> None:
         """Reject a request of which only the key is known if not even the smallest would be accepted."""
         self.check_requests(key, 1)

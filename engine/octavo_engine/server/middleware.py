@@ -12,6 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -76,6 +77,8 @@ class RequestContext:
                 started, status = True, message["status"]
                 for name in request_id_headers(scope["path"]):
                     MutableHeaders(scope=message)[name] = shown
+                for name, value in limits_of(scope).items():
+                    MutableHeaders(scope=message)[name] = value
                 MutableHeaders(scope=message)["OpenAI-Processing-Ms"] = f"{(time.monotonic() - arrived) * 1000:.0f}"
                 if trace is not None:
                     MutableHeaders(scope=message)["traceparent"] = trace.header
@@ -187,20 +190,36 @@ class Metering:
     request, also if it turns out to be invalid.
     """
 
-    def __init__(self, app: ASGIApp, open_paths: frozenset[str], arrive: Callable[[Scope], Arrival | None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        open_paths: frozenset[str],
+        arrive: Callable[[Scope], Arrival | None],
+        limits: Callable[[Key], dict[str, str]],
+    ) -> None:
+        """`limits` gives the headers about a key's limits, which all answers to the key have."""
         self._app = app
         self._open_paths = open_paths
-        self._arrive = arrive
+        self._arrive, self._limits = arrive, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
-        if scope["type"] != "http" or scope["path"] in self._open_paths or (arrival := self._arrive(scope)) is None:
+        if scope["type"] != "http" or scope["path"] in self._open_paths:
             return await self._app(scope, receive, send)
-        scope.setdefault("state", {})["arrival"] = arrival
+        scope.setdefault("state", {})["limits"] = partial(self._limits, key_of(scope))
+        if (arrival := self._arrive(scope)) is None:
+            return await self._app(scope, receive, send)
+        scope["state"]["arrival"] = arrival
         try:
             await self._app(scope, receive, send)
         finally:
             arrival.end()
+
+
+def limits_of(scope: Scope) -> dict[str, str]:
+    """The headers about the limits of the request's key, as they are now; none before Metering has seen it."""
+    limits: Callable[[], dict[str, str]] = scope["state"].get("limits", dict)
+    return limits()
 
 
 def arrival_of(scope: Scope) -> Arrival | None:

@@ -124,7 +124,7 @@ def _empty(part: Part) -> ContentBlock:
             return TextContent()
         case "reasoning":
             return ThinkingContent()
-    return ToolUse(part.id, part.name, {})
+    return ToolUse(_tool_id(part), part.name, {})
 
 
 def _complete(part: Part) -> ContentBlock:
@@ -137,7 +137,12 @@ def _complete(part: Part) -> ContentBlock:
         arguments = json.loads(part.text or "{}")
     except (ValueError, RecursionError):  # the answer ended within them, or the model wrote something else
         arguments = part.text
-    return ToolUse(part.id, part.name, arguments if isinstance(arguments, dict) else {"arguments": arguments})
+    return ToolUse(_tool_id(part), part.name, arguments if isinstance(arguments, dict) else {"arguments": arguments})
+
+
+def _tool_id(part: Part) -> str:
+    """The id of a call, with the prefix that Anthropic's have unless the model's format gives ids a form of its own."""
+    return f"toolu_{part.id.removeprefix('call_')}" if part.id.startswith("call_") else part.id
 
 
 def _event(data: msgspec.Struct) -> bytes:
