@@ -23,8 +23,12 @@ from octavo_engine.engine import worker_setup
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers import lora as lora_layers
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.triton_compute import triton_compute
+from octavo_engine.model.lora import slots as lora_slots
+from octavo_engine.model.lora.adapter import AdapterWrite
+from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.spec import (
     GatedDeltaNetSpec,
@@ -39,6 +43,7 @@ from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner import worker as worker_module
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.memory import MemoryNeed, MemoryPlan
+from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
 from octavo_engine.sampling_params import SamplingParams
@@ -101,6 +106,7 @@ def make_worker(
     moe: MoESpec | None = None,
     mixer: LatentAttentionSpec | GatedDeltaNetSpec | None = None,
     block_size: int = 16,
+    max_loras: int = 0,
 ) -> tuple[Worker, Decoder]:
     spec = make_decoder(torch.float32, scheme, num_kv_heads=kv_heads, **SIZES).spec
     if moe is not None:
@@ -122,7 +128,11 @@ def make_worker(
         dtype=torch.bfloat16,
         device=CPU,
     )
-    return Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, block_size, count, CPU)), decoder
+    adapters = None
+    if max_loras:
+        slots = LoraSlots(decoder, lora_targets(decoder, CPU, num_slots=max_loras), max_loras, 16)
+        adapters = RowAdapters(slots, ROWS, ROWS, CPU)
+    return Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, block_size, count, CPU), adapters), decoder
 
 
 def users_steps() -> Iterator[StepPlan]:
@@ -238,3 +248,29 @@ def test_experts_have_been_multiplied_in_every_tile_before_a_users_prompt(launch
     found = {launch.constants for launch in launched if launch.kernel == "moe_gate_up_kernel"}
     assert len(found) == 3
     assert found == first
+
+
+@pytest.mark.parametrize("mixer", [None, LATENT], ids=["attention", "latent attention"])
+def test_adapters_have_been_computed_before_a_users_prompt_has_one(
+    launched: list[Launch], mixer: LatentAttentionSpec | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --enforce-eager nothing else launches their kernels, and those of experts beside them in large tiles."""
+    for module in (lora_layers, lora_slots):
+        monkeypatch.setattr(module, "triton_runs_on", lambda _: True)
+    moe = MoESpec(num_experts=16, top_k=2, intermediate_size=64, router=RouterSpec())
+    worker, decoder = make_worker(4, None, moe, mixer, max_loras=2)
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
+    setup = setup_of(decoder.spec, "cuda", TritonAttention(), plan, enforce_eager=True, enable_lora=True)
+    worker_setup._warm_up(worker, setup, plan)
+    first = {(launch.kernel, *launch.constants) for launch in launched}
+    launched.clear()
+    worker.write_adapter(AdapterWrite(1, "users", "", (), first=True, last=True))
+    tables = tuple(TableChange(0, group, 0, (0,) * (LENGTH // 16)) for group in range(len(decoder.kv_groups)))
+    for adapter in ("users", ""):
+        new = NewRow(0, "r", (0,) * 700, 700, SamplingParams(max_tokens=9, temperature=0.0), adapter=adapter)
+        for length in (1, 2, 33, 100, 200, 700):
+            worker.execute(StepPlan(0, (new,), tables, chunks=(Chunk(0, 0, length, samples=True),)))
+        worker.execute(StepPlan(0, decode_rows=[0] * 5, decode_starts=[20] * 5))
+    found = {(launch.kernel, *launch.constants) for launch in launched}
+    assert found <= first
+    assert {"lora_shrink_kernel", "lora_expand_kernel", "moe_gate_up_kernel"} <= {launch.kernel for launch in launched}

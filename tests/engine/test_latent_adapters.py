@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 from adapters import RandomAdapter
 from checkpoints import SIZES, reference_model, save, save_words
 from family_cases import CASES
@@ -14,6 +16,9 @@ from test_expert_adapters import GREEDY, NO_ENDS, SETTINGS
 from test_lora import PROMPTS
 
 from octavo_engine import LLM
+from octavo_engine.model.layers import latent_lora
+from octavo_engine.model.layers.latent_lora import LatentLora
+from octavo_engine.model.layers.lora import NO_SLOT, LoraBatch, LoraLayer
 
 CASE = CASES["deepseek-v3"]
 ADAPTERS = {
@@ -41,3 +46,27 @@ def test_adapters_of_an_absorbed_projection_answer_as_merged_weights(
     llm.close()
     for name, answer in zip(names, answers, strict=True):
         assert_same(model() if name is None else ADAPTERS[name].merge(model()), [answer], GREEDY.max_tokens)
+
+
+def test_the_heads_of_a_steps_tokens_are_grouped_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    grouped = mock.Mock(side_effect=latent_lora.batch_of_rows)
+    monkeypatch.setattr(latent_lora, "batch_of_rows", grouped)
+    batch = LoraBatch()
+    of_slot: dict[str, Any] = {"rank": 4, "dtype": torch.float32, "device": torch.device("cpu")}
+    layers = [
+        LatentLora(
+            LoraLayer(batch, (8,), 6, slots=2 * heads, **of_slot),
+            LoraLayer(batch, (6,), 8, slots=2 * heads, **of_slot),
+            heads,
+        )
+        for heads in (3, 3, 2)
+    ]
+    for step, slots in enumerate(([0, NO_SLOT], [1, 1]), 1):
+        batch.use(slots)
+        found = [layer.of_step() for layer in layers]
+        assert found[0] is found[1] is not None
+        assert found[2] is not found[0]
+        assert grouped.call_count == 2 * step
+    assert [each.slot for each in found[0].by_slot] == [3, 4, 5]
+    batch.use([NO_SLOT])
+    assert layers[0].of_step() is None

@@ -19,7 +19,7 @@ from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.lora.adapter import AdapterLimits
+from octavo_engine.model.lora.adapter import AdapterLimits, AdapterWrite
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.pooling import pooling_of
@@ -52,6 +52,8 @@ are float32, for which other kernels are compiled."""
 _PROMPTS = (129, 64, 32, 16)
 """Tokens of a prompt for each of these. Kernels choose tiles by them, with borders at 16, 32, 64 and no later than 128:
 attention of heads that share nothing counts 16 tokens as few, a product by blocks of FP8 has tiles for each."""
+_WARM_UP_ADAPTER = "warm-up"
+"""The digest of an adapter without modules."""
 _MANY_ROWS = 129
 """A number of decodes that keeps a device busy without splitting their contexts."""
 _LONG_ENOUGH = 512
@@ -226,10 +228,11 @@ def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache
 def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
     """Prefills and decodes, so that nothing is compiled or allocated first in a user's step.
 
-    A GPU, for which kernels are compiled, answers prompts of all lengths that matter in every way of `_WARM_UP`; of its
-    decodes one has a context that is long enough to be split, and one so many sequences that none is. Elsewhere one
-    answer does. They use row 0 and block 0, which no request has yet; the first request that gets them overwrites
-    them. All blocks of a longer context are block 0 too, whose values do not matter.
+    A GPU, for which kernels are compiled, answers prompts of all lengths that matter in every way of `_WARM_UP`, and
+    where adapters are served with an empty one, too; of its decodes one has a context that is long enough to be split,
+    and one so many sequences that none is. Elsewhere one answer does. They use row 0 and block 0, which no request has
+    yet; the first request that gets them overwrites them. All blocks of a longer context are block 0 too, whose values
+    do not matter.
     """
     config, num_groups = setup.config, len(setup.resolved.kv_groups)
     compiles = setup.resolved.device.type == "cuda"
@@ -240,15 +243,24 @@ def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
         return
     blocks = (0,) * (max(long, *lengths) // config.block_size + 1)
     tables = tuple(TableChange(0, group, 0, blocks) for group in range(num_groups))
-    for length, params in zip(lengths, cycle(_WARM_UP), strict=False):
-        new = NewRow(0, "warm-up", (0,) * length, length, params)
-        worker.execute(StepPlan(0, (new,), tables, chunks=(Chunk(0, 0, length, samples=True),)))
+    if compiles and config.enable_lora:
+        worker.write_adapter(AdapterWrite(0, _WARM_UP_ADAPTER, "", (), first=True, last=True))
+        _run_prompts(worker, lengths, tables, _WARM_UP_ADAPTER)
+        worker.execute(StepPlan(0, decode_rows=[0], decode_starts=[short]))
+    _run_prompts(worker, lengths, tables)
     for start in (short, long) if compiles else (short,):
         worker.execute(StepPlan(0, decode_rows=[0], decode_starts=[start]))
     if compiles:
         for count in _decodes(setup.resolved.kv_groups):
             rows = min(setup.resolved.max_num_seqs, count)
             worker.execute(StepPlan(0, decode_rows=[0] * rows, decode_starts=[long] * rows))
+
+
+def _run_prompts(worker: Worker, lengths: Sequence[int], tables: tuple[TableChange, ...], adapter: str = "") -> None:
+    """Answer a prompt of each length, in turn in every way of `_WARM_UP`, in row 0."""
+    for length, params in zip(lengths, cycle(_WARM_UP), strict=False):
+        new = NewRow(0, "warm-up", (0,) * length, length, params, adapter=adapter)
+        worker.execute(StepPlan(0, (new,), tables, chunks=(Chunk(0, 0, length, samples=True),)))
 
 
 def _decodes(groups: Sequence[KVGroupSpec]) -> tuple[int, ...]:

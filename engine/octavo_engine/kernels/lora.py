@@ -4,8 +4,9 @@ After Punica's segmented products (SGMV, arXiv 2310.18547) and S-LoRA (arXiv 231
 *expand* from there to the output. Tokens are put into tiles of one adapter each, so that an adapter's weights are read
 once for a whole tile: one kernel pair for decode, where tiles hold one token, and prefill, where they are full.
 
-A token's result does not depend on who else is in the step: tiles always have the same shape, and the long sums of
-shrink are cut at the same places (by the layer alone) and added up in order. Punica's split adds up atomically.
+What is added to a token does not depend on who else is in the step: tiles always have the same shape, and the long sums
+of shrink are cut at the same places (by the layer alone) and added up in order. Punica's split adds up atomically. A
+token without an adapter keeps what it had, but for mixtures of experts, which round otherwise beside one (moe_lora.py).
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 The experts of each adapter are adapters themselves to lora.py's kernels: the number of a routed row's is its token's
 adapter times the number of experts, plus the expert. What adapters add stands before the activation, so that it is
 PyTorch's here; sizes follow from T, k and the numbers of experts and adapters, and nothing waits for the device.
+
+So gate and up are rounded to x's dtype before the activation for all rows of the step, those without an adapter too,
+where moe.py's fused activation reads float32 sums. Other products round by the number of rows (moe.py's tiles, cuBLAS),
+so that a token's bits depend on its company with or without adapters.
 """
 
 from __future__ import annotations

@@ -27,12 +27,17 @@ class LatentLora:
 
     def of_step(self) -> LoraBatch | None:
         """The adapters of the current step's tokens, each head a row; None: no token has one."""
-        slots = self.query.batch.slot_of_token
-        if slots is None:
+        batch = self.query.batch
+        if batch.slot_of_token is None:
             return None
+        if self.heads not in batch.of_heads:
+            batch.of_heads[self.heads] = self._of_heads(batch, batch.slot_of_token)
+        return batch.of_heads[self.heads]
+
+    def _of_heads(self, batch: LoraBatch, slots: Tensor) -> LoraBatch:
         heads = torch.arange(self.heads, dtype=slots.dtype, device=slots.device)
         rows = torch.where(slots[:, None] == NO_SLOT, NO_SLOT, slots[:, None] * self.heads + heads)
-        return batch_of_rows(self.query.batch, rows.flatten(), len(self.query.ranks))
+        return batch_of_rows(batch, rows.flatten(), len(self.query.ranks))
 
     def clear(self, slot: int) -> None:
         """Empty a slot."""

@@ -7,7 +7,7 @@ same input, and add to its result. A slot holds one adapter; its scale is multip
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -47,10 +47,13 @@ class LoraBatch:
     """kernels.grouping.RowGroups where Triton's kernels compute."""
     slot_of_token: Tensor | None = None
     """[T] int32 on the device, for what brings tokens into another order (experts); None: no token has an adapter."""
+    of_heads: dict[int, LoraBatch] = field(default_factory=dict)
+    """The same of rows that are each token's heads, by the number of heads: made by the first layer that needs it."""
 
     def use(self, slots: Sequence[int]) -> None:
         """The tokens of the next step have adapters in these slots, or none; not for Triton's kernels."""
         self.slots, self.by_slot, self.groups, self.slot_of_token = None, (), None, None
+        self.of_heads.clear()
         if not slots or max(slots) == NO_SLOT:
             return
         self.slot_of_token = torch.tensor(slots, dtype=torch.int32)
@@ -64,6 +67,7 @@ class LoraBatch:
         from octavo_engine.kernels.lora import group_by_adapter
 
         self.slot_of_token, self.groups = slots, group_by_adapter(slots, num_slots)
+        self.of_heads.clear()
 
 
 def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:

@@ -85,8 +85,9 @@ class LoraSlots:
 
         if write.first:
             self._clear(write.slot)
+        if write.first and write.modules:
             self._files[write.slot] = safe_open(write.path, framework="pt", device="cpu")
-        file = self._files[write.slot]
+        file = self._files.get(write.slot)
         for part in write.modules:
             module, target = part.module, self._targets[part.module.name]
             experts = target.shape.experts
@@ -95,7 +96,7 @@ class LoraSlots:
                 a, b = transposed(a, b, experts)
             target.put(write.slot, a, b.float() * module.scale, part.begin)
         if write.last:
-            del self._files[write.slot]
+            self._files.pop(write.slot, None)
 
     def _clear(self, slot: int) -> None:
         for slots in self._slots:
