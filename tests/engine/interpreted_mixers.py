@@ -1,6 +1,7 @@
 """Answers prompts with the Triton kernels in Triton's interpreter; test_mixers_by_triton.py starts it.
 
-Its arguments are the folder of a checkpoint and the kernels' names to count. Triton decides when it is first imported
+Its arguments are the folder of a checkpoint and adapters, NAME=PATH, which answer the last prompt beside the base.
+Triton decides when it is first imported
 whether it interprets, so this needs a process of its own.
 """
 
@@ -48,7 +49,7 @@ def count_launches() -> Counter[str]:
     return launched
 
 
-def main(folder: str) -> None:
+def main(folder: str, *adapters: str) -> None:
     assert interpreted()
     worker_setup._warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
     worker_setup._capture = lambda _: Again()
@@ -62,13 +63,18 @@ def main(folder: str) -> None:
         max_num_batched_tokens=69,
         max_model_len=96,
         num_kv_blocks=24,
+        **({"enable_lora": True, "max_loras": 2, "max_lora_rank": 8, "lora_modules": adapters} if adapters else {}),
     )
     greedy = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True, logprobs=0)
-    answers = llm.generate(PROMPTS, greedy)
+    names = [None] * len(PROMPTS) + [adapter.partition("=")[0] for adapter in adapters for _ in PROMPTS[2:]]
+    answers = llm.generate(PROMPTS + PROMPTS[2:] * len(adapters), greedy, adapter=names)
     llm.close()
-    told = [(a.prompt_token_ids, a.token_ids, [x.logprob for x in a.logprobs]) for a in answers]
+    told = [
+        (name, answer.prompt_token_ids, answer.token_ids, [entry.logprob for entry in answer.logprobs])
+        for name, answer in zip(names, answers, strict=True)
+    ]
     print(json.dumps({"answers": told, "launched": launched}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from adapters import RandomAdapter
 from checkpoints import SIZES, reference_model, save
+from expert_adapters import StackedAdapter
 from reference import assert_same
 from test_families import save_words
 
@@ -60,40 +62,64 @@ MODELS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
 """A family, a configuration whose sizes the kernels have tiles for, and the kernels."""
 
 
+ADAPTERS: dict[str, dict[str, RandomAdapter]] = {
+    "deepseek-v3": {
+        "absorbed": RandomAdapter(3, ("kv_b_proj",), seed=1),
+        "all": RandomAdapter(
+            5, ("q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "up_proj"), layers=[1], seed=2
+        ),
+    }
+}
+"""LoRA adapters that answer beside the base, two of them in one batch."""
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_kernels_answer_as_the_reference(name: str, tmp_path: Path) -> None:
     """Chunks of prompts, prompts beside decodes, and decodes padded to a graph's batch, in a process of its own."""
     family, changes, kernels = MODELS[name]
-    model = reference_model(family, **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")), **changes)
-    folder = save(model, tmp_path / name)
+
+    def model() -> Any:
+        return reference_model(family, **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")), **changes)
+
+    adapters = ADAPTERS.get(name, {})
+    folder = save(model(), tmp_path / name)
     save_words(folder, SIZES["vocab_size"])
-    answers, launched = answers_by_kernels(folder)
-    assert kernels <= launched
-    assert_same(model, answers, 3)
+    saved = [f"{key}={adapter.save(model(), tmp_path / key)}" for key, adapter in adapters.items()]
+    answers, launched = answers_by_kernels(folder, *saved)
+    assert kernels | ({"lora_shrink_kernel", "lora_expand_kernel"} if adapters else set()) <= launched
+    assert_same(model(), answers[None], 3)
+    for key, adapter in adapters.items():
+        assert_same(adapter.merge(model()), answers[key], 3)
 
 
 def test_experts_in_mxfp4_answer_as_the_reference_dequantized(tmp_path: Path) -> None:
+    """Beside them an adapter of the experts, which answers as its weights merged into the dequantized ones."""
     from transformers import GptOssForCausalLM, Mxfp4Config
 
     folder = write_checkpoint(TINY_GPT_OSS, tmp_path / "tiny", torch.device("cpu"), std=0.3)
     plain = Mxfp4Config(dequantize=True)
-    model = GptOssForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=plain).eval()
-    answers, launched = answers_by_kernels(folder)
-    assert launched >= {"moe_gate_up_kernel", "moe_down_kernel", "mxfp4"}
-    assert_same(model, answers, 3)
+
+    def model() -> Any:
+        return GptOssForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=plain).eval()
+
+    adapter = StackedAdapter(3, seed=1)
+    answers, launched = answers_by_kernels(folder, f"experts={adapter.save(model(), tmp_path / 'experts')}")
+    assert launched >= {"moe_gate_up_kernel", "moe_down_kernel", "lora_shrink_kernel", "mxfp4"}
+    assert_same(model(), answers[None], 3)
+    assert_same(adapter.merge(model()), answers["experts"], 3)
 
 
-def answers_by_kernels(folder: Path) -> tuple[list[Completion], set[str]]:
-    """Answers of the model in `folder` by interpreted kernels, and which of them were launched."""
+def answers_by_kernels(folder: Path, *adapters: str) -> tuple[dict[str | None, list[Completion]], set[str]]:
+    """Answers of the model in `folder` by interpreted kernels, by adapter, and which of them were launched."""
     path = Path(__file__).with_name("interpreted_mixers.py")
     root = path.parents[2]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    command = [sys.executable, str(path), str(folder)]
+    command = [sys.executable, str(path), str(folder), *adapters]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
     found = json.loads(result.stdout)
-    answers = [
-        Completion(prompt, "", tokens, [TokenLogprobs(*pair, 1, ()) for pair in zip(tokens, logprobs, strict=True)])
-        for prompt, tokens, logprobs in found["answers"]
-    ]
+    answers: dict[str | None, list[Completion]] = {}
+    for name, prompt, tokens, logprobs in found["answers"]:
+        entries = [TokenLogprobs(*pair, 1, ()) for pair in zip(tokens, logprobs, strict=True)]
+        answers.setdefault(name, []).append(Completion(prompt, "", tokens, entries))
     return answers, set(found["launched"])

@@ -87,7 +87,7 @@ class LoraSlots:
             self._clear(write.slot)
         if write.first and write.modules:
             self._files[write.slot] = safe_open(write.path, framework="pt", device="cpu")
-        file = self._files.get(write.slot)
+        file: Any = self._files.get(write.slot)
         for part in write.modules:
             module, target = part.module, self._targets[part.module.name]
             experts = target.shape.experts
