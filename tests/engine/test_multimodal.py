@@ -144,6 +144,23 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**QWEN_IMAGES, "deepstack_visual_indexes": [0]},
     ),
     "Qwen3ASR": ({"head_dim": 16}, {}),
+    "MiniCPMV4_7": (
+        {"head_dim": 16, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+        {**IMAGES, "insert_layer_id": 0},
+    ),
+    "MiniMaxM3Sparse": (
+        {
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "layer_types": ["full_attention", "minimax_m3_sparse", "full_attention"],
+            "dense_intermediate_size": 40,
+            "shared_intermediate_size": 24,
+            "index_head_dim": 16,
+        },
+        IMAGES,
+    ),
     "AudioFlamingo3": ({}, {}),
     "Voxtral": ({"tie_word_embeddings": True}, {}),  # it has a weight of its own for the head all the same
 }

@@ -46,8 +46,13 @@ class Experts:
         gate, up = gate_up.chunk(2, dim=-1)
         if self.limit is None:
             return self._activated(gate) * up
-        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
+        return cut_off(gate, up, self.limit, self.alpha)
 
     def _activated(self, x: Tensor) -> Tensor:
         return torch.nn.functional.silu(x) if self.activation is None else self.activation(x)
+
+
+def cut_off(gate: Tensor, up: Tensor, limit: float, alpha: float) -> Tensor:
+    """gpt-oss's gate of up, as `Experts.limit` says."""
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1) * (gate * torch.sigmoid(gate * alpha))

@@ -222,6 +222,24 @@ CASES = {
         "MiniMaxM2",
         {"head_dim": 16, "rotary_dim": 8, "use_qk_norm": True, "num_local_experts": 6, "num_experts_per_tok": 3},
     ),
+    "minimax-m3": Case(
+        "MiniMaxM3VL",
+        {
+            "head_dim": 16,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+            "dense_intermediate_size": 70,
+            "shared_intermediate_size": 36,
+            "index_n_heads": 2,
+            "index_head_dim": 16,
+            "index_block_size": 32,
+            "index_topk_blocks": 5,
+            "swiglu_limit": 0.8,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
+        },
+    ),
     "phimoe": Case(
         "Phimoe", {"num_local_experts": 5, "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.2}
     ),

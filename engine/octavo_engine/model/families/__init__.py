@@ -71,6 +71,7 @@ from octavo_engine.model.families.mimo_v2 import MIMO_V2_FLASH
 from octavo_engine.model.families.minicpm3 import MINICPM3, YOUTU
 from octavo_engine.model.families.minimax import MINIMAX
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
+from octavo_engine.model.families.minimax_m3 import MINIMAX_M3, MINIMAX_M3_PUBLISHED
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mistral4 import MISTRAL4
@@ -176,6 +177,8 @@ _ALL = (
     MIMO_V2_FLASH,
     MINIMAX,
     MINIMAX_M2,
+    MINIMAX_M3,
+    MINIMAX_M3_PUBLISHED,
     PHIMOE,
     HUNYUAN_MOE,
     DBRX,

@@ -21,14 +21,18 @@ _NAMES = TensorNames(
 )
 
 
+def partly_rotated(fields: Fields) -> Fields:
+    """`fields` with `rotary_dim`, which published files state, as a share of a head."""
+    if not fields.has("rotary_dim") or fields.has("rope_parameters"):
+        return fields
+    rotated = fields.integer("rotary_dim", 2, 1024) / fields.integer("head_dim", 2, 1024)
+    return replace(fields, values={"partial_rotary_factor": rotated, **fields.values})
+
+
 def _read(fields: Fields) -> ModelSpec:
     norm, router = reading.rms_norm(fields), RouterSpec(scores="sigmoid", correction_bias=True, renormalize=True)
-    share = fields.values.get("rotary_dim")
-    if share is not None and not fields.has("rope_parameters"):  # as the model was published
-        rotated = fields.integer("rotary_dim", 2, 1024) / fields.integer("head_dim", 2, 1024)
-        fields = replace(fields, values={"partial_rotary_factor": rotated, **fields.values})
     layer = LayerSpec(
-        mixer=reading.attention(fields, partial_rotary=True, qk_norm=QKNormSpec(norm, per_head=False)),
+        mixer=reading.attention(partly_rotated(fields), partial_rotary=True, qk_norm=QKNormSpec(norm, per_head=False)),
         feed_forward=mixtures.experts(fields, router, count="num_local_experts", size="intermediate_size"),
         norms=reading.norms_before(norm),
     )

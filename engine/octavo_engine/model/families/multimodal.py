@@ -45,6 +45,7 @@ _OF_IMAGES = (
     "high_res_vision_model",
     "high_res_vision_neck",
     "high_res_vision_proj",
+    "patch_merge_mlp",
 )
 STORED_NAMES = StoredNames(
     renamed=(

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.kernels.experts import cut_off
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
@@ -94,6 +95,8 @@ class MLP(nn.Module):
             return compute.activate(gate_up(x), activation)
         if self.adapters is not None:
             return compute.gate(gate_up(x) + self.adapters(cast("Tensor", x)), activation)
+        if self.spec.limit is not None:
+            return cut_off(*torch.chunk(gate_up(x), 2, dim=-1), self.spec.limit, self.spec.alpha)
         if self.spec.sparsity or self.spec.gate_scale != 1:
             gate, up = torch.chunk(gate_up(x), 2, dim=-1)
             return compute.activate(self._changed(gate), activation) * up
@@ -123,7 +126,8 @@ class MLP(nn.Module):
         quantized = self.gate_up.quantized_input_bytes(inner)
         activation = 0 if self.xielu is None else 4 * inner  # the terms of its sums
         norm = 0 if self.inner_norm is None else self.inner_norm.step_bytes()
-        scaled = 2 * inner * (self.spec.gate_scale != 1) + 2 * hidden * (self.spec.output_scale != 1)
+        cut = 3 * inner * (self.spec.limit is not None)
+        scaled = cut + 2 * inner * (self.spec.gate_scale != 1) + 2 * hidden * (self.spec.output_scale != 1)
         sparse = 4 * inner * _FLOAT32_BYTES if self.spec.sparsity else 0
         adapters = 0 if self.adapters is None else self.adapters.step_bytes() + 2 * inner * size
         return (hidden + 3 * inner + activation + scaled) * size + quantized + norm + sparse + adapters

@@ -31,6 +31,9 @@ class MLPSpec:
     sparsity: float = 0.0
     """The share of each token's gates that is about to be zero (arXiv 2506.06644): what is left of a gate is how far it
     is above that quantile of the normal distribution with the gates' mean and deviation; 0: all gates as they are."""
+    limit: float | None = None
+    """Gate and up are cut off there (`Experts.limit`), whatever `activation` is; None: they are not."""
+    alpha: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

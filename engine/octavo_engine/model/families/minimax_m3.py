@@ -1,0 +1,106 @@
+"""MiniMax M3: M2's experts with a shared one and gpt-oss's gate, and layers whose queries choose blocks of keys.
+
+They choose `index_topk_blocks` of `index_block_size` tokens. Contexts that are no longer are attended to in full, and
+these alone are computed here: that is then the longest context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from octavo_engine.model.families import mixtures, reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.minimax_m2 import partly_rotated
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import StoredNames, TensorNames
+from octavo_engine.model.spec import LayerSpec, MLPSpec, ModelSpec, QKNormSpec, RouterSpec, SharedExpertSpec
+
+_LAYER = "model.layers.{layer}"
+_PUBLISHED_MOE = f"{_LAYER}.block_sparse_moe"
+_NAMES = TensorNames(
+    gate=f"{_LAYER}.mlp.gate_up_proj",
+    up=f"{_LAYER}.mlp.gate_up_proj",
+    expert_gate=f"{_LAYER}.mlp.experts.gate_up_proj",
+    expert_up=f"{_LAYER}.mlp.experts.gate_up_proj",
+    expert_down=f"{_LAYER}.mlp.experts.down_proj",
+    shared_gate=f"{_LAYER}.mlp.shared_experts.gate_up_proj",
+    shared_up=f"{_LAYER}.mlp.shared_experts.gate_up_proj",
+)
+"""As transformers 5 writes the language model alone."""
+_PUBLISHED_NAMES = TensorNames(
+    modules=((".mlp.", ".block_sparse_moe."),),
+    router=f"{_PUBLISHED_MOE}.gate",
+    correction_bias=f"{_PUBLISHED_MOE}.e_score_correction_bias",
+    expert_gate=f"{_PUBLISHED_MOE}.experts.{{expert}}.w1",
+    expert_up=f"{_PUBLISHED_MOE}.experts.{{expert}}.w3",
+    expert_down=f"{_PUBLISHED_MOE}.experts.{{expert}}.w2",
+    shared_gate=f"{_PUBLISHED_MOE}.shared_experts.gate_proj",
+    shared_up=f"{_PUBLISHED_MOE}.shared_experts.up_proj",
+    shared_down=f"{_PUBLISHED_MOE}.shared_experts.down_proj",
+)
+
+
+def _read(fields: Fields, architecture: str, names: TensorNames) -> ModelSpec:
+    norm = reading.rms_norm(fields, weight_offset=1.0)
+    mixer = reading.attention(partly_rotated(fields), partial_rotary=True, qk_norm=QKNormSpec(norm))
+    parts = _feed_forwards(fields)
+    layers = tuple(LayerSpec(mixer=mixer, feed_forward=part, norms=reading.norms_before(norm)) for part in parts)
+    spec = reading.model(fields, architecture, layers, norm=norm, names=names)
+    kinds = reading.layer_types(fields, {"full_attention", "minimax_m3_sparse"}, lambda _: "full_attention")
+    if "minimax_m3_sparse" not in kinds:
+        return spec
+    blocks, size = (fields.integer(f"index_{name}", 1, 1 << 20) for name in ("topk_blocks", "block_size"))
+    indexers = tuple(
+        f"model.layers.{layer}.self_attn.index{end}" for layer in range(spec.num_layers) for end in ("er.", "_")
+    )
+    longest = min(spec.max_position, blocks * size)
+    return replace(spec, max_position=longest, stored_names=StoredNames(ignored=indexers))
+
+
+def _feed_forwards(fields: Fields) -> list[Any]:
+    limit, alpha = fields.number("swiglu_limit", 1e-3, 1e6), fields.number("swiglu_alpha", 0, 1e3)
+    gate: dict[str, Any] = {"limit": limit, "alpha": alpha}
+
+    def dense(size: str) -> MLPSpec:
+        return MLPSpec(intermediate_size=reading.intermediate_size(fields, size), **gate)
+
+    router = RouterSpec(
+        scores="sigmoid", correction_bias=True, renormalize=True, scale=reading.scale(fields, "routed_scaling_factor")
+    )
+    shared = SharedExpertSpec(mlp=dense("shared_intermediate_size"))
+    moe = mixtures.experts(fields, router, count="num_local_experts", size="intermediate_size", shared=shared, **gate)
+    types = mixtures.layer_types(fields, 0)
+    return [moe if kind == "sparse" else dense("dense_intermediate_size") for kind in types]
+
+
+def _family(architecture: str, names: TensorNames) -> Family:
+    return Family(
+        architecture=architecture,
+        model_type="minimax_m3_vl_text",
+        read=lambda fields: _read(fields, architecture, names),
+        defaults=_DEFAULTS,
+    )
+
+
+_DEFAULTS = {
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 5e6,
+    "max_position_embeddings": 524288,
+    "intermediate_size": 3072,
+    "dense_intermediate_size": 12288,
+    "shared_intermediate_size": 3072,
+    "num_experts_per_tok": 4,
+    "num_local_experts": 128,
+    "routed_scaling_factor": 2.0,
+    "swiglu_alpha": 1.702,
+    "swiglu_limit": 7.0,
+    "index_block_size": 128,
+    "index_topk_blocks": 16,
+}
+MINIMAX_M3 = _family("MiniMaxM3VLForCausalLM", _NAMES)
+MINIMAX_M3_PUBLISHED = _family("MiniMaxM3SparseForCausalLM", _PUBLISHED_NAMES)
+"""The language model in the files of MiniMaxM3SparseForConditionalGeneration."""
