@@ -298,6 +298,20 @@ def test_what_config_json_leaves_out(tmp_path: Path) -> None:
     assert half.layers[0].mixer.rope == RopeSpec(10000.0, rotary_dim=16), "a quarter of 64"
 
 
+def test_when_olmo_hybrid_rotates(tmp_path: Path) -> None:
+    """A base that is null means no RoPE; one in the older field `rope_theta` counts as in `rope_parameters`."""
+
+    def rope(**changes: Any) -> RopeSpec | None:
+        config = {**SIZES, "layer_types": ["linear_attention", "linear_attention", "full_attention"]}
+        spec = spec_of(tmp_path, "OlmoHybridForCausalLM", **config, **{"rope_theta": ..., **changes})
+        found: RopeSpec | None = spec.layers[2].mixer.rope
+        return found
+
+    assert rope() is rope(rope_theta=None) is rope(rope_parameters={"rope_theta": None, "rope_type": "default"}) is None
+    assert rope(rope_theta=500.0, rope_scaling=None) == rope(rope_parameters={"rope_theta": 500.0}) == RopeSpec(500.0)
+    assert rope(rope_parameters={"rope_type": "default"}) == RopeSpec(10000.0), "the base of the configuration class"
+
+
 @pytest.mark.parametrize("name", ["su", "yarn"])
 def test_the_first_phi3_called_longrope_by_other_names(name: str, tmp_path: Path) -> None:
     def read(name: str) -> ModelSpec:

@@ -43,7 +43,11 @@ def _read(fields: Fields) -> ModelSpec:
     linear = delta_net.mixer(fields, norm_eps=1e-5, most_strength=most)
     no_rope: dict[str, Any] = {"rope": None} if _has_no_rope(fields) else {}
     attention = reading.attention(
-        fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm, per_head=False), **no_rope
+        fields.with_defaults(rope_theta=10000.0),
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=QKNormSpec(norm, per_head=False),
+        **no_rope,
     )
     mlp = reading.mlp(fields)
     attending = LayerSpec(
@@ -63,9 +67,11 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _has_no_rope(fields: Fields) -> bool:
-    """Published models do not rotate: `rope_parameters` is null, or has no base."""
+    """Published models do not rotate: the base in `rope_parameters` is null, or no field says anything of RoPE."""
     parameters = fields.mapping("rope_parameters")
-    return parameters is None or not parameters.has("rope_theta")
+    if parameters is None:
+        return not fields.has("rope_theta")
+    return parameters.values.get("rope_theta", ...) is None
 
 
 OLMO_HYBRID = Family(

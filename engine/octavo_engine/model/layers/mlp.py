@@ -95,14 +95,17 @@ class MLP(nn.Module):
             return compute.activate(gate_up(x), activation)
         if self.adapters is not None:
             return compute.gate(gate_up(x) + self.adapters(cast("Tensor", x)), activation)
-        if self.spec.limit is not None:
-            return cut_off(*torch.chunk(gate_up(x), 2, dim=-1), self.spec.limit, self.spec.alpha)
-        if self.spec.sparsity or self.spec.gate_scale != 1:
-            gate, up = torch.chunk(gate_up(x), 2, dim=-1)
-            return compute.activate(self._changed(gate), activation) * up
+        if self.spec.sparsity or self.spec.gate_scale != 1 or self.spec.limit is not None:
+            return self._gated(*torch.chunk(gate_up(x), 2, dim=-1))
         if gate_up.plain and gate_up.lora is None:
             return compute.gated(cast("Tensor", x), gate_up.weight, gate_up.bias, activation)
         return compute.gate_for(gate_up(x), activation, self.down.input_scaling)
+
+    def _gated(self, gate: Tensor, up: Tensor) -> Tensor:
+        """[T, inner] of gate and up [T, inner], where a gate is not only activated."""
+        if self.spec.limit is not None:
+            return cut_off(gate, up, self.spec.limit, self.spec.alpha)
+        return self.options.compute.activate(self._changed(gate), self.spec.activation) * up
 
     def _changed(self, gate: Tensor) -> Tensor:
         """The gate [T, inner] before its activation."""
