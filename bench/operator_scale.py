@@ -40,19 +40,24 @@ CHILDREN = {
 MERGE = {"Content-Type": "application/merge-patch+json"}
 METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
 CLIENTS = 8
-QUIET_SECONDS = 15.0
 FIRST_PORT = 10_000
 _CHANGED = 5  # LLMServices that are changed while the others are being created
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The parameters of the measurement."""
+    """The parameters of the measurement. `quiet_seconds`: after so long without a write the operator counts as idle.
+
+    `gated`: scheduling gates hold the pods, which is never reported as stalled, instead of a lack of nodes, which is
+    after a minute.
+    """
 
     services: int = 1000
     idle_seconds: float = 600
     changes: int = 300
     replicas: int = 1
+    quiet_seconds: float = 15
+    gated: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,9 +124,11 @@ class Operator:
 class Fleet:
     """The LLMServices of the bench and their children, as read from the API server."""
 
-    def __init__(self, client: Client, size: int) -> None:
+    def __init__(self, client: Client, size: int, gated: bool) -> None:
         self._http = client.http
         self.size = size
+        self._spec = GATED if gated else NO_NODE
+        self._reason = "SchedulingGated" if gated else "Unschedulable"
 
     def make(self) -> None:
         """Create all LLMServices, several at the same time."""
@@ -129,7 +136,7 @@ class Fleet:
             list(pool.map(self._create, range(self.size)))
 
     def _create(self, number: int) -> None:
-        self._http.post(LLMSERVICES, json=llmservice(number)).raise_for_status()
+        self._http.post(LLMSERVICES, json=llmservice(number, self._spec)).raise_for_status()
 
     def children(self) -> int:
         """The number of children of all kinds."""
@@ -140,10 +147,10 @@ class Fleet:
         return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
 
     def told(self) -> bool:
-        """Return True if the status of every LLMService reports that its pod finds no node."""
+        """Return True if the status of every LLMService reports why its pod has no node."""
         items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
         return len(items) == self.size and all(
-            _condition(item, "Ready").get("reason") == "Unschedulable" for item in items
+            _condition(item, "Ready").get("reason") == self._reason for item in items
         )
 
     def stalled(self) -> bool:
@@ -179,13 +186,13 @@ def name(number: int) -> str:
     return f"model-{number:04d}"
 
 
-def llmservice(number: int) -> dict[str, Any]:
-    """An LLMService whose pod finds no node."""
-    spec = {
-        "model": {"source": {"demo": "smollm2"}},
-        "accelerator": {"count": 0},
-        "scheduling": {"nodeSelector": {"no-such": "node"}},
-    }
+NO_NODE: dict[str, Any] = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
+GATED: dict[str, Any] = {"podTemplate": {"spec": {"schedulingGates": [{"name": "example.com/never"}]}}}
+
+
+def llmservice(number: int, held: dict[str, Any]) -> dict[str, Any]:
+    """An LLMService whose pod is `held` back by a part of its spec."""
+    spec = {"model": {"source": {"demo": "smollm2"}}, "accelerator": {"count": 0}, **held}
     return {
         "apiVersion": "octavo.dev/v1alpha1",
         "kind": "LLMService",
@@ -202,19 +209,20 @@ def _condition(service: dict[str, Any], kind: str) -> dict[str, Any]:
 def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], None]) -> Measured:
     """Run the whole measurement in a namespace of its own."""
     cluster.kubectl("create", "namespace", NAMESPACE)
-    operator, fleet, measured = Operator(system), Fleet(cluster, plan.services), Measured()
+    operator, fleet, measured = Operator(system), Fleet(cluster, plan.services, plan.gated), Measured()
     began = time.perf_counter()
     with _sampling(operator, fleet, measured, began):
         _burst(fleet, measured, began, say)
-        say("waits until all are said to be stalled")
-        while not fleet.stalled():
-            time.sleep(1)
-        _wait_until_quiet(operator)
+        if not plan.gated:
+            say("waits until all are said to be stalled")
+            while not fleet.stalled():
+                time.sleep(1)
+        _wait_until_quiet(operator, plan.quiet_seconds)
         _idle(operator, fleet, measured, plan.idle_seconds, say)
         say(f"{plan.changes} changes, one after the other")
         for number in range(plan.changes):
             measured.changes_after.append(fleet.change(number % plan.services, FIRST_PORT + 5000 + number))
-    _wait_until_quiet(operator)
+    _wait_until_quiet(operator, plan.quiet_seconds)
     _take_over(system, plan.services, measured, say)
     return measured
 
@@ -265,10 +273,10 @@ def _change_while(fleet: Fleet, measured: Measured, stop: threading.Event) -> No
         count += 1
 
 
-def _wait_until_quiet(operator: Operator) -> None:
+def _wait_until_quiet(operator: Operator, seconds: float) -> None:
     """Wait until the operator has written nothing for a while."""
     writes, since = math.nan, time.monotonic()
-    while time.monotonic() - since < QUIET_SECONDS:
+    while time.monotonic() - since < seconds:
         before, writes = writes, operator.metrics()["octavo_operator_writes_total"]
         if writes != before:
             since = time.monotonic()
@@ -322,7 +330,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.operator_scale", description=__doc__)
     for fact, value in asdict(Plan()).items():
         flag = f"--{fact.replace('_', '-')}"
-        parser.add_argument(flag, type=type(value), default=value, help="default: %(default)s")
+        kind: dict[str, Any] = {"type": type(value)}
+        if isinstance(value, bool):
+            kind = {"action": argparse.BooleanOptionalAction}
+        parser.add_argument(flag, default=value, help="default: %(default)s", **kind)
     plan = Plan(**vars(parser.parse_args()))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 

@@ -277,10 +277,13 @@ http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
 """
 
 
+QUICK_PROBES = {probe: {"periodSeconds": 1} for probe in ("startupProbe", "readinessProbe")}
+
+
 def test_a_rollout_is_in_place_or_with_a_surge_or_held_back_as_the_spec_says(
     operator: Client, namespace: Client
 ) -> None:
-    engine = {"name": "engine", "command": ["python", "-c", SERVES], "args": []}
+    engine = {"name": "engine", "command": ["python", "-c", SERVES], "args": [], **QUICK_PROBES}
 
     def apply(number: int, **rollout: Any) -> None:
         env = [{"name": "NUMBER", "value": str(number)}]

@@ -44,17 +44,23 @@ CHANGES = [
     ("deployment", {"spec": {"paused": True}}),
     ("deployment", {"spec": {"template": {"spec": {"schedulerName": "nobody", "hostNetwork": True}}}}),
     ("poddisruptionbudget", {"spec": {"maxUnavailable": 5}}),
-    ("poddisruptionbudget", {"spec": {"maxUnavailable": None, "minAvailable": 1}}),
     ("poddisruptionbudget", {"metadata": {"labels": {"octavo.dev/llmservice": None}}}),
     ("hpa", {"spec": {"maxReplicas": 99}}),
     ("hpa", {"metadata": {"labels": {"app.kubernetes.io/name": None}}}),
 ]
 
 
-def test_what_is_changed_by_hand_is_changed_back(operator: Client, namespace: Client) -> None:
+EXCLUDING = [("poddisruptionbudget", {"spec": {"maxUnavailable": None, "minAvailable": 1}})]
+"""The API server refuses our field beside the new one; of another LLMService, since a second change is a fight."""
+
+
+@pytest.mark.parametrize("changes", [CHANGES, EXCLUDING], ids=["each", "excluding"])
+def test_what_is_changed_by_hand_is_changed_back(
+    changes: list[tuple[str, dict[str, Any]]], operator: Client, namespace: Client
+) -> None:
     made(namespace, replicas=GONE, autoscaling={"minReplicas": 1, "maxReplicas": 3})
-    before = {kind: shape(namespace, kind) for kind in {kind for kind, _ in CHANGES}}
-    for kind, change in CHANGES:
+    before = {kind: shape(namespace, kind) for kind in {kind for kind, _ in changes}}
+    for kind, change in changes:
         patched = namespace.kubectl("patch", kind, "model", "--type=merge", "-p", json.dumps(change), "-o", "json")
         assert shape_of(json.loads(patched)) != before[kind], f"{change} changes nothing"
         namespace.wait_until(

@@ -10,7 +10,7 @@ from bench.operator_scale_report import page
 from .client import Client
 from .octavo import installed_operator
 
-SMALL = Plan(services=30, idle_seconds=10, changes=5)
+SMALL = Plan(services=30, idle_seconds=10, changes=5, quiet_seconds=3, gated=True)
 
 
 @pytest.mark.timeout(600)

@@ -31,7 +31,7 @@ ON_CPU = ["serve", "smollm2", "--device=cpu", "--host=0.0.0.0", "--port=8000", "
 ONE_NPU = {
     "podTemplate": {"spec": {"containers": [{"name": "engine", "args": ON_CPU}]}},
     "accelerator": {"count": 1, "resourceName": NPU},
-    "rollout": {"surgeTimeoutSeconds": 20, "drainTimeoutSeconds": 5},
+    "rollout": {"surgeTimeoutSeconds": 10, "drainTimeoutSeconds": 5},
 }
 IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1}
 

@@ -20,7 +20,11 @@ from octavo_operator.api.names import pod_labels
 from octavo_operator.reconcile import operator, watched_namespaces, watches
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
-from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
+from octavo_operator.reconcile.watched_namespaces import (
+    NamespacesChangedError,
+    WatchedNamespaces,
+    watch_namespaces,
+)
 from octavo_operator.reconcile.watches import WatchesHangError, WatchFailedError
 from tests.operator.test_operator_metrics import samples
 from tests.operator.test_reopening import ApiServer, Passes, body, process_of
@@ -122,6 +126,21 @@ async def test_a_kind_that_cannot_be_read_does_not_stop_the_others(kind: Kind, p
         await until(lambda: known(A) == all_kinds - {kind.plural} and known(B) == all_kinds)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_after_one_right_was_refused_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_namespaces, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(watched_namespaces, "ALL_LOOKS", 10**9)
+    server, scope, kinds = ApiServer(), WatchedNamespaces(("a",)), (LLMSERVICE, *CHILDREN)
+    server.forbidden_kinds = {("a", CHILDREN[0].plural)}
+    looking = asyncio.create_task(watch_namespaces(server, scope, kinds, server.missing_rights.lately))
+    await asyncio.sleep(0.05)
+    assert not looking.done()
+    server.missing_rights.note('cannot create resource "services" in API group "" in the namespace "a"')
+    async with asyncio.timeout(120):
+        with pytest.raises(NamespacesChangedError):
+            await looking
+    assert list(scope.unwatched("a")) == [CHILDREN[0]]
 
 
 def child(kind: Kind, namespace: str) -> dict[str, Any]:

@@ -178,7 +178,7 @@ async def _serve(process: _Process) -> None:
     changes = (
         watch_kinds(cluster, optional),
         watch_answerer(cluster, options.metrics_url, others),
-        watch_namespaces(cluster, process.namespaces, kinds),
+        watch_namespaces(cluster, process.namespaces, kinds, cluster.server.missing_rights.lately),
     )
     present = frozenset(kind.name for kind in optional)
     config = RenderConfig(

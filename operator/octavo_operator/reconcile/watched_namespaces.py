@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
+from octavo_operator.reconcile.rights import Right
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 10.0
 """The pause between two looks at LLMServices, and at what was refused."""
 ALL_LOOKS = 6
-"""Each such look asks for all kinds; a right is rarely lost, and the end of its watch is noticed as well."""
+"""Each such look asks for all kinds, and so does one after a right was refused: rights are lost together."""
 _FORBIDDEN = 403
 _CLUSTER = ""
 
@@ -122,11 +123,19 @@ async def check_namespaces(
         raise NamespacesChangedError(f"can read {names or 'nothing'}, or other kinds there than before")
 
 
-async def watch_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:
-    """Check again and again; raises NamespacesChangedError once other namespaces or kinds can be read."""
+async def watch_namespaces(
+    cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind], refused: Callable[[], Collection[Right]]
+) -> None:
+    """Check again and again; raises NamespacesChangedError once other namespaces or kinds can be read.
+
+    `refused`: the rights that were lately refused to any request.
+    """
+    known = set(refused())
     for look in itertools.count(1):
         await asyncio.sleep(POLL_SECONDS)
-        await check_namespaces(cluster, scope, kinds, everything=look % ALL_LOOKS == 0)
+        lately = set(refused())
+        await check_namespaces(cluster, scope, kinds, everything=look % ALL_LOOKS == 0 or not lately <= known)
+        known = lately
 
 
 def _sentence(namespace: str, kind: Kind, why: str) -> str:
