@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+_FORMATS = ("date", "date-time", "time", "duration", "uuid", "ipv4", "ipv6", "email", "hostname")
 _WORDS = ("name", "größe", "id", "a b", 'qu"ote', "tags", "x")
 
 
@@ -33,7 +34,8 @@ def _any(draws: random.Random, depth: int) -> dict[str, Any]:
 def _string(draws: random.Random) -> dict[str, Any]:
     shortest = draws.randint(0, 3)
     bounds = {"minLength": shortest, "maxLength": shortest + draws.randint(0, 6)}
-    rule = draws.choice([bounds, {"pattern": r"^[a-z]{1,4}-\d{2}$"}, {"format": "date"}, {"format": "uuid"}])
+    form = {"format": draws.choice(_FORMATS)}
+    rule = draws.choice([bounds, {"pattern": r"^[a-z]{1,4}-\d{2}$"}, form, form])
     return {"type": "string", **rule}
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from datetime import date, datetime
+from typing import Any
+
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
@@ -13,6 +18,7 @@ from octavo_engine.structured.grammar import (
     lark_grammar,
     regex_grammar,
 )
+from octavo_engine.structured.schema_formats import with_exact_formats
 
 WRONG = {
     "a type": (lambda: json_schema_grammar({"type": "cheese"}), "cheese"),
@@ -57,3 +63,62 @@ def test_compact_json_has_nothing_between_its_tokens() -> None:
         grammars = [json_schema_grammar(schema, compact=compact) for compact in (False, True)]
         taken = [LLMatcher(tokens, grammar).validate_tokens(written) == len(written) for grammar in grammars]
         assert tuple(taken) == where, text
+
+
+def takes(tokens: LLTokenizer, schema: dict[str, Any], value: str) -> bool:
+    matcher = LLMatcher(tokens, json_schema_grammar(schema, compact=True))
+    written = tokens.tokenize_str(json.dumps(value))
+    return bool(matcher.validate_tokens(written) == len(written) and matcher.consume_tokens(written)) and (
+        matcher.is_accepting()
+    )
+
+
+def readable(read: Callable[[str], object], text: str) -> bool:
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_dates_are_those_of_the_calendar() -> None:
+    tokens = LLTokenizer("byte")
+    months = [f"2023-{month:02d}-{day:02d}" for month in (0, 1, 2, 4, 11, 12, 13) for day in (0, 1, 28, 29, 30, 31, 32)]
+    for text in months + [f"{year:04d}-02-29" for year in (0, 4, 100, 400, 1900, 2000, 2023, 2024, 2100, 9996)]:
+        assert takes(tokens, {"type": "string", "format": "date"}, text) == readable(date.fromisoformat, text), text
+        moment = f"{text}T00:00:00Z"
+        assert takes(tokens, {"format": "date-time"}, moment) == readable(datetime.fromisoformat, moment), text
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "taken"),
+    [
+        ({"format": "time"}, "23:59:59.123456-23:59", True),
+        ({"format": "time"}, "23:59:60Z", False),
+        ({"format": "time"}, "24:00:00Z", False),
+        ({"format": "date-time"}, "2024-06-30T23:59:60Z", False),
+        ({"format": "date", "pattern": "^2024"}, "2024-02-29", True),
+        ({"format": "date", "pattern": "^2024"}, "2023-02-28", False),
+        ({"format": "date", "pattern": "^2023"}, "2023-02-29", False),
+        ({"format": "hostname"}, ".".join(["a" * 63] * 3 + ["b" * 61]), True),
+        ({"format": "hostname"}, ".".join(["a" * 63] * 3 + ["b" * 62]), False),
+        ({"format": "hostname", "maxLength": 3}, "a.bc", False),
+        ({"anyOf": [{"$ref": "#/$defs/day"}], "$defs": {"day": {"type": "string", "format": "date"}}},
+         "0000-01-01", False),
+        ({"enum": [{"format": "date"}, "x"]}, "x", True),
+    ],
+)  # fmt: skip
+def test_formats_are_exact_wherever_they_stand(schema: dict[str, Any], text: str, taken: bool) -> None:
+    assert takes(LLTokenizer("byte"), schema, text) == taken
+
+
+def test_what_looks_like_a_format_is_left_alone() -> None:
+    schema = {
+        "properties": {"format": {"const": {"format": "date"}}, "const": {"format": "date"}},
+        "default": {"format": "time"},
+    }
+    exact = with_exact_formats(schema)
+    assert exact["properties"]["format"] == schema["properties"]["format"] and exact["default"] == schema["default"]
+    assert "pattern" in exact["properties"]["const"]
+    with pytest.raises(GrammarError, match="banana"):
+        check_grammar(json_schema_grammar({"type": "string", "format": "banana"}))

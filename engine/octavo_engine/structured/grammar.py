@@ -14,6 +14,7 @@ from llguidance import LLMatcher, LLParserLimits
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.structured.schema_formats import with_exact_formats
 
 MAX_CHARACTERS = 1 << 18
 """The most characters of one grammar, or of the schema that it is made from."""
@@ -27,6 +28,8 @@ at one place, before they are counted: 10,000 took 1.8 s, in which no other requ
 the smallest (0.3 s), or a schema of 2,500 properties."""
 WHITESPACE = r"( |\n {0,32})"
 """White space allowed between JSON's tokens: enough for any usual layout, and no endless run of spaces."""
+
+_FORMAT = '"format"'
 
 
 class GrammarError(NotAdmissibleError):
@@ -42,10 +45,12 @@ def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) 
     text = schema if isinstance(schema, str) else json.dumps(schema)
     _check_length(text)
     try:
+        if _FORMAT in text:
+            text = json.dumps(with_exact_formats(json.loads(text)))
         return LLMatcher.grammar_from_json_schema(
             text, overrides={"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GrammarError(str(error)) from None
 
 

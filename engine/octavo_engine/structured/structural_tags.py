@@ -21,6 +21,7 @@ from octavo_engine.structured.grammar import (
     regex_grammar,
     written_grammar,
 )
+from octavo_engine.structured.schema_formats import with_exact_formats
 
 _TEXT = r"/(.|\n)*/"
 
@@ -67,7 +68,7 @@ class _Rules:
 
     def _json(self, form: Mapping[str, Any]) -> str:
         schema = {} if form["json_schema"] is True else form["json_schema"]
-        rule = f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
+        rule = f"%json {json.dumps({**with_exact_formats(schema), 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
         return self._once(rule, lambda: json_schema_grammar(schema))
 
     def _regex(self, form: Mapping[str, Any]) -> str:

@@ -1,0 +1,53 @@
+"""Formats of JSON schemas (dates, times, names of hosts) that llguidance takes more widely than readers of JSON do.
+
+Its dates have a year 0000 and a February 29th in every year, its times a second 60 and any number of digits behind it,
+and its host names any length. Each such format becomes a pattern or a bound, which allow less: what follows them is
+valid under the format, and can be read by Python's datetime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_YEAR = r"([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+_LEAP_YEAR = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_LATER_DAYS = r"((0[13578]|1[02])-(29|30|31)|(0[469]|11)-(29|30))"
+_DATE = rf"({_YEAR}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|{_LATER_DAYS})|{_LEAP_YEAR}-02-29)"
+_HOUR_MINUTE = r"([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_HOUR_MINUTE}:[0-5][0-9](\.[0-9]{{1,6}})?(Z|[+-]{_HOUR_MINUTE})"
+_EXACT: Mapping[str, Mapping[str, Any]] = {
+    "date": {"pattern": f"^{_DATE}$"},
+    "time": {"pattern": f"^{_TIME}$"},
+    "date-time": {"pattern": f"^{_DATE}T{_TIME}$"},
+    "hostname": {"format": "hostname", "maxLength": 253},
+}
+"""What stands in the place of each format."""
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose values are JSON that may look like a schema."""
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+"""Keywords whose values are objects of schemas by name: a property may be called `format` or `const`."""
+
+
+def with_exact_formats(schema: Any) -> Any:
+    """The same schema, with narrower formats."""
+    if isinstance(schema, list):
+        return [with_exact_formats(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _of_keyword(key, value) for key, value in schema.items()}
+    kind = schema.get("format")
+    if not isinstance(kind, str) or (exact := _EXACT.get(kind)) is None:
+        return found
+    del found["format"]
+    if exact.keys() & found.keys():
+        return {**found, "allOf": [*found.get("allOf", ()), exact]}
+    return {**found, **exact}
+
+
+def _of_keyword(key: str, value: Any) -> Any:
+    if key in _VALUES:
+        return value
+    if key in _NAMED and isinstance(value, dict):
+        return {name: with_exact_formats(each) for name, each in value.items()}
+    return with_exact_formats(value)
