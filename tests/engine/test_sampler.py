@@ -9,14 +9,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.request_checks import check_sampling
-from octavo_engine.runner import logits_processors, sampler, sampling_table, state_table
-from octavo_engine.runner.inverse_cdf import uniform
+from octavo_engine.runner import gumbel_max, logits_processors, sampler, sampling_table, state_table
+from octavo_engine.runner.gumbel_max import gumbel_noise, keep_thresholds
 from octavo_engine.runner.logits_processors import process_logits
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
 from octavo_engine.sampling_params import SamplingParams
 from tests.engine.pretended import bits
+from tests.kernels.sampling_checks import reference_uniform
 from tests.sampling import SampleRow, prepared
 from tests.sampling import sample_rows as sample
 
@@ -88,12 +90,68 @@ def test_a_token_depends_on_seed_and_position_and_nothing_else() -> None:
     assert mixed[1:] == alone[1:]
 
 
-def test_random_numbers_are_even_and_differ_by_seed_and_position() -> None:
-    every = torch.arange(100)
-    numbers = uniform(every.repeat_interleave(100), every.repeat(100)).tolist()
-    assert len(set(numbers)) == 10_000
-    buckets = Counter(int(number * 10) for number in numbers)
+def test_noise_is_even_and_differs_by_seed_position_and_token() -> None:
+    noise = torch.cat([gumbel_noise(seed, position, 100) for seed in range(-5, 5) for position in range(10)])
+    assert len(set(noise.tolist())) > 9_990
+    numbers = torch.exp(-torch.exp(-noise.double()))
+    buckets = Counter((numbers * 10).long().tolist())
     assert all(abs(buckets[i] - 1000) < 110 for i in range(10))
+
+
+def test_noise_is_made_of_the_same_numbers_as_on_a_gpu() -> None:
+    for seed, position in ((7, 5), (-3, 0), (2**63 - 1, 131_071)):
+        numbers = reference_uniform(seed, position, range(5000)).double()
+        expected = -torch.log(-torch.log1p(-numbers.clamp(max=1 - 2.0**-24)))
+        torch.testing.assert_close(gumbel_noise(seed, position, 5000).double(), expected, atol=2e-6, rtol=2e-6)
+
+
+def test_logits_that_are_rounded_a_little_differently_give_the_same_tokens() -> None:
+    """As in another batch. Drawn by inverting the cumulative distribution, 1 token in 400 changed."""
+    values = logits(10, rows=50, vocab=20_000)
+    rounded = values + torch.randn(values.shape, generator=torch.Generator().manual_seed(11)) * 3e-6
+    for start in range(0, 2000, 50):
+        rows = [row(position=start + i) for i in range(50)]
+        tokens = sample(values, rows, [None] * 50).tokens.tolist()
+        assert sample(rounded, rows, [None] * 50).tokens.tolist() == tokens
+
+
+FILTERS = [
+    {},
+    {"top_k": 5},
+    {"top_p": 0.9},
+    {"top_p": 1e-6},
+    {"top_p": 0.9999999},
+    {"min_p": 0.02},
+    {"top_k": 50, "top_p": 0.5},
+]
+
+
+@pytest.mark.skipif(cpu_kernels() is None, reason="the C kernels cannot be compiled here")
+@pytest.mark.parametrize("spread", [0.0, 0.01, 3.0, 30.0])
+def test_pytorch_and_the_c_kernels_draw_the_same_tokens(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all logits are equal, where some are forbidden, and where some rows are broken."""
+    rows = [row(position=5 + i, temperature=t, **params) for i, params in enumerate(FILTERS) for t in (0.3, 1.0, 50.0)]
+    values = logits(12, rows=len(rows), vocab=3001) / 3 * spread
+    values[::2, 1000:2000] = -torch.inf
+    values[4, 7] = math.nan
+    by_kernels = sample(values, rows, [None] * len(rows))
+    monkeypatch.setattr(gumbel_max, "cpu_kernels", lambda: None)
+    by_torch = sample(values, rows, [None] * len(rows))
+    assert by_kernels.tokens.tolist() == by_torch.tokens.tolist()
+    assert by_kernels.finite.tolist() == by_torch.finite.tolist()
+
+
+def test_top_p_keeps_the_fewest_likeliest_tokens_that_have_its_mass() -> None:
+    values = logits(13, rows=4, vocab=3001)
+    for top_p in (0.1, 0.5, 0.9, 0.999):
+        for kernels in {None, cpu_kernels()}:
+            columns = prepared([row(top_p=top_p)] * 4, [None] * 4)[1].sampling.columns(torch.arange(4))
+            kept = values >= keep_thresholds(values, values.amax(-1), columns, kernels).unsqueeze(1)
+            probs = values.double().softmax(-1)
+            mass = (probs * kept).sum(-1)
+            least = torch.where(kept, probs, 1.0).amin(-1)
+            assert (mass >= top_p - 1e-6).all()
+            assert (mass - least < top_p + 1e-6).all()
 
 
 def test_penalties_are_those_of_their_papers() -> None:

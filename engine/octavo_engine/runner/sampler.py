@@ -1,9 +1,8 @@
 """The sampler: chooses tokens from logits.
 
 A row's token depends on its own logits, parameters and history alone, never on the rest of the batch: its random
-numbers come from its seed and the token's position. On a GPU tokens are drawn with Gumbel noise (kernels/sampling.py)
-and no step waits for the device; on a CPU by inverting the cumulative distribution (inverse_cdf.py). Both follow the
-same distribution, with different numbers.
+numbers come from its seed and the token's position. Tokens are drawn by the Gumbel-max trick with the same numbers on a
+GPU (kernels/sampling.py), where no step waits for the device, and on a CPU (gumbel_max.py).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.runner.device_copies import to_device
-from octavo_engine.runner.inverse_cdf import draw, likeliest, uniform
+from octavo_engine.runner.gumbel_max import draw, likeliest
 from octavo_engine.runner.logits_processors import process_logits
 from octavo_engine.runner.sampling_table import DRAWS, FILTERS, LOGPROBS, SampledRows
 from octavo_engine.runner.state_table import StateTable
@@ -79,8 +78,7 @@ def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[
         tokens = tokens.clone()
         index = torch.tensor(drawing)
         columns = table.sampling.columns(sampled.rows_device[index])
-        numbers = uniform(columns.seeds, sampled.positions_device[index])
-        tokens[index] = draw(logits[index], columns, numbers)
+        tokens[index] = draw(logits[index], tokens[index], columns, sampled.positions_device[index])
     return tokens, torch.isfinite(best)
 
 

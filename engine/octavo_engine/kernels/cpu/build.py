@@ -66,7 +66,7 @@ def compile_to(folder: Path, level: str) -> Path:
     """The kernels for instruction set `level`, in `folder`; BuildError if the compiler refuses."""
     target = folder / _file_name(level)
     partial = folder / f".{os.getpid()}-{target.name}"
-    command = (_COMPILER, *_OPTIONS, *LEVELS[level][1], "-o", str(partial), *map(str, _sources("*.c")))
+    command = (_COMPILER, *_OPTIONS, *LEVELS[level][1], "-o", str(partial), *map(str, _sources("*.c")), "-lm")
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

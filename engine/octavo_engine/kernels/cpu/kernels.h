@@ -68,6 +68,12 @@ void attend_chunks(const void *query, const void *keys, const void *values, void
 
 void silu_mul(const void *x, void *y, long tokens, long size, int dtype, int threads);
 
+void draw_tokens(const float *logits, const float *thresholds, const float *temperatures, const int64_t *seeds,
+                 const int64_t *positions, int64_t *tokens, long rows, long vocab, int threads);
+
+void top_p_thresholds(const float *logits, const float *peaks, const float *temperatures, const float *top_ps,
+                      float *thresholds, long rows, long vocab, int threads);
+
 #define MAX_RANK 256
 /* What is in the slots of one linear layer: A [slots][parts * rank][columns], B^T [slots][rank][rows], the rank of each
    part of each slot (0: nothing), and where the rows of each part end. */

@@ -47,6 +47,8 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "coded_linear": (*[_POINTER] * 6, _LONG, _INT, _INT, _INT),
     "interleave": (_POINTER, _INT, _INT),
     "decode": (*[_POINTER] * 2, _INT, _INT),
+    "draw_tokens": (*[_POINTER] * 6, *[_LONG] * 2, _INT),
+    "top_p_thresholds": (*[_POINTER] * 5, *[_LONG] * 2, _INT),
     "decoder_layers": (*[_POINTER] * 11, _LONG, _INT),
 }
 
@@ -214,6 +216,40 @@ class CPUKernels:
         output = x.new_empty(tokens, size)
         self.library.silu_mul(x.data_ptr(), output.data_ptr(), tokens, size, DTYPES[x.dtype], torch.get_num_threads())
         return output
+
+    def draw_tokens(
+        self,
+        logits: Tensor,
+        likeliest: Tensor,
+        thresholds: Tensor,
+        temperatures: Tensor,
+        seeds: Tensor,
+        positions: Tensor,
+    ) -> Tensor:
+        """A token [R], int64, for each row of `logits` [R, vocab], by the Gumbel-max trick; all arguments contiguous.
+
+        Temperatures [R] are greater than 0. Of each row only logits from its threshold [R] on are drawn. Random numbers
+        depend on seed [R], position [R] and token alone, and are those of kernels/sampling.py. `likeliest` [R] are the
+        places of the largest logits; a row whose largest logit is not finite keeps it.
+        """
+        tokens = likeliest.clone()
+        tensors = logits, thresholds, temperatures, seeds, positions, tokens
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        self.library.draw_tokens(*pointers, *logits.shape, torch.get_num_threads())
+        return tokens
+
+    def top_p_thresholds(
+        self, logits: Tensor, peaks: Tensor, thresholds: Tensor, temperatures: Tensor, top_ps: Tensor
+    ) -> Tensor:
+        """The smallest logit [R] of the smallest set of likeliest tokens that has `top_ps` [R] of the mass.
+
+        Of each row of `logits` [R, vocab], those from its threshold [R] on have mass; its largest is in `peaks` [R]. A
+        row that is not finite, or whose top-p is 1, keeps its threshold. All are float32 and contiguous.
+        """
+        found = thresholds.clone()
+        pointers = [tensor.data_ptr() for tensor in (logits, peaks, temperatures, top_ps, found)]
+        self.library.top_p_thresholds(*pointers, *logits.shape, torch.get_num_threads())
+        return found
 
     def write_kv(self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
         """Copy keys and values [T, K, D] to `slots` [T] int64 of caches [num_blocks, B, K, D]; slot -1 is skipped.
