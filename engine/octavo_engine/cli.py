@@ -18,6 +18,7 @@ from octavo_engine.config_sources import read_engine_config, read_server_config
 from octavo_engine.errors import ConfigurationError, OctavoError
 from octavo_engine.help_examples import EXAMPLES, FIRST_STEPS
 from octavo_engine.openmp import sleep_soon
+from octavo_engine.signals import ended_quietly
 from octavo_engine.sizes import format_size
 
 _MODEL_HELP = (
@@ -165,10 +166,11 @@ def _add_settings(parser: argparse.ArgumentParser, title: str, config: type) -> 
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from octavo_engine.server.run import serve
+    with ended_quietly():
+        from octavo_engine.server.run import serve
 
-    sleep_soon(os.environ)
-    return serve(read_engine_config(args, os.environ), read_server_config(args, os.environ))
+        sleep_soon(os.environ)
+        return serve(read_engine_config(args, os.environ), read_server_config(args, os.environ))
 
 
 def _generate(args: argparse.Namespace) -> int:

@@ -32,8 +32,8 @@ def obey(text: str) -> None:
         case ["compute"]:
             while True:
                 pass
-        case ["be", "killed"]:
-            os.kill(os.getpid(), signal.SIGKILL)
+        case ["be", "killed", "by", name]:
+            os.kill(os.getpid(), signal.Signals[name])
         case ["take", "memory"]:
             bytearray(300 << 20)
 

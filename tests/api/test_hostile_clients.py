@@ -7,7 +7,9 @@ import contextlib
 import http.client
 import json
 import logging
+import os
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -92,9 +94,10 @@ def test_a_task_that_takes_too_long_or_too_much_ends_in_an_error_and_harms_no_ot
 def test_a_worker_that_is_killed_from_outside_is_no_fault_of_the_request(start: Callable[..., Served]) -> None:
     """The kernel kills workers when the container's memory is used up: clients may repeat the request, and SDKs do."""
     server = start(program=odd_worker.PROGRAM)
-    answer = server.http.post(TEXT, json={"prompt": "be killed"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "preparation_interrupted")
-    assert int(answer.headers["retry-after"]) > 0
+    for name in ("SIGKILL", "SIGHUP"):
+        answer = server.http.post(TEXT, json={"prompt": f"be killed by {name}"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "preparation_interrupted")
+        assert int(answer.headers["retry-after"]) > 0
     server.play("Hello")
     assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
 
@@ -105,6 +108,20 @@ os.read(0, 1 << 16), os.write(0, bytes(4)), os.read(0, 1 << 16), os.close(0)
 time.sleep(0.2)
 sys.exit(1)
 """
+
+
+def test_signals_that_let_a_server_drain_do_not_end_its_workers(start: Callable[..., Served]) -> None:
+    """Ctrl-C, or a signal to all processes of a unit: requests that have been accepted are still to be prepared."""
+    server = start(program=odd_worker.PROGRAM)
+    server.play("Hello")
+    pids = {worker._process.pid for worker in server.serving.text._workers}
+    for pid in pids:
+        assert os.getsid(pid) == pid  # the terminal's signals do not come
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+    for _ in range(len(pids) + 1):
+        assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
+    assert {worker._process.pid for worker in server.serving.text._workers} == pids
 
 
 async def test_a_worker_that_ends_by_itself_was_not_killed_from_outside() -> None:
@@ -126,13 +143,14 @@ def test_a_request_whose_client_has_gone_is_not_prepared(start: Callable[..., Se
     for client in gone:
         client.sendall(head.encode() + body)
     pending = server.serving.text._pending
-    server.wait_until(lambda: pending.used == 20)
+    begun = tmp_path / "begun"
+    server.wait_until(lambda: pending.used == 20 and begun.exists() and begun.read_text() == "xx")
     for client in gone:
         client.close()
     server.wait_until(lambda: pending.used == 0)
     (tmp_path / "go_on").touch()
     assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
-    assert (tmp_path / "begun").read_text() == "xx"  # the two that had a worker already
+    assert begun.read_text() == "xx"  # the two that had a worker already
 
 
 async def test_keys_take_turns_and_none_takes_everything() -> None:
@@ -152,7 +170,8 @@ async def test_keys_take_turns_and_none_takes_everything() -> None:
     await asyncio.sleep(0)
     assert order == []  # one of two is free, and not for a key that has one
     waiting += [asyncio.create_task(use("b", f"b{index}")) for index in range(3)]
-    await asyncio.sleep(0.01)
+    for _ in range(50):
+        await asyncio.sleep(0)
     assert order == ["b0", "b1", "b2"]
     turns.release("a", first)
     await asyncio.gather(*waiting)

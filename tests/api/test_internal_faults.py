@@ -7,6 +7,7 @@ import contextlib
 import logging
 import queue
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +25,19 @@ from tests.api import odd_worker
 from tests.api.served import PATIENCE, Served
 
 
+class Listener(socket.socket):
+    """A socket whose methods can be replaced."""
+
+
 class Accepting:
     """An acceptor whose connections come out of a queue, and the clients that connect to it."""
 
     def __init__(self, opened: contextlib.ExitStack) -> None:
         self._opened = opened
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = Listener(socket.AF_INET)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(200)
+        self._address = self._listener.getsockname()
         self.given: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
         self.acceptor = Acceptor(self._listener, 100, self.give, lambda _: asyncio.Protocol)
         self.fails = False
@@ -40,7 +48,7 @@ class Accepting:
         self.given.put(connection)
 
     def connect(self, data: bytes = b"GET /version HTTP/1.1\r\n") -> socket.socket:
-        client = self._opened.enter_context(socket.create_connection(self._listener.getsockname(), PATIENCE))
+        client = self._opened.enter_context(socket.create_connection(self._address, PATIENCE))
         client.sendall(data)
         return client
 
@@ -66,25 +74,26 @@ def accepting() -> Iterator[Accepting]:
         yield accepting
 
 
-@pytest.mark.parametrize("method", ["add_reader", "sock_accept", "connect_accepted_socket"])
+@pytest.mark.parametrize("method", ["add_reader", "accept", "connect_accepted_socket"])
 def test_an_error_with_one_connection_does_not_end_accepting(
     accepting: Accepting, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fault, failed = OSError(28, "No space left on device") if method == "add_reader" else MemoryError(), list[str]()
-    original = getattr(accepting.acceptor._loop, method)
+    owner = accepting._listener if method == "accept" else accepting.acceptor._loop
+    original = getattr(owner, method)
 
     def failing(*arguments: Any) -> Any:
-        if len(failed) < 3 and getattr(arguments[0], "fileno", int)() != accepting.acceptor._loop._csock.fileno():
+        if len(failed) < 3 and arguments[:1] != (accepting._listener,):
             failed.append(method)
             raise fault
         return original(*arguments)
 
-    monkeypatch.setattr(accepting.acceptor._loop, method, failing)
+    monkeypatch.setattr(owner, method, failing)
     data = b"GET /health HTTP/1.1\r\n" if method == "connect_accepted_socket" else b"GET /version HTTP/1.1\r\n"
     served = [accepting.is_served(accepting.connect(data)) for _ in range(3)]
     assert accepting.is_served(accepting.connect())
     assert len(failed) == 3
-    assert any(served) == (method == "sock_accept")  # there, no connection has been taken yet
+    assert any(served) == (method == "accept")  # there, no connection has been taken yet
     assert not accepting.acceptor._silent
     assert len([record for record in caplog.records if "connection" in record.message]) == 1
     assert "Traceback" not in caplog.text
@@ -125,7 +134,7 @@ def test_a_protocol_that_cannot_be_made_costs_one_connection(
 def acceptor_fails(server: Served) -> None:
     """Its thread ends."""
     accepting = server.server._acceptor
-    accepting._loop.call_soon_threadsafe(next(iter(accepting._tasks)).cancel)
+    accepting._loop.call_soon_threadsafe(accepting._loop.stop)
 
 
 def heartbeat_fails(server: Served) -> None:
@@ -185,16 +194,28 @@ def test_neither_is_a_first_reading_that_fails(
     assert server.http.get("/health/ready").status_code == 200
 
 
-def test_an_acceptor_whose_only_task_has_ended_closes_all_it_has(accepting: Accepting) -> None:
+def test_an_acceptor_that_ends_hands_over_what_waits_and_closes_the_rest(accepting: Accepting) -> None:
+    """A connection that the kernel has, and nothing accepts any more, would be reset when the process ends."""
     silent = accepting.connect(b"")
     while not accepting.acceptor._silent:
         time.sleep(0.01)
-    accepting.acceptor._loop.call_soon_threadsafe(next(iter(accepting.acceptor._tasks)).cancel)
-    with pytest.raises(asyncio.CancelledError):
-        accepting.acceptor.ended.result(PATIENCE)
+    held, entered = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        accepting.acceptor._loop.stop()  # and this is its last turn
+        entered.set()
+        held.wait(PATIENCE)
+
+    accepting.acceptor._loop.call_soon_threadsafe(hold)
+    assert entered.wait(PATIENCE)
+    late = [accepting.connect() for _ in range(100)]
+    held.set()
+    accepting.acceptor.ended.result(PATIENCE)
     assert silent.recv(1) == b""
+    assert all(accepting.is_served(each) for each in late)
     assert accepting._listener.fileno() == -1
-    assert accepting.acceptor._loop.is_closed()
+    with pytest.raises(ConnectionRefusedError):
+        accepting.connect()
 
 
 async def test_a_text_worker_that_fails_in_an_unknown_way_is_replaced() -> None:

@@ -224,10 +224,12 @@ async def begun(client: EngineClient, count: int) -> list[asyncio.Task[list[Requ
 async def test_every_open_stream_ends_when_the_engine_is_killed(
     faulty: Callable[[str], Awaitable[EngineClient]],
 ) -> None:
-    """Its device hangs, so that no answer ends before."""
+    """Its device hangs, so that no answer ends before. Signals by which a server drains do not end it."""
     client = await faulty("stuck 10")
     streams = await begun(client, 5)
-    os.kill(client._process.pid, signal.SIGKILL)
+    assert os.getsid(client._process.pid) == client._process.pid  # a terminal's signals do not come
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        os.kill(client._process.pid, number)
     for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE):
         assert isinstance(result, EngineDeadError)
         assert "SIGKILL" in str(result)

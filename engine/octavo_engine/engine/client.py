@@ -120,8 +120,9 @@ class EngineClient:
         self._socket.set_hwm(0)
         self._socket.bind(endpoint)
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", _PROCESS, endpoint, self._log_format, stdin=asyncio.subprocess.PIPE
-        )
+            sys.executable, "-m", _PROCESS, endpoint, self._log_format, stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,  # a terminal's Ctrl-C is for the HTTP process, which drains
+        )  # fmt: skip
         if self._process.stdin is None:
             raise RuntimeError("the engine process has no standard input")
         self._process.stdin.write(msgspec.json.encode(self.config) + b"\n")

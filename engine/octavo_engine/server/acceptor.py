@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import itertools
 import logging
 import re
 import resource
@@ -38,6 +37,10 @@ _ESTABLISHED = b"\x01"
 """The state in Linux's TCP_INFO of a connection that neither side has closed."""
 _ACCEPTED_AT_ONCE = 16
 """Connections, before what others have sent is looked at."""
+_MOST_AT_THE_END = 2048
+"""Connections that are accepted before the listening socket is closed: as many as the kernel keeps for it."""
+_PAUSE = 0.05
+"""Seconds, after no connection could be accepted."""
 _HANDED_AT_ONCE = 16
 """Connections that the server's loop has been given and has not taken yet."""
 _SEND_BUFFER = 256 << 10
@@ -99,7 +102,7 @@ class Acceptor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept nothing any more; ends once the thread has."""
+        """Accept nothing any more, and hand over what has been accepted; ends once the thread has."""
         with contextlib.suppress(RuntimeError):  # the loop has ended by itself
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -118,30 +121,30 @@ class Acceptor:
             self.ended.set_result(None)
 
     def _serve(self) -> None:
-        accepting = []
         for listener, then in self._listeners:
             listener.setblocking(False)
-            accepting.append(self._begin(self._accept(listener, then)))
-        for each in accepting:
-            each.add_done_callback(lambda _: self._loop.stop())
+            self._listen(listener, then)
         try:
             self._loop.run_forever()
-            for each in accepting:
-                if each.done():
-                    each.result()
         finally:
             self._close()
 
     def _close(self) -> None:
+        """End; connections that wait for the server's loop, or to be accepted, go to that loop, which answers them."""
+        for listener, _ in self._listeners:
+            self._loop.remove_reader(listener)
         self._loop.run_until_complete(self._end_tasks())
         for silent in list(self._silent):
             self._forget(silent)
             silent.close()
-        for waiting in self._waiting:
-            waiting.close()
-        self._scrapes.close()
+        last: list[socket.socket] = []
+        self._accept(self._listeners[0][0], last.append, _MOST_AT_THE_END)
         for listener, _ in self._listeners:
             listener.close()
+        for connection in (*self._waiting, *last):
+            with self._closed_by_an_error(connection):
+                self._hand_over(connection)
+        self._scrapes.close()
         self._loop.close()
 
     async def _end_tasks(self) -> None:
@@ -149,17 +152,25 @@ class Acceptor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accept(self, listener: socket.socket, then: Callable[[socket.socket], None]) -> None:
-        for number in itertools.count(1):
-            if number % _ACCEPTED_AT_ONCE == 0:
-                await asyncio.sleep(0)  # sock_accept does not wait while there are connections to accept
+    def _listen(self, listener: socket.socket, then: Callable[[socket.socket], None]) -> None:
+        self._loop.add_reader(listener, self._accept, listener, then)
+
+    def _accept(
+        self, listener: socket.socket, then: Callable[[socket.socket], None], most: int = _ACCEPTED_AT_ONCE
+    ) -> None:
+        """Take connections that wait to be accepted. The loop calls this again if there are more."""
+        for _ in range(most):
             try:
-                connection, _ = await self._loop.sock_accept(listener)
+                connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
             except Exception as error:  # noqa: BLE001  (a loop that ended here would take no connection any more)
                 self._say_why_none_is_accepted(error)
-                await asyncio.sleep(0.05)
-                continue
+                self._loop.remove_reader(listener)
+                self._loop.call_later(_PAUSE, self._listen, listener, then)
+                return
             with self._closed_by_an_error(connection):
+                connection.setblocking(False)
                 with contextlib.suppress(OSError):
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
                     # An answer's body is not to wait until the client has acknowledged its headers, up to 40 ms later.

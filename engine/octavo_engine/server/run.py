@@ -221,6 +221,7 @@ class Server:
             for other in others:
                 other.cancel()
             await asyncio.to_thread(self._acceptor.stop)
+            await asyncio.gather(*self._connecting)  # the last connections, which the acceptor has handed over
             self._http.should_exit = True
             await asyncio.gather(http, *others, return_exceptions=True)
             self._serving.text.close()

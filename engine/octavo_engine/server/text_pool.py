@@ -35,6 +35,8 @@ from octavo_engine.server.text_limits import CPU_SECONDS, WALL_SECONDS
 
 log = logging.getLogger("octavo.server")
 
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end a worker and that neither the kernel sends for its limits, nor this server."""
 PROGRAM = (sys.executable, "-m", "octavo_engine.server.text_worker")
 _MAX_PENDING = 512
 _MOST_WORKERS = 8
@@ -61,7 +63,10 @@ class Worker:
         self._socket, theirs = socket.socketpair()
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
         with theirs:
-            self._process = subprocess.Popen(list(program), stdin=theirs.fileno(), env=environment)
+            # A terminal's Ctrl-C is for the server alone: it drains, and requests are still to be prepared.
+            self._process = subprocess.Popen(
+                list(program), stdin=theirs.fileno(), env=environment, start_new_session=True
+            )
         self._socket.setblocking(False)
         self._setup = encode(setup)
 
@@ -193,7 +198,7 @@ class TextPool:
         status = await asyncio.to_thread(worker.end if isinstance(error, WorkerDiedError) else worker.kill)
         self._spawn(self._start_worker_again(key))
         log.warning("a text worker ended with status %d on a request of key %r; another one starts", status, key)
-        if status == -signal.SIGKILL and isinstance(error, WorkerDiedError):
+        if -status in _FROM_OUTSIDE and isinstance(error, WorkerDiedError):
             message = "the process that read the request was killed, not by this server; send the request again"
             return Rejected(503, message, "preparation_interrupted", None)
         if status == -signal.SIGPROF or isinstance(error, TimeoutError):

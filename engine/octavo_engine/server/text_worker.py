@@ -59,6 +59,8 @@ _GENERATING = frozenset({"chat", "completion", "response", "messages"})
 
 def main() -> None:
     """Serve the socket that is standard input until its other end closes."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server drains, and ends this process by closing the socket
+        signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(fileno=0)
     os.nice(NICENESS)
     setup = decode_setup(receive(connection))
