@@ -320,7 +320,23 @@ def parse_adapter(text: str) -> tuple[str, str]:
             f"--lora-modules: {text[:100]!r} is neither NAME=PATH nor JSON with name and path, such as "
             f'{{"name": "sql", "path": "/adapters/sql"}}'
         )
+    try:
+        check_adapter_name(name)
+    except ValueError as error:
+        raise ConfigurationError(f"--lora-modules: the name {name[:100]!r} {error}") from None
     return name, path
+
+
+_LONGEST_ADAPTER_NAME = 256
+
+
+def check_adapter_name(name: str) -> str:
+    """The name; ValueError says what an adapter's name may be: it stands in logs, labels of metrics, and lists."""
+    if not name.isprintable() or "," in name or any(map(str.isspace, name)) or len(name) > _LONGEST_ADAPTER_NAME:
+        raise ValueError(
+            f"has to be of at most {_LONGEST_ADAPTER_NAME} printable characters, without spaces and commas"
+        )
+    return name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,10 @@ BAD: dict[str, tuple[dict[str, torch.Tensor], list[str]]] = {
     "magnitude": ({f"{PREFIX}{Q}.lora_magnitude_vector": torch.ones(32)}, ["DoRA"]),
     "saved": ({**tensors(), f"{PREFIX}model.norm.weight": torch.ones(16)}, ["model.norm.weight", "no lora_A"]),
     "twice": ({**tensors(), **tensors(f"model.language_model.{Q.removeprefix('model.')}")}, ["another module"]),
+    "both names": (
+        {**tensors(), f"{PREFIX}{Q}.lora_A.default.weight": torch.ones(4, 16)},
+        ["lora_A.default.weight' and", "both lora_A of one module"],
+    ),
     "long name": (tensors("x" * 2000), ["its name has 2031 characters"]),
     "no part of it": ({**tensors(), "x": torch.zeros(9)}, ["tensor 'x'", "no lora_A or lora_B"]),
     "large": (tensors(rank=4000), ["[4000, 16]", "expected [4, 16]"]),
@@ -154,16 +158,16 @@ def test_patterns_that_take_long_are_given_up(tmp_path: Path, monkeypatch: pytes
 
 def test_an_adapter_that_grows_while_it_is_copied_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a writer that never ends would fill the memory."""
-    folder, read_config = write_adapter(tmp_path, tensors(), CONFIG), adapter_module.read_peft_config
+    folder, modules_of = write_adapter(tmp_path, tensors(), CONFIG), adapter_module._modules
     monkeypatch.setattr(adapter_module, "_COPY_BYTES", 1000)
     copied, write = list[int](), os.write
 
-    def then_it_grows(directory: Path) -> PeftConfig:
-        with (directory / "adapter_model.safetensors").open("ab") as file:
+    def then_it_grows(*arguments: Any) -> Any:
+        with (folder / "adapter_model.safetensors").open("ab") as file:
             file.truncate(1 << 24)
-        return read_config(directory)
+        return modules_of(*arguments)
 
-    monkeypatch.setattr(adapter_module, "read_peft_config", then_it_grows)
+    monkeypatch.setattr(adapter_module, "_modules", then_it_grows)
     monkeypatch.setattr(adapter_module.os, "write", lambda fd, data: copied.append(write(fd, data)) or copied[-1])
     with pytest.raises(ModelLoadError, match="changed while they were read"):
         read_adapter(folder, LIMITS)

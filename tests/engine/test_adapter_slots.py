@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from octavo_engine.engine.adapter_slots import _PATIENCE, AdapterSlots
+from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.engine.adapters import Adapters
+from octavo_engine.engine.info import AdapterInfo
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.lora.adapter import Adapter, AdapterWrite
 
 
@@ -170,3 +174,28 @@ def test_an_adapter_that_has_just_got_its_slot_serves_all_of_its_requests() -> N
         slots.before_plan(["b"], most=3)
         assert not slots.is_ready("c")
     assert not slots.is_ready("b")
+
+
+def test_of_loads_of_one_name_the_one_that_was_asked_for_last_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although an older one, whose client has gone away, ends after it; after an unload none does."""
+    store, reads = AdapterStore(cast("Any", None), 4), list[Future[Adapter]]()
+
+    def submit(*_: Any) -> Future[Adapter]:
+        reads.append(Future())
+        return reads[-1]
+
+    monkeypatch.setattr(store, "_threads", SimpleNamespace(submit=submit))
+    for ticket, path in enumerate(("old", "new")):
+        store.begin_load(ticket, "sql", path)
+    for path, read in reversed(list(zip(("old", "new"), reads, strict=True))):
+        read.set_result(cast("Adapter", SimpleNamespace(digest=path, rank=1)))
+        ((_, outcome),) = store.loaded()
+        assert isinstance(outcome, AdapterInfo if path == "new" else ModelLoadError)
+    assert store.digest_of("sql") == "new"
+    store.begin_load(2, "sql", "late")
+    store.unload("sql")
+    reads[2].set_result(cast("Adapter", SimpleNamespace(digest="late", rank=1)))
+    ((_, outcome),) = store.loaded()
+    assert "was loaded anew, or unloaded" in str(outcome)
+    with pytest.raises(KeyError):
+        store.digest_of("sql")

@@ -63,6 +63,8 @@ class AdapterStore:
         self._known: dict[str, _Known] = {}
         self._digest_of_request: dict[str, str] = {}
         self._loads: dict[int, _Load] = {}
+        self._newest: dict[str, int] = {}
+        """The load of each name that was asked for last, while it is under way: an older one may end after it."""
         self._clock = 0
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="adapters")
         self.on_unused: Callable[[str], None] = lambda _: None
@@ -77,6 +79,7 @@ class AdapterStore:
 
     def begin_load(self, ticket: int, name: str, path: str) -> None:
         """Read an adapter in another thread; `loaded` has the outcome, by its ticket."""
+        self._newest[name] = ticket
         self._loads[ticket] = _Load(name, path, self._threads.submit(self._read, path))
 
     def loaded(self) -> list[tuple[int, AdapterInfo | ModelLoadError]]:
@@ -86,7 +89,10 @@ class AdapterStore:
         for ticket, load in ended:
             del self._loads[ticket]
             try:
-                found.append((ticket, self._take(load.name, load.path, load.reading.result())))
+                adapter = load.reading.result()
+                if self._newest.get(load.name) != ticket:
+                    raise ModelLoadError(f"{load.path}: {load.name} was loaded anew, or unloaded, while this was read")
+                found.append((ticket, self._take(load.name, load.path, adapter)))
             except Exception as error:  # noqa: BLE001  (whatever a file does ends this load alone)
                 found.append((ticket, _reason(load.path, error)))
         return found
@@ -103,7 +109,8 @@ class AdapterStore:
         return AdapterInfo(name=name, path=path, digest=adapter.digest, rank=adapter.rank, created=created)
 
     def unload(self, name: str) -> None:
-        """The name stands for nothing any more; requests that run go on to their end."""
+        """The name stands for nothing any more, nor will it; requests that run go on to their end."""
+        self._newest.pop(name, None)
         if (digest := self._names.pop(name, None)) is not None:
             self._known[digest].names.discard(name)
             self._forget_unused(digest)

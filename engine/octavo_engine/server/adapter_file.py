@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from octavo_engine.config import check_adapter_name
 from octavo_engine.engine.client import EngineState
 from octavo_engine.errors import ModelLoadError
 
@@ -33,7 +34,9 @@ _MAX_BYTES = 4 << 20
 
 _UNDER_WAY = ("Fetching", "Loading")
 
-AdapterName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\s,]+$")]
+AdapterName = Annotated[
+    str, Field(min_length=1, max_length=256, pattern=r"^[^\s,]+$"), AfterValidator(check_adapter_name)
+]
 
 
 class AdapterEntry(BaseModel):

@@ -169,14 +169,14 @@ def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
     file is copied before its header says that it is an adapter of this model.
     """
     versions, path = _versions(directory), directory / WEIGHTS_FILE
+    config = read_peft_config(directory)
+    if config.rank > limits.max_rank and not config.rank_pattern:
+        raise _too_large(directory, config.rank, limits.max_rank)
     try:
         with _opened(path) as source:
             size = os.fstat(source.fileno()).st_size
             header = header_bytes(path, source, size, _most_header_bytes(limits))
             headers = parse_header(path, header, size).tensors
-            config = read_peft_config(directory)
-            if config.rank > limits.max_rank and not config.rank_pattern:
-                raise _too_large(directory, config.rank, limits.max_rank)
             with _about(path):
                 modules = _modules(headers, config, limits)
             file, digest = _copy(header, source, size)
@@ -246,7 +246,10 @@ def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: Ad
     pairs: dict[str, list[str]] = {}
     for name in headers:
         module, side = _split(name)
-        pairs.setdefault(module, ["", ""])[side] = name
+        pair = pairs.setdefault(module, ["", ""])
+        if pair[side]:
+            raise ModelLoadError(f"tensors {pair[side]!r} and {name!r} are both lora_{'AB'[side]} of one module")
+        pair[side] = name
     found: dict[str, AdapterModule] = {}
     _check_patterns(len(pairs), config)
     end = time.thread_time() + _MOST_SECONDS
