@@ -144,6 +144,18 @@ def test_a_stop_token_of_the_request_is_its_stop_reason(server: Served) -> None:
     assert answer.choices[0].model_extra == {"stop_reason": tokens[1]}
 
 
+def test_a_stop_token_is_shown_where_stops_are_to_be(server: Served) -> None:
+    *_, last = server.tokenizer.encode("Hello there")
+    for asked, text in ((True, "Hello there"), (False, "Hello"), (None, "Hello")):
+        body = {"messages": ASK, "max_tokens": 2, "stop_token_ids": [last], "logprobs": True}
+        body["include_stop_str_in_output"] = asked
+        choice = server.http.post("/v1/chat/completions", json=body).json()["choices"][0]
+        assert (choice["message"]["content"], choice["stop_reason"]) == (text, last)
+        assert "".join(each["token"] for each in choice["logprobs"]["content"]) == text
+    ended = server.http.post("/v1/chat/completions", json={"messages": ASK, "include_stop_str_in_output": True}).json()
+    assert ended["choices"][0]["message"]["content"] == "Hello there.", "the model's own end is no text"
+
+
 def test_stop_string_never_shows_in_a_stream(server: Served) -> None:
     server.play("alpha STOP beta")
     *chunks, _ = events(server, messages=ASK, stop="STOP")

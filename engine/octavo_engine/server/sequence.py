@@ -60,7 +60,7 @@ class Sequence:
         self.outcome: Outcome | None = None
         """Its outcome once it has ended."""
         self._metrics = metrics
-        self._ends = options.ends
+        self._ends, self._include_stop = options.ends, options.include_stop
         self._arrival = arrival
         self._begun_at = self._last_at = self._ended_at = 0.0
         self._queue_seconds = 0.0
@@ -96,7 +96,7 @@ class Sequence:
             raise self._failure(output)
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)  # reported with the first token and the last
         self._observe(output)
-        shown = output.token_ids[:-1] if output.stop_token is not None else output.token_ids
+        shown = output.token_ids if self._shows_stop(output) else output.token_ids[:-1]
         delta = self._detokenizer.push(shown, last=output.finish_reason is not None)
         counted = output.token_ids[: None if delta.stop is None else delta.tokens]
         self.num_tokens += len(counted)
@@ -113,6 +113,10 @@ class Sequence:
         reason = delta.stop if delta.stop is not None else self._stop_token(output)
         added = SequenceOutput(self.index, delta.text, logprobs, finish_reason, reason, token_ids=token_ids)
         return added if prompt is None else replace(added, prompt_logprobs=prompt.logprobs, pooled=prompt.pooled)
+
+    def _shows_stop(self, output: RequestOutput) -> bool:
+        """Return False if the last token ended the answer and is no part of its text."""
+        return output.stop_token is None or (self._include_stop and self._stop_token(output) is not None)
 
     def _stop_token(self, output: RequestOutput) -> int | None:
         """The token of the request's own stop_token_ids that ended it."""
