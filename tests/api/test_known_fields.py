@@ -40,7 +40,8 @@ ASKING_CHAT: dict[str, list[Any]] = {
     "functions": [[{"name": "f"}]], "function_call": [{"name": "f"}], "documents": [[{"text": "x"}]],
     "chat_template": ["{{ x }}"], "audio": [{}], "modalities": [["text", "audio"], ["audio"]], "echo": [True],
     "web_search_options": [{}], "moderation": [{"model": "x", "policy": {"output": {"mode": "block"}}}],
-    "reasoning_effort": ["enormous", 5], "suffix": ["x"],
+    "reasoning_effort": ["enormous", 5], "suffix": ["x"], "include_reasoning": [0],
+    "enable_thinking": [False], "thinking": [{"type": "disabled"}], "reasoning": [{"effort": "low"}],
 }  # fmt: skip
 ASKING_TEXT: dict[str, list[Any]] = {"suffix": ["x"], "max_completion_tokens": [5]}
 

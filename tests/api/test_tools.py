@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from llguidance import LLMatcher
 from openai import BadRequestError, OpenAI
@@ -329,6 +330,17 @@ def test_reasoning_is_apart_from_content_and_its_tokens_are_counted(tokenizer: T
         assert "".join(delta.reasoning_content or "" for delta in deltas if delta.reasoning) == "So so"
         message = answer.message()
         assert (message.content, message.reasoning_content, message.reasoning) == ("Yes.", "So so", "So so")
+
+
+def test_reasoning_is_left_out_where_it_is_not_wanted(tokenizer: Tokenizer) -> None:
+    body = json.dumps({"messages": ASK, "include_reasoning": False}).encode()
+    assert prepare(LoadedModel(READY, tokenizer), body).form.hides_reasoning
+    answer = ChatAnswer(AnswerForm(reasons=True, hides_reasoning=True), tokenizer)
+    text = "<think>So so</think>Yes."
+    [delta] = answer.push(text, tokenizer.encode(text), last=True)
+    assert (delta.content, delta.reasoning) == ("Yes.", msgspec.UNSET)
+    assert (answer.message().content, answer.message().reasoning) == ("Yes.", msgspec.UNSET)
+    assert answer.reasoning.count > 0
 
 
 def test_mistrals_ids_are_those_that_its_template_takes(tokenizer: Tokenizer) -> None:

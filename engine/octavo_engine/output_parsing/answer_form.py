@@ -24,6 +24,8 @@ class AnswerForm:
     """Whether only the first call counts."""
     named: bool = False
     """Whether the request names the tool that must be called."""
+    hides_reasoning: bool = False
+    """Whether the answer leaves its reasoning out."""
 
     @property
     def plain(self) -> bool:

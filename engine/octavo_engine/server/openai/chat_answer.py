@@ -29,7 +29,7 @@ class ChatAnswer:
         """All of it."""
         content, reasoning, calls = self._text_of("text"), self._text_of("reasoning"), self._answer.calls
         message = AssistantMessage(content=None if calls and not content else content)
-        if reasoning:
+        if reasoning and not self._form.hides_reasoning:
             message.reasoning_content = message.reasoning = reasoning
         if calls:
             message.tool_calls = [ToolCall(call.id, FunctionCall(call.name, call.text)) for call in calls]
@@ -46,7 +46,7 @@ class ChatAnswer:
         match event:
             case PartGrown(Part(kind="text"), text):
                 return Delta(content=text)
-            case PartGrown(Part(kind="reasoning"), text):
+            case PartGrown(Part(kind="reasoning"), text) if not self._form.hides_reasoning:
                 return Delta(reasoning_content=text, reasoning=text)
             case PartBegun(Part(kind="call", number=number, name=name, id=call_id)):
                 return Delta(tool_calls=[ToolCallDelta(number, FunctionCall(name), call_id, "function")])

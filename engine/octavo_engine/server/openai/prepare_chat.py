@@ -76,6 +76,7 @@ def _form(model: LoadedModel, body: ChatCompletionBody, prompt: str, *, guided: 
         reasons=template is not None and _THINK_END in template.source,
         begun=prompt.rstrip().endswith(_THINK),
         single=body.parallel_tool_calls is False,
+        hides_reasoning=body.include_reasoning is False,
     )
 
 

@@ -219,6 +219,8 @@ class ChatCompletionBody(GenerationBody, TemplateOptions):
 
     messages: Messages
     max_completion_tokens: TokenCount | None = None
+    include_reasoning: bool | None = None
+    """False leaves the reasoning out of the answer; it counts as tokens all the same."""
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     functions: NoTools = None
@@ -227,6 +229,9 @@ class ChatCompletionBody(GenerationBody, TemplateOptions):
     modalities: TextModality = None
     web_search_options: NotYet = None
     moderation: NotYet = None
+    enable_thinking: NotYet = None
+    thinking: NotYet = None
+    reasoning: NotYet = None
     echo: OnlyFalse = None
     suffix: OnlyEmpty = None
 
