@@ -15,7 +15,7 @@ from octavo_operator.reconcile.api_error import ApiError, NotLeadingError
 from octavo_operator.reconcile.api_server import ApiServer
 from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.kinds import Kind
-from octavo_operator.reconcile.lease import DEADLINE_SECONDS, DURATION_SECONDS, Lease, LeaseLostError
+from octavo_operator.reconcile.lease import DEADLINE_SECONDS, DURATION_SECONDS, LONGEST_SECONDS, Lease, LeaseLostError
 
 NAME = ("octavo-system", "octavo-operator")
 
@@ -123,6 +123,18 @@ async def test_a_follower_waits_for_the_whole_duration_after_the_last_renewal(cl
     await follower.acquire()
     assert 1000 + DURATION_SECONDS <= clock.now < 1000 + 20
     assert api.holder == follower.identity
+
+
+@pytest.mark.parametrize(("seconds", "least"), [(86_400, LONGEST_SECONDS), (None, DURATION_SECONDS), (1, 12), (-5, 12)])
+async def test_what_a_stranger_writes_into_the_lease_keeps_no_replica_from_leading_for_long(
+    seconds: int | None, least: int, clock: Clock
+) -> None:
+    api = Api()
+    api.live = {"metadata": {"resourceVersion": "0"}, "spec": {"holderIdentity": "x", "leaseDurationSeconds": seconds}}
+    lease = Lease(api, *NAME, clock, clock.sleep)
+    await lease.acquire()
+    assert least <= clock.now <= least + 2
+    assert api.holder == lease.identity
 
 
 async def test_a_lease_that_is_released_is_taken_at_once(clock: Clock) -> None:

@@ -231,6 +231,7 @@ REFUSALS = [
     (QUOTA("limits.memory=9Gi", "limits.memory=8Gi", "limits.memory=8Gi"), Reason.NO_QUOTA_FOR_SURGE, False),
     (QUOTA("requests.memory=64Gi", "requests.memory=32Gi", "requests.memory=64Gi"), Reason.NO_QUOTA_FOR_SURGE, False),
     ('pods "x" is forbidden: violates PodSecurity "restricted:latest"', Reason.SURGE_REFUSED, False),
+    ("requests: must be less than or equal to memory limit of 32Mi", Reason.SURGE_REFUSED, False),
 ]  # fmt: skip
 
 
@@ -244,6 +245,10 @@ def test_a_surge_pod_that_may_not_be_made_blocks(said: str, reason: Reason, help
     now = rollout_state(rollout(), deployment, pods, at(100))
     assert (now.blocked, now.problem.reason) == (True, reason)
     assert said in now.problem.message
+    assert ("set spec.resources.limits.memory, or change the LimitRange" in now.problem.message) is ("32Mi" in said)
+    if reason == Reason.SURGE_REFUSED:  # in place, the serving pod would end for nothing
+        assert "InPlace" not in now.problem.message
+        assert "InPlace" not in rollout_state(rollout(strategy="Surge"), deployment, pods, at(100)).problem.message
     assert rollout_state(rollout(), deployment, pods, at(9999)).in_place is helped
     ending = [old(ended=True, placement=pods[0].placement)]
     going_in_place = {**deployment, "spec": live(surging=0)["spec"]}
@@ -302,6 +307,16 @@ def test_a_pod_is_counted_as_the_scheduler_counts_it_also_from_what_the_watch_ke
 def test_an_old_pod_that_crashes_holds_its_gpu_as_well() -> None:
     crashing = old(phase=LoadingPhase.PULLING, trouble=Problem(Reason.CRASH_LOOP, "x"))
     assert rollout_state(rollout(), live(), [crashing, surge()], at(9999)).in_place
+
+
+@pytest.mark.parametrize(("said", "advised"), [("1 node(s) were unschedulable", False), ("1 Insufficient cpu", True)])
+def test_in_place_is_advised_only_where_room_would_help(said: str, advised: bool) -> None:
+    """On a cordoned node the serving pod would end for nothing."""
+    wants_more = placement(requests={"cpu": "8"})
+    new = surge(Reason.UNSCHEDULABLE, said, placement=wants_more)
+    for fields in ({}, {"strategy": "Surge"}):
+        message = rollout_state(rollout(**fields), live(), [old(), new], at(100)).problem.message
+        assert ("InPlace" in message) is advised
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,12 @@ def test_ready_stays_true_while_new_pods_come() -> None:
     assert condition(status, ConditionType.PROGRESSING).status == "True"
 
 
+def test_more_replicas_are_no_rollout() -> None:
+    status = summary(pod("old", container=SERVING), children=deployment(ready=1), of=service(replicas=3))
+    ready = condition(status, ConditionType.READY)
+    assert (ready.reason, ready.message) == (Reason.FEWER_REPLICAS, "1 of 3 replicas serve")
+
+
 def test_ready_is_not_taken_away_by_a_new_pod_that_fails() -> None:
     pods = [pod("old", container=SERVING, revision="r1"), pod("new", container=exited(3, "gone"), revision="r2")]
     status = summary(*pods, children=deployment(ready=1, updated=1, total=2))

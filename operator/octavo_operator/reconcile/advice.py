@@ -24,6 +24,10 @@ _ADVICE = (
         "change the LimitRange (kubectl get limitrange), or how much {0} the spec asks for",
     ),
     (
+        r"must be less than or equal to (\S+) limit of",
+        "set spec.resources.limits.{0}, or change the LimitRange that sets that limit (kubectl get limitrange)",
+    ),
+    (
         r"violates PodSecurity",
         "change spec.podTemplate or spec.cache, or the namespace's label pod-security.kubernetes.io/enforce",
     ),

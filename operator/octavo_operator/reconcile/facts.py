@@ -75,6 +75,12 @@ class Facts:
         return is_replaced(self.deployment, self.desired)
 
     @property
+    def only_scales(self) -> bool:
+        """True if all pods that there are have the newest revision, and more are wanted."""
+        there = self.count("replicas")
+        return there < self.desired and is_replaced(self.deployment, there)
+
+    @property
     def rolled_out(self) -> bool:
         """True if all pods are of the newest revision and available, and no old one is left."""
         return is_rolled_out(self.deployment, self.desired)

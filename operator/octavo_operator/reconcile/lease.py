@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 DURATION_SECONDS = 12
 """The time without a renewal after which another replica may lead."""
+LONGEST_SECONDS = 60
+"""The longest duration that is believed of a Lease: no version of the operator writes a longer one, and a stranger's
+must not keep all replicas from leading.
+"""
 DEADLINE_SECONDS = 10.0
 """The time without a renewal after which the leader stops: before another may lead."""
 PAUSE_SECONDS = 2.0
@@ -165,9 +169,9 @@ class Lease:
 
     def _is_free(self) -> bool:
         spec = (self._live or {}).get("spec") or {}
-        seconds = spec.get("leaseDurationSeconds") or DURATION_SECONDS
         if self._holder() in ("", self.identity):  # its own name: an answer to its request was lost
             return True
+        seconds = min(max(int(spec.get("leaseDurationSeconds") or 0), DURATION_SECONDS), LONGEST_SECONDS)
         return self._clock() >= self._seen[1] + seconds
 
     def _manifest(self, holder: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _NO_ROOM = (
     "ending an old pod would not make room for it (another resource, more of it, or another node), so they go on "
     "serving: free what is lacking, or set rollout.strategy to InPlace"
 )
+_NO_WAY = "ending an old pod would not help, so they go on serving until the cause is mended"
 _NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
 _RETRY_SECONDS, _RETRY_LATER_SECONDS = 10.0, 60.0
 _SOON = 300.0
@@ -85,7 +86,9 @@ def _state(
         return RolloutState(in_place=True, problem=_went_in_place(rollout))
     if not waiting or rollout.paused:
         return RolloutState()
-    return _soon_in_place(rollout, helped, now) if helped else _blocked(waiting[0], _NO_ROOM)
+    if helped:
+        return _soon_in_place(rollout, helped, now)
+    return _blocked(waiting[0], _NO_ROOM if waiting[0].of_room else _NO_WAY)
 
 
 def _soon_in_place(rollout: Rollout, waiting: Sequence[Obstacle], now: str) -> RolloutState:
@@ -158,7 +161,8 @@ def _has_ended(deployment: Mapping[str, Any]) -> bool:
 
 def _fixed(rollout: Rollout, waiting: Sequence[Obstacle]) -> RolloutState:
     if rollout.strategy == "Surge" and waiting:
-        return _blocked(waiting[0], "free what is lacking, or set rollout.strategy to Auto or InPlace")
+        room = "free what is lacking, or set rollout.strategy to Auto or InPlace"
+        return _blocked(waiting[0], room if waiting[0].of_room else _NO_WAY)
     return RolloutState()
 
 

@@ -206,7 +206,7 @@ def _ready(facts: Facts) -> Verdict:
 def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
     if facts.replaced and ready >= facts.desired:
         return Reason.SERVING, f"{ready} of {facts.desired} replicas serve {facts.service.served_name}"
-    if facts.replaced:
+    if facts.replaced or facts.only_scales:
         return Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
     return Reason.ROLLING_OUT, f"{ready} replicas serve while {_progress(facts)}"
 

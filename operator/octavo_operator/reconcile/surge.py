@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.quantity import parse_quantity
+from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.placement import lacking
 from octavo_operator.reconcile.pods import PodView, condition_of, mounting_seconds
 
@@ -24,12 +25,16 @@ _HELD_BY_OLD_PODS = ("anti-affinity rules", "free ports", "ReadWriteOncePod")
 
 @dataclass(frozen=True)
 class Obstacle:
-    """The reason why a surge pod does not start, `since` when (RFC 3339), and whether ending an old pod helps."""
+    """The reason why a surge pod does not start, `since` when (RFC 3339), and whether ending an old pod helps.
+
+    `of_room`: room would help, whoever makes it; else no pod of this revision starts, in whatever order.
+    """
 
     reason: Reason
     message: str
     since: str
     helped: bool
+    of_room: bool = True
 
 
 def obstacles(
@@ -71,7 +76,8 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
             return obstacle(Reason.SURGE_GATED, lambda _: True)
         case Reason.UNSCHEDULABLE:
             held = bool(lacking(said)) or any(words in said for words in _HELD_BY_OLD_PODS)
-            return obstacle(Reason.NO_ROOM_FOR_SURGE, lambda old: held and makes_room(old))
+            found = obstacle(Reason.NO_ROOM_FOR_SURGE, lambda old: held and makes_room(old))
+            return replace(found, of_room=held)  # else its nodes are cordoned, tainted or not there
         case Reason.WAITING_FOR_VOLUMES if not mounting_seconds(pod, now):
             # Without a node it waits for a claim that is not there, or has no volume: no end of a pod brings that.
             claims = pod.claims & exclusive if pod.scheduled else frozenset()
@@ -86,10 +92,10 @@ def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle
         return None
     said, since = str(failure.get("message")), failure.get("lastTransitionTime") or ""
     if _QUOTA not in said:
-        return Obstacle(Reason.SURGE_REFUSED, f"a pod cannot be made: {said}", since, helped=False)
+        return Obstacle(Reason.SURGE_REFUSED, f"a pod cannot be made: {advice(said)}", since, False, of_room=False)
     wanted = _requested(said)
     helped = any(pod.placement.holds(wanted) for pod in old)
-    return Obstacle(Reason.NO_QUOTA_FOR_SURGE, f"a pod cannot be made: {said}", since, helped)
+    return Obstacle(Reason.NO_QUOTA_FOR_SURGE, f"a pod cannot be made: {advice(said)}", since, helped)
 
 
 def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodView]:
