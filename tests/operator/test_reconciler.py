@@ -751,6 +751,24 @@ async def test_a_service_that_is_being_deleted_is_left_alone() -> None:
     assert server.writes == []
 
 
+async def test_a_service_that_anothers_finalizer_holds_is_reported_as_it_is() -> None:
+    """It may serve on for days, and its pods may end meanwhile."""
+    server = Server()
+    operator = await settled(server)
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}
+    server.service["metadata"].update(metadata)
+    await operator.reconcile(KEY)
+    assert server.writes == []
+    server.service["metadata"]["finalizers"] = ["example.com/hold"]
+    server.change("Deployment", {"spec": {"paused": True}})
+    await operator.reconcile(KEY)
+    assert server.writes == ["LLMService/status"]
+    assert (server.reason("Degraded"), server.reason("Stalled")) == ("BeingDeleted", "BeingDeleted")
+    assert "example.com/hold holds it" in server.condition("Degraded")["message"]
+    await operator.reconcile(KEY)
+    assert server.writes == ["LLMService/status"]
+
+
 async def test_a_service_that_is_gone_is_forgotten() -> None:
     server = Server()
     first = reconciler(server)

@@ -75,6 +75,7 @@ class Reason(StrEnum):
     APPLY_FAILED = "ApplyFailed"
     RIGHTS_MISSING = "RightsMissing"
     NAME_TAKEN = "NameTaken"
+    BEING_DELETED = "BeingDeleted"
     FIELD_CONFLICT = "FieldConflict"
     INVALID = "Invalid"
     # ModelLoaded

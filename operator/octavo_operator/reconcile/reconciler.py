@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +38,8 @@ from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly, w
 
 logger = logging.getLogger(__name__)
 
+_GARBAGE_COLLECTORS = {"foregroundDeletion", "orphan"}
+"""The finalizers of Kubernetes' own garbage collector, which removes them within moments."""
 _SERVING = ("Deployment", "Service")
 """Kinds of the children, called like the LLMService, without which nothing serves."""
 _FORBIDDEN = 403
@@ -91,8 +94,9 @@ class Reconciler:
             self._failing.pop(key, None)
             return None
         live = self._statuses.newest(key, observed.service)
-        if live["metadata"].get("deletionTimestamp"):
-            return None  # the garbage collector's work, by owner references
+        if live["metadata"].get("deletionTimestamp"):  # its children are the garbage collector's, by owner references
+            await self._report_held(live, observed)
+            return None
         try:
             reading = parse_stored(live)
         except InvalidLLMServiceError as error:
@@ -150,6 +154,19 @@ class Reconciler:
             error.within = min((each for each in within if each is not None), default=None)
             raise
         return again
+
+    async def _report_held(self, live: Mapping[str, Any], observed: Observation) -> None:
+        """Reports what still runs of an LLMService that others' finalizers keep from going, and that they do."""
+        metadata = live["metadata"]
+        if not (holders := [each for each in metadata.get("finalizers") or () if each not in _GARBAGE_COLLECTORS]):
+            return
+        what = f"is being deleted since {metadata['deletionTimestamp']}, and nothing of it is changed any more"
+        help_ = f"{', '.join(holders)} holds it: end what uses it, or remove the finalizer if what set it is gone"
+        with contextlib.suppress(InvalidLLMServiceError):
+            service = parse_stored(live).service
+            result = Result(refused=Problem(Reason.BEING_DELETED, f"the LLMService {what}; {help_}"))
+            image = from_status(service.status, str, "engineImage") or ""
+            await self._report(service, replace(observed, service=live), image, result)
 
     def _forbidden(self, service: LLMService) -> Problem | None:
         """Return the problem of a spec that the administrator does not allow. Existing pods stay as they are."""
