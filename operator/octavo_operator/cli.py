@@ -228,6 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from octavo_operator.metrics_api.direct_scaling import DirectScaler
+    from octavo_operator.reconcile.history import HistoryLostError
     from octavo_operator.reconcile.lease import LeaseLostError
     from octavo_operator.reconcile.operator import OperatorOptions, run
     from octavo_operator.reconcile.resync import WatchLostError
@@ -248,7 +249,7 @@ def _run(arguments: argparse.Namespace) -> int:
     code, loop = 0, asyncio.new_event_loop()
     try:
         loop.run_until_complete(run(options))
-    except (LeaseLostError, WatchLostError, WatchesHangError) as error:
+    except (HistoryLostError, LeaseLostError, WatchLostError, WatchesHangError) as error:
         logging.getLogger(__name__).error("exiting, to be restarted: %s", error)
         code = 1
     if asyncio.all_tasks(loop):  # they have not ended though they were cancelled: asyncio.run would wait for them

@@ -14,10 +14,12 @@ from kubernetes.aio import client
 from octavo_operator.reconcile.api_error import REFUSED_SECONDS, ApiError
 from octavo_operator.reconcile.api_server import ApiServer
 from octavo_operator.reconcile.cluster import Cluster
-from octavo_operator.reconcile.kinds import BY_NAME, POD, Kind
+from octavo_operator.reconcile.history import HistoryLostError
+from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.rights import LASTING_SECONDS, MissingRights, Right, refused_right
+from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces, check_namespaces
 from octavo_operator.render import RenderConfig
 from tests.operator.test_operator_metrics import samples
 from tests.operator.test_reconciler import KEY, Server, reconciler
@@ -164,6 +166,22 @@ async def api_server(answer: Callable[[web.Request], web.Response]) -> AsyncIter
             await cluster.close()
 
 
+async def test_a_history_that_has_gone_back_is_noticed() -> None:
+    """After a restore of etcd, watches that go on from before would report nothing for long."""
+    versions = iter([700, 700, 900, 650])
+
+    def answer(request: web.Request) -> web.Response:
+        if request.method == "POST":
+            return web.json_response({"status": {"allowed": True}})
+        return web.json_response({"metadata": {"resourceVersion": str(next(versions))}, "items": []})
+
+    async with api_server(answer) as cluster:
+        for _ in range(3):
+            await cluster.probe(LLMSERVICE, "")
+        with pytest.raises(HistoryLostError, match="version 650, and had 900 before"):
+            await check_namespaces(cluster, WatchedNamespaces(()), (LLMSERVICE,))
+
+
 @pytest.mark.parametrize(("status", "allowed"), [(201, True), (201, False), (403, False), (404, False)])
 async def test_the_right_to_watch_is_asked_for_and_assumed_where_this_is_not_answered(
     status: int, allowed: bool
@@ -171,7 +189,7 @@ async def test_the_right_to_watch_is_asked_for_and_assumed_where_this_is_not_ans
     def answer(request: web.Request) -> web.Response:
         if request.method == "POST":
             return web.json_response({"message": "x", "status": {"allowed": allowed}}, status=status)
-        return web.json_response({"items": []})
+        return web.json_response({"metadata": {"resourceVersion": "7"}, "items": []})
 
     async with api_server(answer) as cluster:
         if status == 201 and not allowed:

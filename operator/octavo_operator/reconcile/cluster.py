@@ -14,6 +14,7 @@ from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SCALE_MANAGER,
 from octavo_operator.reconcile.added_fields import Path, nulls
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.api_server import ApiServer, Object
+from octavo_operator.reconcile.history import History
 from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LEASE, LLMSERVICE, OPTIONAL, Kind
 from octavo_operator.reconcile.relist import Listing
 
@@ -33,6 +34,7 @@ class Cluster:
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
+        self._history = History()
 
     @classmethod
     async def connect(cls) -> Cluster:
@@ -69,8 +71,12 @@ class Cluster:
         return frozenset(resource["name"] for resource in known["resources"])
 
     async def probe(self, kind: Kind, namespace: str) -> None:
-        """Raises ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster."""
-        await self.server.request("GET", kind.path(namespace), None, [("limit", "1")], accept=_METADATA_ONLY)
+        """Raises ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster.
+
+        HistoryLostError if the API server has forgotten what it said before.
+        """
+        page = await self.server.request("GET", kind.path(namespace), None, [("limit", "1")], accept=_METADATA_ONLY)
+        self._history.note(kind, page["metadata"].get("resourceVersion", ""))
         if not await self._may("watch", kind, namespace):
             where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
             why = f'the operator cannot watch resource "{kind.plural}" in API group "{kind.group}"{where}'

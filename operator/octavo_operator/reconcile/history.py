@@ -1,0 +1,28 @@
+"""Notices that the API server's history has gone back, as after etcd was restored from an older snapshot.
+
+Everything that was seen before may then never have happened, and a watch that goes on from a version that is still to
+come reports nothing until that version is reached again.
+"""
+
+from __future__ import annotations
+
+from octavo_operator.reconcile.kinds import Kind
+
+
+class HistoryLostError(Exception):
+    """The API server has forgotten what it said before; only a new start of the operator sees what there is now."""
+
+
+class History:
+    """The newest version of each kind's lists. They are read by quorum, so that versions never become smaller."""
+
+    def __init__(self) -> None:
+        self._newest: dict[Kind, int] = {}
+
+    def note(self, kind: Kind, version: str) -> None:
+        """Take note of the resourceVersion of a list; HistoryLostError if it is smaller than an earlier one's."""
+        now = int(version or 0)
+        if now < (before := self._newest.get(kind, 0)):
+            lists = f"the API server's lists of {kind.plural}"
+            raise HistoryLostError(f"{lists} have version {now}, and had {before} before, as after a restore of etcd")
+        self._newest[kind] = now
