@@ -50,6 +50,8 @@ class Scale:
     warm_starts: int
     paged_batches: tuple[int, ...]
     paged_contexts: tuple[int, ...]
+    paged_ragged: tuple[int, ...]
+    """Contexts of one more batch: one that is far longer than the others."""
     settings: dict[str, Any]
     """Settings of the engine."""
 
@@ -74,6 +76,7 @@ FULL = Scale(
     warm_starts=2,
     paged_batches=(1, 16, 64, 256),
     paged_contexts=(1024, 4096, 8192, 32768),
+    paged_ragged=(32768, *(1024,) * 31),
     settings={"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 18000},
 )
 TINY = Scale(
@@ -96,6 +99,7 @@ TINY = Scale(
     warm_starts=0,
     paged_batches=(2,),
     paged_contexts=(64,),
+    paged_ragged=(128, 16),
     settings={"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256, "num_kv_blocks": 256},
 )
 

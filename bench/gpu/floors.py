@@ -144,7 +144,7 @@ def mixed(shape: Shape, batch: int, context: int, tokens: int, rates: Rates, wei
     return _floor([*_products(shape, batch + tokens, batch + 1, weights), attention], rates)
 
 
-def paged_decode(shape: Shape, batch: int, context: int, rates: Rates, element: int = _BF16) -> Floor:
+def paged_decode(shape: Shape, batch: int, context: float, rates: Rates, element: int = _BF16) -> Floor:
     """The attention of one layer alone; the layer has no window."""
     num_bytes = batch * (2 * shape.key * context * element + 2 * shape.query * _BF16)
     return _floor([Part(num_bytes, batch * 4 * shape.query * context, "bf16")], rates)

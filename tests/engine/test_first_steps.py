@@ -214,8 +214,8 @@ def test_a_prompt_by_the_kernels_takes_no_more_memory_than_planned(launched: lis
     assert kernels <= {launch.kernel for launch in launched}
 
 
-def test_many_decodes_that_are_not_split_have_been_launched_first(launched: list[Launch]) -> None:
-    """As --enforce-eager runs them, more sequences than keep a device busy: the second variant of attention.
+def test_decodes_of_any_number_are_one_kernel_that_has_been_launched_first(launched: list[Launch]) -> None:
+    """As --enforce-eager runs them: contexts are cut or not, by a list in either case.
 
     With blocks so large that the decode of one block is cut into parts as well.
     """
@@ -224,13 +224,27 @@ def test_many_decodes_that_are_not_split_have_been_launched_first(launched: list
     setup = setup_of(decoder.spec, "cuda", TritonAttention(), plan, enforce_eager=True, block_size=128)
     assert worker_setup._capture(setup) is None
     worker_setup._warm_up(worker, setup, plan)
-    first = {launch.constants for launch in launched if launch.kernel == "paged_attention_kernel"}
+    first = set(launched)
     launched.clear()
-    for count in (1, 64, 128, 129, 200):
+    for count in (1, 64, 128, 129, 200, 300):
         worker.execute(StepPlan(0, decode_rows=[0] * count, decode_starts=[600] * count))
     found = {launch.constants for launch in launched if launch.kernel == "paged_attention_kernel"}
-    assert len(found) == 2, "contexts in parts, and whole ones"
-    assert found <= first
+    assert len(found) == 1
+    assert set(launched) <= first
+
+
+def test_a_chunk_whose_prefix_is_cut_has_been_launched_first(launched: list[Launch]) -> None:
+    """Its tiles are few, and each sees a long context: that is another variant than the one for whole prompts."""
+    worker, decoder = make_worker(1, None)
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
+    worker_setup._warm_up(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
+    first = set(launched)
+    launched.clear()
+    for start, size in ((900, 100), (0, 200)):
+        worker.execute(StepPlan(0, chunks=(Chunk(0, start, size, samples=False),)))
+    found = {launch.constants for launch in launched if launch.kernel == "paged_attention_kernel"}
+    assert len(found) == 2, "cut and whole"
+    assert {launch for launch in launched if "attention" in launch.kernel} <= first
 
 
 def test_experts_have_been_multiplied_in_every_tile_before_a_users_prompt(launched: list[Launch]) -> None:

@@ -27,7 +27,6 @@ from octavo_engine.engine.resolved_config import ResolvedConfig, make_blueprint
 from octavo_engine.engine.startup import config_of_ranks, memory_need
 from octavo_engine.engine.worker_setup import WorkerSetup
 from octavo_engine.errors import DoesNotFitError
-from octavo_engine.kernels.paged_attention import PagedSequences, num_segments, tile_shape
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.products import torch_product
@@ -47,6 +46,8 @@ from octavo_engine.sampling_params import SamplingParams
 CPU = torch.device("cpu")
 SIZE, ROWS, LENGTH, BLOCKS = 8, 12, 96, 160
 RUNGS = [1, 2, 4, 8, 11]
+CUT, CUT_OF_CHUNK = 64, 256
+"""Tokens of a context that Triton's attention does not cut yet, in a decode and after a chunk of a prompt."""
 
 
 def test_the_ladder_is_close_and_ends_at_the_most_there_can_be() -> None:
@@ -421,15 +422,10 @@ def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
     assert longest <= max_model_len
     [blocks] = {change.blocks for plan in plans for change in plan.table_changes}
     assert set(blocks) == {0} and len(blocks) == -(-longest // 16)
-    group = model[1].kv_groups[0]
-    one = torch.ones(1, dtype=torch.int32)
     contexts = {start + 1 for plan in plans for start in plan.decode_starts}
-    parts = set()
-    for context in contexts:
-        sequence = PagedSequences(torch.zeros(1, -(-context // 16), dtype=torch.int32), one, one, 1, 1)
-        tile = tile_shape(1, 128, 1, torch.bfloat16)
-        parts.add(num_segments(sequence, tile, group.num_kv_heads, 16, None) > 1)
-    assert parts == ({False, True} if max_model_len > 64 else {False})
+    assert {context > CUT for context in contexts} == ({False, True} if max_model_len > CUT else {False})
+    ends = [chunk.start + chunk.num_tokens for plan in plans for chunk in plan.chunks if chunk.start]
+    assert {end > CUT_OF_CHUNK for end in ends} == ({max_model_len > CUT_OF_CHUNK} if max_model_len > CUT else set())
 
 
 def test_a_cpu_has_nothing_to_compile_and_computes_one_answer(model: tuple[Decoder, ModelSpec]) -> None:

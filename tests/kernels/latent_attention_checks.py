@@ -6,14 +6,14 @@ from functools import partial
 
 import torch
 
-from octavo_engine.kernels.attention_reduce import SEGMENTS
+from octavo_engine.kernels.attention_segments import PagedSequences
 from octavo_engine.kernels.latent_attention import (
     ROWS,
+    SEGMENTS,
     latent_attention,
     latent_attention_kernel,
     latent_scratch_floats,
 )
-from octavo_engine.kernels.paged_attention import PagedSequences
 from tests.kernels.check import Build, Check
 from tests.kernels.paged_attention_checks import assert_right
 

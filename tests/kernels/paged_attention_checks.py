@@ -13,13 +13,13 @@ from octavo_engine.attention.alibi import ALiBi, alibi_slopes
 from octavo_engine.attention.backend import AttentionVariant, LayerCache, StepInputs
 from octavo_engine.attention.torch_reference import to_cache
 from octavo_engine.attention.triton import TritonAttention
-from octavo_engine.kernels.attention_reduce import SEGMENTS, attention_reduce_kernel
+from octavo_engine.kernels.attention_reduce import attention_reduce_kernel
+from octavo_engine.kernels.attention_segments import ContextSplit, PagedSequences, list_segments_kernel, max_segments
 from octavo_engine.kernels.paged_attention import (
-    PagedSequences,
-    num_segments,
     paged_attention,
     paged_attention_kernel,
     scratch_floats,
+    split_of,
     tile_shape,
 )
 from tests.kernels.check import Build, Check
@@ -64,19 +64,25 @@ class Step:
         """Return the launches that the backend gives to the kernels."""
         return TritonAttention().prepare(self.inputs, 0, self.case.block_size, self.case.window).launches
 
-    def attend(self, launches: tuple[PagedSequences, ...] | None = None) -> torch.Tensor:
-        """Attend with NaN in output and scratch before."""
+    def split(self, sequences: PagedSequences) -> ContextSplit:
+        """Return how the backend would have contexts of a launch cut."""
+        return split_of(sequences, self.query, self.cache.key, self.case.window)
+
+    def attend(self, launches: tuple[PagedSequences, ...] | None = None, programs: int | None = None) -> torch.Tensor:
+        """Attend with NaN in output and scratch before; so many `programs` share a list, if they are given."""
         case, device = self.case, self.query.device
         output, alibi = torch.full_like(self.query, torch.nan), self.variant.alibi
         size = scratch_floats(case.group * case.kv_heads, case.kv_heads, case.head_dim)
         scratch = torch.full((size,), torch.nan, device=device)
         for sequences in self.launches() if launches is None else launches:
+            split = self.split(sequences)
             paged_attention(
                 output,
                 self.query,
                 self.cache.key,
                 self.cache.value,
                 sequences,
+                replace(split, programs=programs or split.programs),
                 scratch,
                 scale=self.variant.scale,
                 softcap=self.variant.softcap,
@@ -213,9 +219,63 @@ def all_pairs(grid: dict[str, list[object]]) -> list[dict[str, object]]:
     return rows
 
 
-def _more_sequences_than_are_split(device: torch.device) -> None:
-    """Check so many sequences that no context is split; each has its own length."""
-    check_case(Case(tuple((1, 1 + s % 40) for s in range(130)), dtype=torch.float32), device)
+def _a_long_context_among_many(device: torch.device) -> None:
+    """Check that it is cut although there are many sequences, and that the lengths of others change no digit of it."""
+    lens = (*((1, 1 + s % 40) for s in range(129)), (1, 2100))
+    step = make_step(Case(lens, dtype=torch.float32), device)
+    (launch,) = step.launches()
+    output = step.attend((launch,))
+    assert_right(output, step.expected())
+    listed = step.split(launch).listed
+    assert listed is not None and int(listed[0]) == 129 + 3
+    launch.context_lens[:64] = 1
+    assert torch.equal(step.attend((launch,))[64:], output[64:])
+
+
+def _programs_share_a_list(device: torch.device) -> None:
+    """Check that three programs compute 17 segments of two KV heads, digit by digit as one program for each does."""
+    step = make_step(Case(((1, 300), (3, 64), (1, 500), (2, 129)), kv_heads=2), device)
+    launch = PagedSequences(*_tensors(step), num_tokens=7, max_query_len=3)
+    listed = step.split(launch).listed
+    assert listed is not None and listed[: int(listed[0]) + 1].tolist() == [
+        17,
+        *range(5),
+        max_segments(2),
+        *(2 * max_segments(2) + segment for segment in range(8)),
+        *(3 * max_segments(2) + segment for segment in range(3)),
+    ]
+    shared = step.attend((launch,), programs=3)
+    assert_right(shared, step.expected())
+    assert torch.equal(shared, step.attend((launch,)))
+
+
+def _tensors(step: Step) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return step.inputs.block_tables[0], step.inputs.cu_query_lens, step.inputs.context_lens
+
+
+def _a_short_chunk_after_a_long_prefix(device: torch.device) -> None:
+    """Check that its few tiles are cut, each into segments of what it sees, and that many tiles are not."""
+    step = make_step(Case(((40, 1500), (1, 9), (33, 700)), window=900, dtype=torch.float32), device)
+    launch = PagedSequences(*_tensors(step), num_tokens=74, max_query_len=40)
+    assert (split := step.split(launch)).listed is None and split.launched == 4
+    assert_right(step.attend((launch,)), step.expected())
+    assert step.split(replace(launch, num_tokens=2048)).launched == 1
+
+
+def _contexts_of_very_many_are_whole(device: torch.device) -> None:
+    """Check that there is a list of as many segments as sequences, from 257 on."""
+    step = make_step(Case(((1, 1500),)), device)
+    (launch,) = step.launches()
+    crowd = replace(
+        launch,
+        block_table=launch.block_table.expand(257, -1),
+        cu_query_lens=torch.arange(258, dtype=torch.int32, device=device),
+        context_lens=launch.context_lens.repeat(257),
+        num_tokens=257,
+    )
+    split = step.split(crowd)
+    assert split.launched == 1 and split.listed is not None
+    assert split.listed.tolist() == [257, *(max_segments(1) * s for s in range(257))]
 
 
 def _rows_without_context(device: torch.device) -> None:
@@ -289,9 +349,8 @@ def _segments_end_with_the_window(device: torch.device) -> None:
     """No more segments are launched than a window has tiles, however long the context may be."""
     step = make_step(Case(((1, 1000),), window=100), device)
     (launch,) = step.launches()
-    tile = tile_shape(step.case.group, step.case.head_dim, 1, step.case.dtype)
-    assert num_segments(launch, tile, 1, step.case.block_size, None) == SEGMENTS
-    assert num_segments(launch, tile, 1, step.case.block_size, 100) == 3
+    assert split_of(launch, step.query, step.cache.key, None).launched == 17
+    assert step.split(launch).launched == 3
     assert_right(step.attend(), step.expected())
 
 
@@ -330,7 +389,10 @@ CHECKS = [
         Check(f"contexts_of_8k-{'-'.join(map(str, shape))}", partial(check_case, _contexts_of_8k(*shape)))
         for shape in ((4, 64, 16, None), (1, 80, 128, 4096), (2, 64, 64, 100))
     ),
-    Check("more_sequences_than_are_split", _more_sequences_than_are_split),
+    Check("a_long_context_among_many", _a_long_context_among_many),
+    Check("programs_share_a_list", _programs_share_a_list),
+    Check("a_short_chunk_after_a_long_prefix", _a_short_chunk_after_a_long_prefix),
+    Check("contexts_of_very_many_are_whole", _contexts_of_very_many_are_whole),
     Check("rows_without_context", _rows_without_context),
     Check("tokens_of_no_sequence", _tokens_of_no_sequence),
     Check("replayed_with_other_contexts", _replayed_with_other_contexts),
@@ -352,11 +414,12 @@ CHECKS = [
 
 _TYPES = (
     dict.fromkeys(("output", "query", "key_cache", "value_cache", "sinks"), "*bf16:16")
-    | {"alibi": "*fp32:16", "alibi_scale": "fp32"}
-    | dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals"), "*fp32:16")
+    | {"alibi": "*fp32:16", "alibi_scale": "fp32", "partial_sums": "*fp32:16", "listed": "*i32:16"}
+    | dict.fromkeys(("partial_maxima", "partial_totals"), "*fp32")
     | dict.fromkeys(("block_table", "cu_query_lens", "context_lens"), "*i32")
     | dict.fromkeys(("query_stride", "query_head_stride", "output_stride", "output_head_stride"), "i32:16")
-    | {"num_seqs": "i32", "table_stride": "i32", "max_query_len": "i32", "scale": "fp32", "value_scale": "fp32"}
+    | dict.fromkeys(("num_seqs", "table_stride", "max_query_len", "most", "least"), "i32")
+    | dict.fromkeys(("scale", "value_scale"), "fp32")
 )
 _VECTORS = "LDGSTS.E.BYPASS.128"
 """Keys and values on their way into shared memory, 16 bytes a thread, while products go on."""
@@ -371,11 +434,12 @@ def _build(
     shared: int,
     loop: int,
     sass: tuple[str, ...] = (_VECTORS,),
-    split: bool = False,
+    cut: bool = True,
 ) -> Build:
     """The attention kernel as `paged_attention` launches it for `case` with 8 KV heads."""
     tile = tile_shape(case.group, case.head_dim, queries, case.dtype)
-    absent = () if split else ("partial_sums", "partial_maxima", "partial_totals")
+    absent = () if tile.one_tile else ("listed",)
+    absent += () if cut else ("partial_sums", "partial_maxima", "partial_totals")
     absent += () if case.sinks else ("sinks",)
     absent += () if case.alibi else ("alibi",)
     types = {n: _TYPES[n] for n in paged_attention_kernel.arg_names if n in _TYPES and n not in absent}
@@ -392,32 +456,42 @@ def _build(
         "ALIBI": case.alibi or "none",
         "ROWS": tile.rows,
         "TILE_TOKENS": tile.tokens,
-        "ONE_TILE": tile.one_tile,
-        "SEGMENTS": SEGMENTS,
+        "MAX_SEGMENTS": max_segments(8),
     }
     limits = {"max_registers": registers, "max_shared": shared * 1024, "sass": sass, "max_loop": {"all": loop}}
     return Build(name, paged_attention_kernel, types, constants, tile.warps, tile.stages, **limits)
 
 
 _decode = partial(_build, queries=1)
-_split_decode = partial(_build, queries=1, split=True)
-_prefill = partial(_build, queries=4096, sass=("HGMMA", _VECTORS))
+_prefill = partial(_build, queries=4096, sass=("HGMMA", _VECTORS), cut=False)
 _GEMMA2 = Case((), group=2, head_dim=256, window=4096, softcap=50.0)
 _GPT_OSS = Case((), group=8, head_dim=64, window=128, sinks=True)
+_REDUCE = {
+    "NUM_HEADS": 32,
+    "TILE_QUERIES": 4,
+    "HEAD_DIM": 128,
+    "HEAD_DIM_PADDED": 128,
+    "WINDOW": 0,
+    "TILE_TOKENS": 64,
+}
+_reduce = partial(
+    Build,
+    kernel=attention_reduce_kernel,
+    signature={n: _TYPES[n] for n in attention_reduce_kernel.arg_names if n in _TYPES},
+    warps=2,
+    max_registers=64,
+    max_shared=4096,
+)
 BUILDS = [
-    # Decode: 3 blocks of 128 threads fit a multiprocessor with 168 registers a thread and 75 KiB.
-    _split_decode("decode", Case((), head_dim=128), registers=128, shared=71, loop=384),
-    _split_decode("decode_64", Case((), head_dim=64), registers=96, shared=37, loop=256),
-    _split_decode("decode_80", Case((), head_dim=80), registers=168, shared=75, loop=404),
-    _split_decode("decode_256", Case((), head_dim=256), registers=192, shared=75, loop=384),
-    _split_decode("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=168, shared=40, loop=616),
-    _split_decode("decode_gemma2", _GEMMA2, registers=192, shared=75, loop=448),
-    _split_decode("decode_bloom", Case((), group=1, head_dim=128, alibi="exact"), registers=168, shared=71, loop=448),
-    _split_decode("decode_gpt_oss", _GPT_OSS, registers=128, shared=37, loop=288),
-    # From 17 sequences on, which are more programs than a device has multiprocessors; of FP8 only 2 blocks fit.
-    _decode("decode_many", Case((), head_dim=128), registers=152, shared=71, loop=372),
-    _decode("decode_many_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=192, shared=40, loop=620),
-    _decode("decode_many_gpt_oss", _GPT_OSS, registers=72, shared=37, loop=284),
+    # Decode: 3 blocks of 128 threads fit a multiprocessor with 168 registers a thread and 75 KiB; of some only 2.
+    _decode("decode", Case((), head_dim=128), registers=152, shared=71, loop=384),
+    _decode("decode_64", Case((), head_dim=64), registers=96, shared=37, loop=256),
+    _decode("decode_80", Case((), head_dim=80), registers=168, shared=75, loop=404),
+    _decode("decode_256", Case((), head_dim=256), registers=208, shared=75, loop=384),
+    _decode("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=192, shared=40, loop=616),
+    _decode("decode_gemma2", _GEMMA2, registers=208, shared=75, loop=448),
+    _decode("decode_bloom", Case((), group=1, head_dim=128, alibi="exact"), registers=168, shared=71, loop=448),
+    _decode("decode_gpt_oss", _GPT_OSS, registers=128, shared=37, loop=288),
     # Prefill: 256 threads; 65,536 registers are 255 for each.
     _prefill("prefill", Case((), head_dim=128), registers=184, shared=130, loop=520),
     _prefill("prefill_64", Case((), head_dim=64), registers=128, shared=66, loop=432),
@@ -425,22 +499,18 @@ BUILDS = [
     _prefill("prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=200, shared=98, loop=504),
     _prefill("prefill_gemma2", _GEMMA2, registers=255, shared=164, loop=756),
     _prefill("prefill_gpt_oss", _GPT_OSS, registers=168, shared=66, loop=500),
+    # A short chunk on a long prefix.
+    _prefill("prefill_cut", Case((), head_dim=128), registers=200, shared=130, loop=520, cut=True),
+    _prefill("prefill_cut_256", Case((), head_dim=256), registers=240, shared=164, loop=504, cut=True),
+    _reduce("attention_reduce", constants=_REDUCE | {"COLUMNS": 128, "MAX_SEGMENTS": 16}, sass=("LDG.E.128",)),
+    _reduce("attention_reduce_one_kv_head", constants=_REDUCE | {"COLUMNS": 16, "MAX_SEGMENTS": 128}),
     Build(
-        "attention_reduce",
-        attention_reduce_kernel,
-        {n: _TYPES[n] for n in attention_reduce_kernel.arg_names if n in _TYPES},
-        {
-            "NUM_HEADS": 32,
-            "TILE_QUERIES": 4,
-            "HEAD_DIM": 128,
-            "HEAD_DIM_PADDED": 128,
-            "WINDOW": 0,
-            "TILE_TOKENS": 64,
-            "SEGMENTS": SEGMENTS,
-        },
-        warps=2,
+        "list_segments",
+        list_segments_kernel,
+        {n: _TYPES[n] for n in list_segments_kernel.arg_names if n in _TYPES},
+        {"WINDOW": 0, "TILE_QUERIES": 4, "TILE_TOKENS": 64, "MAX_SEGMENTS": 16, "LANES": 512},
         max_registers=64,
         max_shared=4096,
-        sass=("LDG.E.128",),
+        max_loop={"all": 280},
     ),
 ]

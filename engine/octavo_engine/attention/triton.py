@@ -15,17 +15,13 @@ from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVG
 from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.torch_reference import allocate_blocks
+from octavo_engine.kernels.attention_segments import ContextSplit, PagedSequences, most_listed
 from octavo_engine.kernels.kv_write import write_heads, write_kv
 from octavo_engine.kernels.latent_attention import has_tiles_for, latent_attention, latent_scratch_floats
-from octavo_engine.kernels.paged_attention import (
-    PagedSequences,
-    paged_attention,
-    paged_attention_kernel,
-    scratch_floats,
-)
+from octavo_engine.kernels.paged_attention import paged_attention, paged_attention_kernel, scratch_floats, split_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TritonMetadata:
     """One step of one KV group."""
 
@@ -36,6 +32,8 @@ class TritonMetadata:
     window: int | None
     no_padding: bool
     """Whether each of the step's tokens belongs to a sequence."""
+    splits: tuple[ContextSplit, ...] | None = None
+    """How each launch cuts contexts: made by the group's first layer, whose heads it depends on, for all of them."""
 
 
 class TritonAttention:
@@ -117,13 +115,16 @@ class TritonAttention:
             self._attend_latents(output, query, cache, cache.latent, metadata, variant)
             return output
         scratch = self._scratch_for(query, scratch_floats(query.shape[1], cache.key.shape[2], query.shape[2]))
-        for sequences in metadata.launches:
+        if metadata.splits is None:
+            metadata.splits = tuple(split_of(it, query, cache.key, metadata.window) for it in metadata.launches)
+        for sequences, split in zip(metadata.launches, metadata.splits, strict=True):
             paged_attention(
                 output,
                 query,
                 cache.key,
                 cache.value,
                 sequences,
+                split,
                 scratch,
                 scale=variant.scale,
                 softcap=variant.softcap,
@@ -151,11 +152,11 @@ class TritonAttention:
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """The segments' results, kept, and a contiguous copy of the queries; the kernels work in registers."""
+        """The segments' results, kept, their list, and a contiguous copy of the queries; kernels work in registers."""
         if group.latent is not None:
             kept = 4 * latent_scratch_floats(group.latent)
         else:
-            kept = 4 * scratch_floats(num_heads, group.num_kv_heads, group.head_dim)
+            kept = 4 * scratch_floats(num_heads, group.num_kv_heads, group.head_dim) + 4 * most_listed(max_tokens)
         return kept + max_tokens * num_heads * group.head_dim * 4
 
     def _scratch_for(self, query: Tensor, size: int) -> Tensor:

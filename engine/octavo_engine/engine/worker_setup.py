@@ -55,9 +55,11 @@ attention of heads that share nothing counts 16 tokens as few, a product by bloc
 _WARM_UP_ADAPTER = "warm-up"
 """The digest of an adapter without modules."""
 _MANY_ROWS = 129
-"""A number of decodes that keeps a device busy without splitting their contexts."""
+"""A number of decodes that keeps a device busy: contexts in a latent cache are not split."""
 _LONG_ENOUGH = 512
 """Tokens of a context that every kernel of attention cuts into parts."""
+_END = 64
+"""Tokens of a chunk at the end of such a context, few enough that what it sees is cut too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +230,11 @@ def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache
 def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
     """Prefills and decodes, so that nothing is compiled or allocated first in a user's step.
 
-    A GPU, for which kernels are compiled, answers prompts of all lengths that matter in every way of `_WARM_UP`, and
-    where adapters are served with an empty one, too; of its decodes one has a context that is long enough to be split,
-    and one so many sequences that none is. Elsewhere one answer does. They use row 0 and block 0, which no request has
-    yet; the first request that gets them overwrites them. All blocks of a longer context are block 0 too, whose values
-    do not matter.
+    A GPU, for which kernels are compiled, answers prompts of all lengths that matter in every way of `_WARM_UP`, one in
+    two chunks, and where adapters are served with an empty one, too; of its decodes one has a context that is long
+    enough to be split, and one is of many sequences. Elsewhere one answer does. They use row 0 and block 0, which no
+    request has yet; the first request that gets them overwrites them. All blocks of a longer context are block 0 too,
+    whose values do not matter.
     """
     config, num_groups = setup.config, len(setup.resolved.kv_groups)
     compiles = setup.resolved.device.type == "cuda"
@@ -251,6 +253,8 @@ def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
     for start in (short, long) if compiles else (short,):
         worker.execute(StepPlan(0, decode_rows=[0], decode_starts=[start]))
     if compiles:
+        count = min(_END, most, long)
+        worker.execute(StepPlan(0, chunks=(Chunk(0, long - count, count, samples=False),)))
         for count in _decodes(setup.resolved.kv_groups):
             rows = min(setup.resolved.max_num_seqs, count)
             worker.execute(StepPlan(0, decode_rows=[0] * rows, decode_starts=[long] * rows))

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.paged_attention import find_sequence
+from octavo_engine.kernels.paged_tiles import find_sequence
 
 _BLOCK = 128
 

@@ -27,7 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.paged_attention import find_sequence
+from octavo_engine.kernels.paged_tiles import find_sequence
 
 RECURRENT_TOKENS = 8
 """A sequence with at most so many tokens in a step is computed token by token."""

@@ -11,12 +11,15 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.attention_reduce import SEGMENTS, Partials, reduce_segments, segment_size, store_partials
-from octavo_engine.kernels.paged_attention import PagedSequences, find_tile, online_softmax
+from octavo_engine.kernels.attention_reduce import Partials, reduce_segments, store_partials
+from octavo_engine.kernels.attention_segments import PagedSequences, segment_size
+from octavo_engine.kernels.paged_tiles import find_tile, online_softmax
 
 _LOG2_E = 1.4426950408889634
 _PROGRAMS = 256
 """Contexts are cut into no more segments than give so many programs: each writes a result as long as a latent."""
+SEGMENTS = 16
+"""Most segments of a context."""
 _TILE_TOKENS = 32
 ROWS = 16
 """Heads of a tile, as many as a matrix product has rows at least; other tiles of a token find its latents in L2.
@@ -65,7 +68,7 @@ def latent_attention_kernel(
     if partial_sums is not None:
         segment = tl.program_id(2)
         seen = end
-        size = segment_size(0, seen, SEGMENTS, TILE_TOKENS)
+        size = segment_size(seen, SEGMENTS, 1, TILE_TOKENS)
         split = seen > size
         begin = segment * size
         if (segment > 0) & (begin >= seen):
@@ -167,6 +170,8 @@ def latent_attention(
             max_query_len=1,
             tile_queries=1,
             tile_tokens=_TILE_TOKENS,
+            least=1,
+            max_segments=SEGMENTS,
             window=None,
         )
 

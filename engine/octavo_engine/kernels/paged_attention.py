@@ -5,8 +5,10 @@ After vLLM's unified Triton attention (arXiv 2511.11581) with flash attention's 
   value is read once for all of them;
 - the grid needs only numbers of tokens and sequences and bounds of lengths, so that the host never waits for the
   device and a CUDA graph can be replayed with other lengths;
-- where few sequences decode, each one's context is cut into segments (flash decoding), which `attention_reduce` adds
-  up. A sequence that is too short for two segments writes its result itself.
+- contexts are cut into segments (`attention_segments`), which `attention_reduce` adds up. A sequence that is too short
+  for two segments writes its result itself.
+
+The list of segments, which a fixed number of programs shares, has not run on a GPU yet (bench/results/ROOFLINE.md).
 """
 
 from __future__ import annotations
@@ -18,34 +20,28 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.attention_reduce import (
-    SEGMENTS,
-    Partials,
-    reduce_segments,
+from octavo_engine.kernels.attention_reduce import Partials, reduce_segments, store_partials
+from octavo_engine.kernels.attention_segments import (
+    ContextSplit,
+    PagedSequences,
+    max_segments,
+    most_cells,
     segment_range,
-    store_partials,
+    split_contexts,
     visible_range,
+)
+from octavo_engine.kernels.paged_tiles import (
+    attend_tiles,
+    cut_where_all_see,
+    empty_softmax,
+    find_tile,
+    load_queries,
+    load_slopes,
+    row_offsets,
+    rows_of_tile,
 )
 
 _LOG2_E = 1.4426950408889634
-_BUSY = 128
-"""The number of programs that keep a device busy (an H100 has 132 multiprocessors): contexts are split if there are no
-more."""
-
-
-@dataclass(frozen=True, slots=True)
-class PagedSequences:
-    """Sequences that one launch computes; integers int32 on the device."""
-
-    block_table: torch.Tensor
-    """[S, M]; blocks beyond a context are never read."""
-    cu_query_lens: torch.Tensor
-    """[S + 1], where each one's tokens begin in T."""
-    context_lens: torch.Tensor
-    """[S]; 0: the result is 0."""
-    num_tokens: int
-    """Query tokens of all, or an upper bound."""
-    max_query_len: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,272 +59,39 @@ class TileShape:
 
 
 @triton.jit
-def find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES: tl.constexpr):
-    """The sequence that tile number `tile` belongs to.
-
-    Sequence s has its tiles from (cu_query_lens[s] - cu_query_lens[0]) // TILE_QUERIES + s on, which leaves room for
-    one partly filled tile in each.
-    """
-    base = tl.load(cu_query_lens)
-    low = 0
-    high = num_seqs
-    while low < high:
-        middle = (low + high) // 2
-        if (tl.load(cu_query_lens + middle) - base) // TILE_QUERIES + middle <= tile:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
-
-
-@triton.jit
-def find_tile(cu_query_lens, num_seqs, TILE_QUERIES: tl.constexpr, ONE_TILE: tl.constexpr):
-    """This program's sequence, that one's first token in T, and the first query token of the tile, counted from it."""
-    if ONE_TILE:
-        sequence = tl.program_id(0)
-        first_row = tl.load(cu_query_lens + sequence)
-        first_query = 0
-    else:
-        # The last tiles of a sequence see most: they begin first, so that none is left over at the end.
-        tile = tl.num_programs(0) - 1 - tl.program_id(0)
-        sequence = find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES)
-        first_row = tl.load(cu_query_lens + sequence)
-        tiles_before = (first_row - tl.load(cu_query_lens)) // TILE_QUERIES + sequence
-        first_query = (tile - tiles_before) * TILE_QUERIES
-    return sequence, first_row, first_query
-
-
-@triton.jit
-def rows_of_tile(first_token, count, kv_head, ROWS: tl.constexpr, GROUP: tl.constexpr):
-    """Return for each row of a tile its query token in the tile, its token in T, its head, and whether it exists.
-
-    The tile has `count` query tokens.
-    """
-    rows = tl.arange(0, ROWS)
-    queries = rows // GROUP
-    heads = kv_head * GROUP + rows % GROUP
-    tokens = (first_token + queries).to(tl.int64)
-    return queries, tokens, heads, queries < count
-
-
-@triton.jit
-def row_offsets(tokens, heads, token_stride, head_stride, HEAD_DIM_PADDED: tl.constexpr):
-    """Return the offsets of rows in a tensor [T, H, D]; [ROWS, HEAD_DIM_PADDED]."""
-    columns = tl.arange(0, HEAD_DIM_PADDED)
-    return tokens[:, None] * token_stride + heads[:, None] * head_stride + columns[None, :]
-
-
-@triton.jit
-def load_queries(pointers, inside, key_cache):
-    """The rows' queries, in the type in which they are multiplied with keys of `key_cache`."""
-    q = tl.load(pointers, mask=inside, other=0.0)
-    if key_cache.dtype.element_ty.primitive_bitwidth == 8 and q.dtype == tl.bfloat16:
-        q = q.to(tl.float16)  # Hopper turns two FP8 numbers into these by one instruction, into bfloat16 by five
-    return q
-
-
-@triton.jit
-def load_slopes(alibi, heads, row_inside):
-    """ALiBi's slopes of the rows' heads, float32; 0 without ALiBi."""
-    slopes = 0.0
-    if alibi is not None:
-        slopes = tl.load(alibi + heads, mask=row_inside, other=0.0)
-    return slopes
-
-
-@triton.jit
-def empty_softmax(sinks, heads, row_inside, segment, ROWS: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr):
-    """Running maximum, sum of weights and weighted sum before any token: a sink counts as one, in the first segment."""
-    maximum = tl.full([ROWS], float("-inf"), dtype=tl.float32)
-    total = tl.zeros([ROWS], dtype=tl.float32)
-    sums = tl.zeros([ROWS, HEAD_DIM_PADDED], dtype=tl.float32)
-    if sinks is not None:
-        sink = tl.load(sinks + heads, mask=row_inside, other=0.0).to(tl.float32) * 1.4426950408889634
-        maximum = tl.where(segment == 0, sink, float("-inf"))
-        total += tl.where(segment == 0, 1.0, 0.0)
-    return maximum, total, sums
-
-
-@triton.jit
-def cut_where_all_see(
-    position,
-    begin,
-    end,
-    TILE_QUERIES: tl.constexpr,
-    WINDOW: tl.constexpr,
-    TILE_TOKENS: tl.constexpr,
-    ONE_TILE: tl.constexpr,
-):
-    """Cut begin..end in three, so that in the middle each row sees each token and no mask is needed.
-
-    There is no middle for few queries: each further loop would start its reads anew, and masks cost them little.
-    """
-    first, after = begin, begin
-    if not ONE_TILE:
-        after = tl.maximum(tl.minimum(position + 1, end) // TILE_TOKENS * TILE_TOKENS, begin)
-        if WINDOW > 0:
-            oldest = tl.maximum(position + TILE_QUERIES - WINDOW, 0)
-            first = tl.minimum(tl.maximum(tl.cdiv(oldest, TILE_TOKENS) * TILE_TOKENS, begin), after)
-    return begin, first, after, end
-
-
-@triton.jit
-def online_softmax(scores, scale, v, maximum, total, sums, PRECISION: tl.constexpr):
-    """Take one more tile of scores and values into the running maximum, sum of weights and weighted sum.
-
-    `scale` (positive) makes scores exponents of 2. It is applied in the exponent, where it costs no instruction.
-    """
-    new_maximum = tl.maximum(maximum, tl.max(scores, axis=1) * scale)
-    # A row that has seen nothing yet: any finite number will do, its weights are all exp2(-inf).
-    shift = tl.where(new_maximum > float("-inf"), new_maximum, 0.0)
-    weights = tl.exp2(scores * scale - shift[:, None])
-    decay = tl.exp2(maximum - shift)
-    total = total * decay + tl.sum(weights, axis=1)
-    sums = tl.dot(weights.to(v.dtype), v, sums * decay[:, None], input_precision=PRECISION)
-    return new_maximum, total, sums
-
-
-@triton.jit
-def round_to_bfloat16(x):
-    """The nearest bfloat16 to finite float32 numbers, in float32; of two the even one. A cast rounds by device."""
-    bits = x.to(tl.int32, bitcast=True)
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def alibi_bias(slopes, positions, cached, ALIBI: tl.constexpr):
-    """Return the ALiBi terms of scores for rows with these slopes and positions; [ROWS, TILE_TOKENS].
-
-    Counted from the row's own position, which changes no weight and loses no digits in a long context; but as Falcon
-    rounds it, it depends on where one counts from.
-    """
-    if ALIBI == "rounded":
-        bias = round_to_bfloat16(slopes)[:, None] * round_to_bfloat16(cached.to(tl.float32))[None, :]
-        bias = round_to_bfloat16(bias)
-    else:
-        bias = slopes[:, None] * (cached[None, :] - positions[:, None]).to(tl.float32)
-    return bias
-
-
-@triton.jit
-def attend_tiles(
-    rows,  # their q [ROWS, HEAD_DIM_PADDED], their positions, ALiBi slopes of their heads, the factor of these
-    state,  # running maximum, sum of weights and weighted sum
-    edges,  # as `cut_where_all_see` gives them
-    PART: tl.constexpr,  # of the three: tokens edges[PART]..edges[PART + 1]
-    cache,  # keys and values at the KV head, the sequence's block table
-    scale,
+def attend_segment(
+    place,  # the sequence, its first token in T, the tile's first query token counted from it
+    lens,  # of the sequence: its query tokens, its context
+    seen,  # of the context: the segment, where it begins and ends, whether there are others, and at most how many
+    results,  # output, and sums, maxima and totals as in Partials
+    sources,  # query, keys, values, block table, sinks, ALiBi slopes
+    scales,  # of scores, of values, of ALiBi
+    strides,  # of query and output, token and head of each, and of the block table
+    base,  # the launch's first token in T
+    kv_head,
     KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE_TOKENS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    ALIBI: tl.constexpr,
-):
-    """Take one part of the cached tokens into the running softmax of the rows.
-
-    What lies beyond the part's end or before the window is never read: it may be another request's, or not a number.
-    """
-    TOKEN_STRIDE: tl.constexpr = KV_HEADS * HEAD_DIM
-    MASKED: tl.constexpr = PART != 1
-    q, positions, slopes, alibi_scale = rows
-    PRECISION: tl.constexpr = "ieee" if q.dtype == tl.float32 else "tf32"
-    maximum, total, sums = state
-    keys, values, table = cache
-    end = edges[PART + 1]
-    lanes = tl.arange(0, TILE_TOKENS)
-    columns = tl.arange(0, q.shape[1])
-    # A tile is some whole blocks or a part of one, so these do not change from turn to turn.
-    inside_block = (lanes % BLOCK_SIZE)[:, None] * TOKEN_STRIDE + columns[None, :]
-    real = (columns < HEAD_DIM)[None, :]
-    oldest = tl.min(positions) - WINDOW + 1
-    for start in range(edges[PART], end, TILE_TOKENS):
-        cached = start + lanes
-        known = cached < end
-        if PART == 0:  # whole tiles
-            known = cached >= oldest
-        elif MASKED and WINDOW > 0:  # one comparison for both ends: what is before the window wraps around
-            known = (cached - oldest).to(tl.uint32) < (end - oldest).to(tl.uint32)
-        entries = table + start // BLOCK_SIZE + lanes // BLOCK_SIZE
-        blocks = tl.load(entries, mask=known, other=0) if MASKED else tl.load(entries)
-        first = blocks.to(tl.int64) * (BLOCK_SIZE * TOKEN_STRIDE) + start % BLOCK_SIZE * TOKEN_STRIDE
-        places = first[:, None] + inside_block
-        read = known[:, None] & real if MASKED else real
-        k = tl.load(keys + places, mask=read, other=0.0).to(q.dtype)
-        v = tl.load(values + places, mask=read, other=0.0).to(q.dtype)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        exponent = scale
-        if SOFTCAP > 0.0:
-            scores = 2.0 * tl.sigmoid(2.0 * scale * scores) - 1.0  # tanh
-            exponent = SOFTCAP * 1.4426950408889634
-        if ALIBI != "none":
-            scores = scores * exponent + alibi_bias(slopes, positions, cached, ALIBI) * alibi_scale
-            exponent = 1.0
-        if MASKED:
-            seen = cached[None, :] <= positions[:, None]
-            if WINDOW > 0:
-                seen = seen & (cached[None, :] > positions[:, None] - WINDOW)
-            scores = tl.where(seen, scores, float("-inf"))
-        maximum, total, sums = online_softmax(scores, exponent, v, maximum, total, sums, PRECISION)
-    return maximum, total, sums
-
-
-# What changes from step to step is not specialised on, so that nothing is compiled again while serving.
-@triton.jit(do_not_specialize=["block_table", "cu_query_lens", "context_lens", "num_seqs", "table_stride"])
-def paged_attention_kernel(
-    output,  # [T, H, D]
-    partial_sums,  # as in attention_reduce_kernel; None: contexts are not split
-    partial_maxima,
-    partial_totals,
-    query,  # [T, H, D]
-    key_cache,  # [num_blocks, B, K, D], contiguous
-    value_cache,
-    block_table,  # [S, M]
-    cu_query_lens,  # [S + 1]
-    context_lens,  # [S]
-    sinks,  # [H], None: none
-    alibi,  # [H] slopes, float32; None: none
-    num_seqs,
-    scale,  # of the products of queries and keys: times log2(e), or with a softcap divided by it
-    value_scale,
-    alibi_scale,  # of what is added to scores, times log2(e)
-    query_stride,
-    query_head_stride,
-    output_stride,
-    output_head_stride,
-    table_stride,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,  # query heads that share a KV head
+    GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_DIM_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,  # 0: none
-    SOFTCAP: tl.constexpr,  # 0: none
-    ALIBI: tl.constexpr,  # none, exact or rounded
-    ROWS: tl.constexpr,  # rows of the query tile
-    TILE_TOKENS: tl.constexpr,  # cached tokens in one turn of the loop
-    ONE_TILE: tl.constexpr,  # whether each sequence has only one tile of query tokens
-    SEGMENTS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+    ONE_TILE: tl.constexpr,
 ):
-    """One program computes ROWS // GROUP query tokens of one sequence, for the heads of one KV head, in one segment."""
+    """Compute ROWS // GROUP query tokens of one sequence, for the heads of one KV head, in one segment."""
     TILE_QUERIES: tl.constexpr = ROWS // GROUP
-    kv_head = tl.program_id(1)
-    sequence, first_row, first_query = find_tile(cu_query_lens, num_seqs, TILE_QUERIES, ONE_TILE)
-    query_len = tl.load(cu_query_lens + sequence + 1) - first_row
-    if first_query >= query_len:
-        return
-    context_len = tl.load(context_lens + sequence)
-    position = context_len - query_len + first_query
-    begin, end = visible_range(position, TILE_QUERIES, context_len, WINDOW, TILE_TOKENS)
-    segment, split = 0, False
-    if partial_sums is not None:
-        segment = tl.program_id(2)
-        begin, end, split = segment_range(begin, end, segment, SEGMENTS, TILE_TOKENS)
-        if (segment > 0) & (begin >= end):
-            return
+    sequence, first_row, first_query = place
+    query_len, context_len = lens
+    segment, begin, end, cut, most = seen
+    output, partial_sums, partial_maxima, partial_totals = results
+    query, key_cache, value_cache, block_table, sinks, alibi = sources
+    scale, value_scale, alibi_scale = scales
+    query_stride, query_head_stride, output_stride, output_head_stride, table_stride = strides
 
+    position = context_len - query_len + first_query
     count = tl.minimum(query_len - first_query, TILE_QUERIES)
     queries, tokens, heads, row_inside = rows_of_tile(first_row + first_query, count, kv_head, ROWS, GROUP)
     inside = row_inside[:, None] & (tl.arange(0, HEAD_DIM_PADDED) < HEAD_DIM)[None, :]
@@ -348,14 +111,116 @@ def paged_attention_kernel(
 
     maximum, total, sums = state
     result = sums * value_scale
+    whole = True
     if partial_sums is not None:
-        cells = ((tokens - tl.load(cu_query_lens)) * (KV_HEADS * GROUP) + heads) * SEGMENTS + segment
-        kept = queries < tl.where(split, count, 0)
-        store_partials(partial_sums, partial_maxima, partial_totals, cells, kept, result, maximum, total)
-        inside = inside & (queries < tl.where(split, 0, count))[:, None]
-    result = result / tl.where(total > 0.0, total, 1.0)[:, None]
-    offsets = row_offsets(tokens, heads, output_stride, output_head_stride, HEAD_DIM_PADDED)
-    tl.store(output + offsets, result.to(output.dtype.element_ty), mask=inside)
+        whole = not cut
+        if cut:
+            cells = ((tokens - base) * (KV_HEADS * GROUP) + heads) * most + segment
+            store_partials(partial_sums, partial_maxima, partial_totals, cells, row_inside, result, maximum, total)
+    if whole:  # a branch: with masks, both ways' places would be in registers at once
+        result = result / tl.where(total > 0.0, total, 1.0)[:, None]
+        offsets = row_offsets(tokens, heads, output_stride, output_head_stride, HEAD_DIM_PADDED)
+        tl.store(output + offsets, result.to(output.dtype.element_ty), mask=inside)
+
+
+# What changes from step to step is not specialised on, so that nothing is compiled again while serving.
+@triton.jit(
+    do_not_specialize=[
+        "partial_maxima",
+        "partial_totals",
+        "block_table",
+        "cu_query_lens",
+        "context_lens",
+        "num_seqs",
+        "most",
+        "least",
+        "table_stride",
+    ]
+)
+def paged_attention_kernel(
+    output,  # [T, H, D]
+    partial_sums,  # as in Partials; None: no context is cut, and there is no list
+    partial_maxima,
+    partial_totals,
+    query,  # [T, H, D]
+    key_cache,  # [num_blocks, B, K, D], contiguous
+    value_cache,
+    block_table,  # [S, M]
+    cu_query_lens,  # [S + 1]
+    context_lens,  # [S]
+    listed,  # as in ContextSplit; None: one program for each tile and segment
+    sinks,  # [H], None: none
+    alibi,  # [H] slopes, float32; None: none
+    num_seqs,
+    most,  # as in ContextSplit
+    least,
+    scale,  # of the products of queries and keys: times log2(e), or with a softcap divided by it
+    value_scale,
+    alibi_scale,  # of what is added to scores, times log2(e)
+    query_stride,
+    query_head_stride,
+    output_stride,
+    output_head_stride,
+    table_stride,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads that share a KV head
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,  # 0: none
+    SOFTCAP: tl.constexpr,  # 0: none
+    ALIBI: tl.constexpr,  # none, exact or rounded
+    ROWS: tl.constexpr,  # rows of the query tile
+    TILE_TOKENS: tl.constexpr,  # cached tokens in one turn of the loop
+    MAX_SEGMENTS: tl.constexpr,
+):
+    """Programs compute segments: those that are their share of the list, or the one of their tile."""
+    TILE_QUERIES: tl.constexpr = ROWS // GROUP
+    results = (output, partial_sums, partial_maxima, partial_totals)
+    sources = (query, key_cache, value_cache, block_table, sinks, alibi)
+    scales = (scale, value_scale, alibi_scale)
+    strides = (query_stride, query_head_stride, output_stride, output_head_stride, table_stride)
+    base = tl.load(cu_query_lens)
+    if listed is None:
+        kv_head = tl.program_id(1)
+        sequence, first_row, first_query = find_tile(cu_query_lens, num_seqs, TILE_QUERIES, False)
+        query_len = tl.load(cu_query_lens + sequence + 1) - first_row
+        if first_query >= query_len:
+            return
+        context_len = tl.load(context_lens + sequence)
+        position = context_len - query_len + first_query
+        begin, end = visible_range(position, TILE_QUERIES, context_len, WINDOW, TILE_TOKENS)
+        segment, cut = 0, False
+        if partial_sums is not None:
+            segment = tl.program_id(2)
+            begin, end, cut = segment_range(begin, end, segment, most, least, TILE_TOKENS)
+            if (segment > 0) & (begin >= end):
+                return
+        place, lens, seen = (
+            (sequence, first_row, first_query),
+            (query_len, context_len),
+            (segment, begin, end, cut, most),
+        )
+        attend_segment(
+            place, lens, seen, results, sources, scales, strides, base, kv_head,
+            KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS, False,
+        )  # fmt: skip
+    else:
+        # The KV heads of a segment follow each other: their keys lie side by side. (That a program's KV head changes
+        # also keeps the compiler from computing places of results before the loop, in registers that it then lacks.)
+        for item in range(tl.program_id(0), tl.load(listed) * KV_HEADS, tl.num_programs(0)):
+            kv_head = item % KV_HEADS
+            entry = tl.load(listed + 1 + item // KV_HEADS)
+            sequence, segment = entry // MAX_SEGMENTS, entry % MAX_SEGMENTS
+            first_row = tl.load(cu_query_lens + sequence)
+            lens = (tl.load(cu_query_lens + sequence + 1) - first_row, tl.load(context_lens + sequence))
+            begin, end = visible_range(lens[1] - lens[0], TILE_QUERIES, lens[1], WINDOW, TILE_TOKENS)
+            begin, end, cut = segment_range(begin, end, segment, most, least, TILE_TOKENS)
+            place, seen = (sequence, first_row, 0), (segment, begin, end, cut, most)
+            attend_segment(
+                place, lens, seen, results, sources, scales, strides, base, kv_head,
+                KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS, True,
+            )  # fmt: skip
 
 
 def paged_attention(
@@ -364,6 +229,7 @@ def paged_attention(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     sequences: PagedSequences,
+    split: ContextSplit,
     scratch: torch.Tensor,
     *,
     scale: float,
@@ -383,30 +249,31 @@ def paged_attention(
     `alibi` [H] float32 are slopes: each times a key's position, rounded to bfloat16 or not, and times `alibi_factor` is
     added to the scores (arXiv 2108.12409).
     Caches in FP8 (e4m3) hold key / key_scale and value / value_scale. Tokens of no sequence are not written.
-    `scratch` is float32 of at least `scratch_floats`; one launch at a time may use it.
+    `split` is what `split_of` gives for these tensors. `scratch` is float32 of at least `scratch_floats`; one launch at
+    a time may use it.
     """
-    num_heads, head_dim = query.shape[1:]
-    kv_heads, block_size, num_seqs = key_cache.shape[2], key_cache.shape[1], len(sequences.context_lens)
-    group = num_heads // kv_heads
-    tile = tile_shape(group, head_dim, sequences.max_query_len, query.dtype)
-    segments = num_segments(sequences, tile, kv_heads, block_size, window)
-    partials = None
-    if segments > 1:
-        partials = Partials.within(scratch, sequences.num_tokens, num_heads, padded(head_dim))
-    # Every sequence may have one partly filled tile.
-    tiles = num_seqs if tile.one_tile else sequences.num_tokens // (tile.rows // group) + num_seqs
-    paged_attention_kernel[tiles, kv_heads, segments](
+    (num_heads, head_dim), kv_heads = query.shape[1:], key_cache.shape[2]
+    tile = tile_shape(num_heads // kv_heads, head_dim, sequences.max_query_len, query.dtype)
+    cut = split.launched > 1
+    # A list has segments even if no context may be cut, so that one kernel computes all of them.
+    partials = Partials.within(scratch, sequences.num_tokens if cut else 0, num_heads, padded(head_dim), split.most)
+    given = cut or split.listed is not None
+    heads_and_segments = (kv_heads, split.launched) if split.listed is None else (1, 1)
+    paged_attention_kernel[split.programs, *heads_and_segments](
         output,
-        *(None, None, None) if partials is None else (partials.sums, partials.maxima, partials.totals),
+        *((partials.sums, partials.maxima, partials.totals) if given else (None, None, None)),
         query,
         key_cache,
         value_cache,
         sequences.block_table,
         sequences.cu_query_lens,
         sequences.context_lens,
+        split.listed,
         sinks,
         alibi,
-        num_seqs,
+        len(sequences.context_lens),
+        split.most,
+        split.least,
         scale * key_scale * _LOG2_E if softcap is None else scale * key_scale / softcap,
         value_scale,
         alibi_factor * _LOG2_E,
@@ -418,17 +285,35 @@ def paged_attention(
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-    if partials is not None:
+    if cut:
         reduce_segments(
             output,
             partials,
             sequences.cu_query_lens,
             sequences.context_lens,
             max_query_len=sequences.max_query_len,
-            tile_queries=tile.rows // group,
+            tile_queries=tile.rows * kv_heads // num_heads,
             tile_tokens=tile.tokens,
+            least=split.least,
+            max_segments=max_segments(kv_heads),
             window=window,
         )
+
+
+def split_of(
+    sequences: PagedSequences, query: torch.Tensor, key_cache: torch.Tensor, window: int | None
+) -> ContextSplit:
+    """Return how contexts are cut for queries [T, H, D] and a cache [num_blocks, B, K, D] of these shapes and types."""
+    (num_heads, head_dim), kv_heads = query.shape[1:], key_cache.shape[2]
+    tile = tile_shape(num_heads // kv_heads, head_dim, sequences.max_query_len, query.dtype)
+    return split_contexts(
+        sequences,
+        kv_heads=kv_heads,
+        tile_queries=tile.rows * kv_heads // num_heads,
+        tile_tokens=tile.tokens,
+        block_size=key_cache.shape[1],
+        window=window,
+    )
 
 
 def _constants(
@@ -446,8 +331,7 @@ def _constants(
         "SOFTCAP": softcap or 0.0,
         "ROWS": tile.rows,
         "TILE_TOKENS": tile.tokens,
-        "ONE_TILE": tile.one_tile,
-        "SEGMENTS": SEGMENTS,
+        "MAX_SEGMENTS": max_segments(kv_heads),
     }
 
 
@@ -482,20 +366,7 @@ def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype
     return TileShape(max(least, 128), tokens, 8, 5, one_tile)
 
 
-def num_segments(sequences: PagedSequences, tile: TileShape, kv_heads: int, block_size: int, window: int | None) -> int:
-    """Segments to launch: 1 if that keeps the device busy, else at most SEGMENTS, as a context or window has tiles.
-
-    No length of a context decides it, only how long the block table lets one be.
-    """
-    if not tile.one_tile or len(sequences.context_lens) * kv_heads > _BUSY:
-        return 1
-    longest = sequences.block_table.shape[1] * block_size
-    if window is not None:  # rounded down to a tile at its beginning
-        longest = min(longest, window + sequences.max_query_len + tile.tokens)
-    return min(SEGMENTS, -(-longest // tile.tokens))
-
-
 def scratch_floats(num_heads: int, kv_heads: int, head_dim: int) -> int:
     """Size of the scratch memory that every launch with these heads can do with."""
-    rows = _BUSY * max(16, triton.next_power_of_2(num_heads // kv_heads))  # a tile has so many where contexts are split
-    return Partials.size(rows, padded(head_dim))
+    rows = max(128, triton.next_power_of_2(num_heads // kv_heads))
+    return Partials.size(most_cells(num_heads, kv_heads, rows), padded(head_dim))

@@ -1,0 +1,210 @@
+"""Contexts in segments (flash decoding): how a launch cuts them, and the list of the segments there are.
+
+A long context beside short ones would keep few programs busy long after all others. So a context's segments are work of
+their own, and a fixed number of programs shares all of them: what one computes follows from a list that is made on the
+device once a step, for all layers. Neither the host nor a CUDA graph has to know a context's length. Where a context is
+cut depends on its own length, and on whether a step has few, many or very many tokens; never on other contexts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+_BUSY = 128
+"""The number of programs that keep a device busy (an H100 has 132 multiprocessors)."""
+_SHARING = 384
+"""Programs that share a list: three for each multiprocessor, as many as fit of those that read 32 KiB in a turn."""
+_MOST_TOKENS = 256
+"""Query tokens of a step whose contexts are cut: with more, all others take as long as the longest context."""
+_LEAST_OF_MANY = 1024
+"""Tokens of a segment at least where many sequences decode: partial results are 1 % of what is read then."""
+_LEAST_OF_CHUNK = 256
+"""Tokens of a segment at least for a chunk of a prompt: a tile's partial results are as large as 130 tokens' keys."""
+_LANES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PagedSequences:
+    """Sequences that one launch computes; integers int32 on the device."""
+
+    block_table: torch.Tensor
+    """[S, M]; blocks beyond a context are never read."""
+    cu_query_lens: torch.Tensor
+    """[S + 1], where each one's tokens begin in T."""
+    context_lens: torch.Tensor
+    """[S]; 0: the result is 0."""
+    num_tokens: int
+    """Query tokens of all, or an upper bound."""
+    max_query_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSplit:
+    """How one launch cuts contexts; the same in all layers of a step."""
+
+    most: int
+    """Segments of a context at most; 1: none is cut."""
+    least: int
+    """Tiles of cached tokens in a segment at least, but in a context's last one."""
+    launched: int
+    """Segments of a context that there may be in this launch, as its block table or window is long; at most `most`."""
+    listed: torch.Tensor | None
+    """Their number, then each as sequence * `max_segments` + segment, int32; None: there is a program for each."""
+    programs: int
+    """Those that share the list, each segment once for every KV head; without one the tiles there may be."""
+
+
+def max_segments(kv_heads: int) -> int:
+    """Return the most segments of a context, a power of two: those of one context keep a device busy."""
+    return max(16, 1 << ((_BUSY // kv_heads) or 1).bit_length() - 1)
+
+
+def most_cells(num_heads: int, kv_heads: int, rows: int) -> int:
+    """Return how many results of a token, a head and a segment a launch has at most; a chunk's tile has `rows` rows."""
+    few = max(1, _BUSY // kv_heads) * num_heads * max_segments(kv_heads)
+    many = _MOST_TOKENS * num_heads * (max_segments(kv_heads) // 2)
+    return max(few, many, _BUSY * rows)
+
+
+def most_listed(max_tokens: int) -> int:
+    """Return the most numbers of a list in a step of so many tokens."""
+    return 1 + max(_BUSY * _BUSY, _MOST_TOKENS * _BUSY // 2, max_tokens)
+
+
+@triton.jit
+def visible_range(position, queries, context_len, WINDOW: tl.constexpr, TILE_TOKENS: tl.constexpr):
+    """The tokens begin..end that some of `queries` consecutive query tokens, the first at `position`, may see.
+
+    `begin` is a multiple of TILE_TOKENS: a few tokens before the window may be in it.
+    """
+    begin = 0
+    if WINDOW > 0:
+        begin = tl.maximum(position - WINDOW + 1, 0) // TILE_TOKENS * TILE_TOKENS
+    return begin, tl.minimum(position + queries, context_len)
+
+
+@triton.jit
+def segment_size(tokens, most, least, TILE_TOKENS: tl.constexpr):
+    """Tokens in each segment of so many: at least `least` whole tiles, so that there are at most `most` segments.
+
+    That it is a multiple of TILE_TOKENS has to be seen by the compiler: places in blocks then take no division.
+    """
+    return tl.maximum(tl.cdiv(tl.cdiv(tokens, TILE_TOKENS), most), least) * TILE_TOKENS
+
+
+@triton.jit
+def segment_range(begin, end, segment, most, least, TILE_TOKENS: tl.constexpr):
+    """The tokens of begin..end that are this segment's, and whether there are others' too; maybe none."""
+    size = segment_size(end - begin, most, least, TILE_TOKENS)
+    first = begin + segment * size
+    return first, tl.minimum(first + size, end), end - begin > size
+
+
+@triton.jit
+def count_segments(
+    cu_query_lens,
+    context_lens,
+    sequences,
+    real,
+    most,
+    least,
+    WINDOW: tl.constexpr,
+    TILE_QUERIES: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+):
+    """The segments of each of `sequences` that is `real`: one if it has no context, none if it has no query."""
+    first_row = tl.load(cu_query_lens + sequences, mask=real, other=0)
+    query_len = tl.load(cu_query_lens + sequences + 1, mask=real, other=0) - first_row
+    context_len = tl.load(context_lens + sequences, mask=real, other=0)
+    begin, end = visible_range(context_len - query_len, TILE_QUERIES, context_len, WINDOW, TILE_TOKENS)
+    tokens = tl.maximum(end - begin, 1)
+    return tl.where(query_len > 0, tl.cdiv(tokens, segment_size(tokens, most, least, TILE_TOKENS)), 0)
+
+
+@triton.jit(do_not_specialize=["cu_query_lens", "context_lens", "num_seqs", "most", "least"])
+def list_segments_kernel(
+    listed,  # as in ContextSplit
+    cu_query_lens,  # [S + 1]
+    context_lens,  # [S]
+    num_seqs,
+    most,
+    least,
+    WINDOW: tl.constexpr,
+    TILE_QUERIES: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+    MAX_SEGMENTS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """One program lists one sequence's segments, behind those of the sequences before it."""
+    sequence = tl.program_id(0)
+    lanes = tl.arange(0, LANES)
+    before = tl.zeros([LANES], dtype=tl.int32)
+    for first in range(0, sequence, LANES):
+        others = first + lanes
+        before += count_segments(
+            cu_query_lens, context_lens, others, others < sequence, most, least, WINDOW, TILE_QUERIES, TILE_TOKENS
+        )
+    start = tl.sum(before, axis=0)
+    segments = tl.arange(0, MAX_SEGMENTS)
+    here = tl.full([MAX_SEGMENTS], 0, dtype=tl.int32) + sequence
+    count = count_segments(
+        cu_query_lens, context_lens, here, segments >= 0, most, least, WINDOW, TILE_QUERIES, TILE_TOKENS
+    )
+    tl.store(listed + 1 + start + segments, here * MAX_SEGMENTS + segments, mask=segments < count)
+    if sequence == num_seqs - 1:
+        tl.store(listed, start + tl.max(count, axis=0))
+
+
+def split_contexts(
+    sequences: PagedSequences,
+    *,
+    kv_heads: int,
+    tile_queries: int,
+    tile_tokens: int,
+    block_size: int,
+    window: int | None,
+) -> ContextSplit:
+    """Decide how a launch with such tiles cuts contexts; where each sequence has one tile, list the segments.
+
+    No length of a context decides it, only how long the block table lets one be.
+    """
+    num_seqs, tokens, most = len(sequences.context_lens), sequences.num_tokens, max_segments(kv_heads)
+    one_tile = sequences.max_query_len <= tile_queries
+    if not one_tile:
+        most, least = min(most, max(1, _BUSY // (num_tiles(sequences, tile_queries) * kv_heads))), _LEAST_OF_CHUNK
+    elif tokens * kv_heads <= _BUSY:
+        least = tile_tokens
+    else:
+        most, least = most // 2 if tokens <= _MOST_TOKENS else 1, _LEAST_OF_MANY
+    least //= tile_tokens
+    longest = sequences.block_table.shape[1] * block_size
+    if window is not None:  # rounded down to a tile at its beginning
+        longest = min(longest, window + tile_queries + tile_tokens)
+    launched = min(most, -(-longest // (least * tile_tokens)))
+    if not one_tile:
+        return ContextSplit(most, least, launched, None, num_tiles(sequences, tile_queries))
+    device = sequences.context_lens.device
+    listed = torch.empty(1 + num_seqs * launched, dtype=torch.int32, device=device)
+    list_segments_kernel[num_seqs,](
+        listed,
+        sequences.cu_query_lens,
+        sequences.context_lens,
+        num_seqs,
+        most,
+        least,
+        WINDOW=window or 0,
+        TILE_QUERIES=tile_queries,
+        TILE_TOKENS=tile_tokens,
+        MAX_SEGMENTS=max_segments(kv_heads),
+        LANES=_LANES,
+    )
+    return ContextSplit(most, least, launched, listed, min(num_seqs * launched * kv_heads, _SHARING))
+
+
+def num_tiles(sequences: PagedSequences, tile_queries: int) -> int:
+    """Return the tiles of a launch of chunks at most: every sequence may have one partly filled tile."""
+    return sequences.num_tokens // tile_queries + len(sequences.context_lens)
