@@ -206,6 +206,18 @@ async def test_a_renewal_that_fails_once_is_no_matter(clock: Clock) -> None:
     keeping.cancel()
 
 
+async def test_a_follower_says_once_what_keeps_it_from_the_lease(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = Api()
+    api.fails = True
+    waiting = asyncio.ensure_future(Lease(api, *NAME, clock, clock.sleep).acquire())
+    while clock.now < 60:
+        await asyncio.sleep(0)
+    assert caplog.text.count("cannot acquire the lease: try later") == 1
+    waiting.cancel()
+
+
 @pytest.fixture
 def hanging(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Api:
     """An API server some of whose requests hang: they are given up after a moment, which is 3 s on the clock."""

@@ -514,6 +514,22 @@ async def test_a_field_that_makes_no_pod_keeps_none_from_ending() -> None:
     assert server.reason("Ready") == "FieldsNotYetActedOn"
 
 
+async def test_a_claim_that_others_have_enlarged_stays_as_large(clock: Clock) -> None:
+    """As an administrator or an autoresizer does; it cannot shrink, and asking for that would be refused for ever."""
+    server = Server(cache={"type": "PersistentVolumeClaim", "size": "10Gi"})
+    operator = await settled(server)
+    for size, expected in (("20Gi", "20Gi"), ("5Gi", "10Gi")):
+        server.change("PersistentVolumeClaim", {"spec": {"resources": {"requests": {"storage": size}}}}, "autoresizer")
+        await operator.reconcile(KEY)
+        assert server.live["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"] == expected
+        clock.now += 1000
+    server.change("PersistentVolumeClaim", {"spec": {"resources": {"requests": {"storage": "20Gi"}}}}, "autoresizer")
+    server.service["spec"]["cache"]["size"] = "30Gi"
+    await operator.reconcile(KEY)
+    assert server.live["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"] == "30Gi"
+    assert server.reason("Degraded") == "AsExpected"
+
+
 async def test_a_refused_child_stops_no_other() -> None:
     """A claim that cannot grow: the service can be suspended all the same, and what is no longer wanted goes."""
     server = Server(cache={"type": "PersistentVolumeClaim", "size": "10Gi"})

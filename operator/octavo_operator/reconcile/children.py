@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.added_fields import Path, added_fields
 from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.claims import with_live_size
 from octavo_operator.reconcile.dependence import failure_of_named, in_order
 from octavo_operator.reconcile.field_conflicts import (
     Conflict,
@@ -134,6 +135,7 @@ class Children:
             manifest = without_replicas_during_handover(each, observed.children, identities)
             identity = _identity(manifest)
             live = observed.children.get(identity)
+            manifest = with_live_size(manifest, live)
             hindrance = self._hindrance(key, manifest, observed, applied)
             if hindrance and identity[0] in SCALERS:
                 if isinstance(hindrance, NameTakenError):  # it must not scale the stranger's: pruned if it is there

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
+from octavo_operator.reconcile.claims import CLAIM
 from octavo_operator.reconcile.handover import DEPLOYMENT, SCALERS
 
-_CLAIM = "PersistentVolumeClaim"
 Identity = tuple[str, str]
 Manifest = TypeVar("Manifest", bound=Mapping[str, Any])
 Error = TypeVar("Error", bound=Exception)
@@ -18,7 +18,7 @@ def named_by(manifest: Mapping[str, Any]) -> str | None:
     if manifest["kind"] in SCALERS:
         return DEPLOYMENT
     if manifest["kind"] == DEPLOYMENT and manifest["spec"].get("replicas") != 0:
-        return _CLAIM
+        return CLAIM
     return None
 
 

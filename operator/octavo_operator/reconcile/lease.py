@@ -75,7 +75,7 @@ class Lease:
 
     async def acquire(self) -> None:
         """Returns once this replica leads."""
-        known = ""
+        known, failure = "", ""
         while True:
             try:
                 async with asyncio.timeout(REQUEST_SECONDS):
@@ -84,8 +84,11 @@ class Lease:
                 if taken and self.seconds_left() > PAUSE_SECONDS:
                     logger.info("became the leader by the lease %(namespace)s/%(name)s", self._metadata)
                     return
+                failure = ""
             except (ApiError, TimeoutError) as error:
-                logger.warning("cannot acquire the lease: %s", str(error) or _NO_ANSWER)
+                before, failure = failure, str(error) or _NO_ANSWER
+                if failure != before:  # it is asked every two seconds, and a right may be missing for days
+                    logger.warning("cannot acquire the lease: %s", failure)
             if (holder := self._holder()) and holder != known:
                 logger.info("following: the leader is %s", holder)
                 known = holder

@@ -106,7 +106,12 @@ _KEPT_METADATA = (
     "labels",
     "ownerReferences",
 )
-_KEPT_SPEC = {"Deployment": ("replicas", "strategy", "paused"), "Service": ("ports",), POD.name: ("volumes",)}
+_KEPT_SPEC = {
+    "Deployment": ("replicas", "strategy", "paused"),
+    "Service": ("ports",),
+    "PersistentVolumeClaim": ("resources",),
+    POD.name: ("volumes",),
+}
 """The fields of a spec that are kept; of pods also those that decide their placement."""
 _CONTROLLERS_NOTES = "deployment.kubernetes.io/"  # annotations by which the Deployment's controller counts revisions
 

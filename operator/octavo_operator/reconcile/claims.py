@@ -1,0 +1,25 @@
+"""Claims that others have enlarged, such as an administrator or an autoresizer: no claim can shrink again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.api.quantity import parse_quantity
+
+CLAIM = "PersistentVolumeClaim"
+
+
+def with_live_size(manifest: dict[str, Any], live: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`manifest`, but a claim with the size that it has in `live` where that is larger: a smaller one is refused."""
+    if manifest["kind"] != CLAIM or live is None:
+        return manifest
+    wanted, there = _size(manifest), _size(live)
+    if not there or parse_quantity(there) <= parse_quantity(wanted):
+        return manifest
+    resources = {**manifest["spec"]["resources"], "requests": {"storage": there}}
+    return {**manifest, "spec": {**manifest["spec"], "resources": resources}}
+
+
+def _size(claim: Mapping[str, Any]) -> str:
+    return str(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage") or "")
