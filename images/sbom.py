@@ -1,0 +1,85 @@
+"""A software bill of materials (CycloneDX) of an image: the Debian and Python packages that its archive really has."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from email.parser import BytesParser
+from pathlib import Path, PurePosixPath
+
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+_DEBIAN = "var/lib/dpkg/status"
+_PYTHON = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
+_REMOVED = ".wh."
+"""Before the name of a file or folder that a layer removes."""
+
+
+def write(archive: Path, name: str, version: str) -> Path:
+    """Write the bill of an archive in the format of `docker save` beside it; returns its path."""
+    image = Component(name=name, version=version, type=ComponentType.CONTAINER, bom_ref=name)
+    bom = Bom(components=components(archive))
+    bom.metadata.component = image
+    bom.register_dependency(image, bom.components)
+    path = archive.with_suffix(".cdx.json")
+    path.write_text(JsonV1Dot6(bom).output_as_string(indent=1) + "\n")
+    return path
+
+
+def components(archive: Path) -> list[Component]:
+    """The packages by their names."""
+    files = _files(archive)
+    found = [_python(content) for path, content in files.items() if path != _DEBIAN]
+    found += _debian(files.get(_DEBIAN, b"").decode())
+    return sorted(found, key=lambda each: (each.name, each.version or ""))
+
+
+def _files(archive: Path) -> dict[str, bytes]:
+    """The files that name packages, as the last of the image's layers leaves them."""
+    found: dict[str, bytes] = {}
+    with tarfile.open(archive) as saved:
+        manifest = saved.extractfile("manifest.json")
+        layers = json.load(manifest)[0]["Layers"] if manifest is not None else []
+        for layer in layers:
+            with tarfile.open(fileobj=saved.extractfile(layer)) as changes:
+                for path, content in _changes(changes):
+                    if content is not None:
+                        found[path] = content
+                        continue
+                    for gone in [each for each in found if each == path or each.startswith(f"{path}/")]:
+                        del found[gone]
+    return found
+
+
+def _changes(layer: tarfile.TarFile) -> Iterator[tuple[str, bytes | None]]:
+    """The files of a layer that name packages, with their content, and what the layer removes, with None."""
+    for member in layer:
+        path = PurePosixPath(member.name.removeprefix("./"))
+        if path.name.startswith(_REMOVED):
+            yield str(path.parent / path.name.removeprefix(_REMOVED)), None
+        elif member.isfile() and (str(path) == _DEBIAN or _PYTHON.fullmatch(str(path))):
+            file = layer.extractfile(member)
+            yield str(path), file.read() if file is not None else b""
+
+
+def _python(metadata: bytes) -> Component:
+    read = BytesParser().parsebytes(metadata, headersonly=True)
+    name = re.sub(r"[-_.]+", "-", str(read["Name"])).lower()
+    return _library("pypi", name, str(read["Version"]))
+
+
+def _debian(status: str) -> Iterator[Component]:
+    for paragraph in status.split("\n\n"):
+        fields = dict(re.findall(r"^([A-Z][\w-]*): (.*)$", paragraph, re.MULTILINE))
+        if fields.get("Status", "").endswith(" installed"):
+            yield _library("deb", fields["Package"], fields["Version"], "debian", fields["Architecture"])
+
+
+def _library(kind: str, name: str, version: str, namespace: str | None = None, arch: str | None = None) -> Component:
+    purl = PackageURL(kind, namespace, name, version, qualifiers={"arch": arch} if arch else None)
+    return Component(name=name, version=version, type=ComponentType.LIBRARY, purl=purl, bom_ref=str(purl))
