@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-import sys
 from collections.abc import Iterator
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -16,7 +16,8 @@ def ended_quietly() -> Iterator[None]:
 
     Once the block has ended without an error, signals are ignored: the interpreter takes a while to end.
     """
-    before = {number: signal.signal(number, lambda *_: sys.exit(0)) for number in _ENDING}
+    # Not by an exception: one that is raised in a callback of the garbage collector or of an import is ignored.
+    before = {number: signal.signal(number, lambda *_: os._exit(0)) for number in _ENDING}
     try:
         yield
     except BaseException:

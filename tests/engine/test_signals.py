@@ -14,8 +14,11 @@ BEFORE = """
 import time
 from octavo_engine.signals import ended_quietly
 with ended_quietly():
-    print(flush=True)
-    time.sleep(600)
+    class Slow:
+        def __del__(self):
+            print(flush=True)
+            time.sleep(600)
+    Slow()
 """
 AFTER = """
 import sys
