@@ -1,4 +1,4 @@
-"""Writes images/locked/: the Python packages of the images with the hashes of their files, at the versions of constraints.txt.
+"""Writes images/locked/: the Python packages of the images with the hashes of their files, as in constraints.txt.
 
 The Dockerfile installs from these files alone, so that an index cannot give other files for a version. They hold for
 every architecture, and name no index.

@@ -228,8 +228,7 @@ def test_docker_too_leaves_the_archive_that_the_check_and_clusters_take(
     docker, saved = tmp_path / "docker", tmp_path / "saved"
     save(saved, [{}])
     docker.write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/said\n'
-        f'[ "$1" = save ] && [ "$2" = --output ] && cp {saved} "$3"\nexit 0\n'
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/said\n[ "$1" = save ] && [ "$2" = --output ] && cp {saved} "$3"\nexit 0\n'
     )
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
