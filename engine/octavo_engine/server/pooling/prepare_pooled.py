@@ -14,7 +14,7 @@ from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length
 from octavo_engine.server.openai.prompts import characters_of, check_prompt, check_text, encode_text
-from octavo_engine.server.pooling.protocol import ClassifyBody, EmbeddingBody, PooledBody, RerankBody, ScoreBody
+from octavo_engine.server.pooling.protocol import ClassifyBody, EmbeddingBody, PooledBody, RerankBody, ScoreBody, Side
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest, TextOptions
 from octavo_engine.text.tokenizer import TextPair
 
@@ -65,14 +65,16 @@ def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
 def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """The checked request of /v1/score; APIError 400 if it is not valid."""
     body = parse(ScoreBody, raw)
-    if (sides := body.sides()) is None:
-        message = "text_1 and text_2 (or queries and documents): both are needed"
-        raise APIError(400, message, param="text_1", code="missing_required_parameter")
-    first, second = sides
-    if len(first) not in (1, len(second)):
-        message = f"text_1: {len(first)} texts cannot be paired with the {len(second)} of text_2; give one, or as many"
-        raise APIError(400, message, param="text_1")
-    return _compared(model, body, first, second, "text_1", PooledOptions())
+    first, second = body.first(), body.second()
+    if first is None or second is None:
+        missing, other = ("text_1", "queries") if first is None else ("text_2", "documents")
+        code = "missing_required_parameter"
+        raise APIError(400, f"{missing} (or {other}) is required", param=missing, code=code)
+    given = len(first.texts), len(second.texts)
+    if given[0] not in (1, given[1]):
+        message = f"{given[0]} texts cannot be paired with the {given[1]} of {second.field}; give one, or as many"
+        raise APIError(400, f"{first.field}: {message}", param=first.field)
+    return _compared(model, body, first, second, PooledOptions())
 
 
 def rerank(model: LoadedModel, raw: bytes) -> PreparedRequest:
@@ -80,16 +82,11 @@ def rerank(model: LoadedModel, raw: bytes) -> PreparedRequest:
     body = parse(RerankBody, raw)
     documents = () if body.return_documents is False else tuple(body.documents)
     options = PooledOptions(documents=documents, top_n=body.top_n or None)
-    return _compared(model, body, [body.query], body.documents, "documents", options)
+    return _compared(model, body, Side("query", [body.query]), Side("documents", body.documents), options)
 
 
 def _compared(
-    model: LoadedModel,
-    body: ScoreBody | RerankBody,
-    first: list[str],
-    second: list[str],
-    param: str,
-    options: PooledOptions,
+    model: LoadedModel, body: ScoreBody | RerankBody, first: Side, second: Side, options: PooledOptions
 ) -> PreparedRequest:
     """Texts to be compared: by a model that scores them as pairs, or by their embeddings."""
     info = model.ready.classifier
@@ -100,14 +97,18 @@ def _compared(
         if body.use_activation is False:
             message = "use_activation: acts on models that classify, and this one gives embeddings"
             raise APIError(400, message, param="use_activation", code="unsupported_parameter")
-        return _prepared(model, body, [*first, *second], param, structs.replace(options, queries=len(first)))
+        prompts = [_encode(model, body, text, side.field) for side in (first, second) for text in side.texts]
+        return _request(model, body, _alone(prompts), second.field, structs.replace(options, queries=len(first.texts)))
     if len(info.labels) != 1:
         message = f"this model has {len(info.labels)} classes, and only a model with one scores pairs: use /classify"
         raise APIError(400, message, param="model", code="unsupported_parameter")
     activation = _activation(info, body.use_activation)
-    pairs = zip(first * (len(second) // len(first)), second, strict=True)
-    prompts = [_encode_pair(model, body, *pair, param) for pair in pairs]
-    return _request(model, body, prompts, param, structs.replace(options, activation=activation))
+    firsts = first.texts * (len(second.texts) // len(first.texts))
+    found = [
+        _encode_pair(model, body, one, other, (first.field, second.field))
+        for one, other in zip(firsts, second.texts, strict=True)
+    ]
+    return _request(model, body, found, second.field, structs.replace(options, activation=activation))
 
 
 def _activation(info: ClassifierInfo, use: bool | None) -> str:
@@ -127,31 +128,35 @@ def _vectors(model: LoadedModel) -> EmbeddingInfo:
     return info
 
 
-def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, param: str) -> TextPair:
-    """Two texts as one prompt; a long second one is cut if the body says so."""
+def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, fields: tuple[str, str]) -> TextPair:
+    """Two texts, of these fields, as one prompt; a long second one is cut if the body says so."""
     if body.add_special_tokens is False:
         message = "add_special_tokens: false would leave nothing between the two texts of a pair; leave it out"
         raise APIError(400, message, param="add_special_tokens", code="unsupported_parameter")
     longest = model.ready.max_model_len
     keep = longest if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
-    check_text(model, first, param)
+    check_text(model, first, fields[0])
     if keep is not None:
         second = second[: characters_of(model, keep)]
-    check_text(model, second, param)
+    check_text(model, second, fields[1])
     try:
         pair = model.tokenizer.encode_pair(first, second, keep)
     except ValueError as error:
         message = f"truncate_prompt_tokens: {keep} leaves no room: {error}"
         raise APIError(400, message, param="truncate_prompt_tokens") from None
-    check_prompt(pair.ids, model.ready, param)
+    check_prompt(pair.ids, model.ready, fields[1])
     return pair
 
 
 def _prepared(
     model: LoadedModel, body: PooledBody, texts: Sequence[str] | Sequence[list[int]], param: str, options: PooledOptions
 ) -> PreparedRequest:
-    prompts = [TextPair(_encode(model, body, text, param), 0) for text in texts]
-    return _request(model, body, prompts, param, options)
+    return _request(model, body, _alone([_encode(model, body, text, param) for text in texts]), param, options)
+
+
+def _alone(prompts: Sequence[list[int]]) -> list[TextPair]:
+    """Prompts of which none is a pair."""
+    return [TextPair(ids, 0) for ids in prompts]
 
 
 def _request(

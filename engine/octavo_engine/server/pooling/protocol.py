@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -62,8 +62,11 @@ class EmbeddingBody(PooledBody):
     late_chunking: OnlyFalse = None
 
 
-def _listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
+class Side(NamedTuple):
+    """Texts that are compared with others, and the request's field that has them."""
+
+    field: str
+    texts: list[str]
 
 
 class ScoreBody(PooledBody):
@@ -82,12 +85,20 @@ class ScoreBody(PooledBody):
     use_activation: bool | None = None
     """False: the logits themselves, of a model that classifies."""
 
-    def sides(self) -> tuple[list[str], list[str]] | None:
-        """Both lists; None if one is missing."""
-        first = next((each for each in (self.text_1, self.queries, self.data_1) if each is not None), None)
-        others = (self.text_2, self.documents, self.items, self.data_2)
-        second = next((each for each in others if each is not None), None)
-        return None if first is None or second is None else (_listed(first), _listed(second))
+    def first(self) -> Side | None:
+        """The texts that are compared with the others, under whichever name they came; None if there are none."""
+        return self._side("text_1", "queries", "data_1")
+
+    def second(self) -> Side | None:
+        """The others."""
+        return self._side("text_2", "documents", "items", "data_2")
+
+    def _side(self, *names: str) -> Side | None:
+        name = next((name for name in names if getattr(self, name) is not None), None)
+        if name is None:
+            return None
+        given: str | list[str] = getattr(self, name)
+        return Side(name, [given] if isinstance(given, str) else given)
 
 
 class RerankBody(PooledBody):
