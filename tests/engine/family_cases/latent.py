@@ -89,6 +89,21 @@ CASES = {
         },
     ),
     "axk1": Case("AXK1", {**_LATENT, **_EXPERTS, "n_group": 2, "topk_group": 1}),
+    "axk2": Case(
+        "AXK2", {**_LATENT, **_EXPERTS, "gated_norm_rank": 10, "index_n_heads": 2, "rope_parameters": _YARN}, std=0.2
+    ),
+    "axk2-groups": Case(
+        "AXK2",
+        {
+            **_LATENT,
+            **_EXPERTS,
+            "n_group": 4,
+            "topk_group": 2,
+            "attention_bias": True,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "index_n_heads": 2,
+        },
+    ),
     "deepseek-v32": Case(
         "DeepseekV32",
         {**_LATENT, **_EXPERTS, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "index_n_heads": 2},

@@ -5,6 +5,7 @@ from octavo_engine.model.families.apertus import APERTUS
 from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
 from octavo_engine.model.families.aria import ARIA_TEXT
 from octavo_engine.model.families.axk1 import AXK1
+from octavo_engine.model.families.axk2 import AXK2
 from octavo_engine.model.families.bailing import BAILING_HYBRID
 from octavo_engine.model.families.bamba import BAMBA
 from octavo_engine.model.families.bert import BERT_FAMILIES
@@ -231,6 +232,7 @@ _ALL = (
     PERSIMMON,
     OPENAI_GPT,
     AXK1,
+    AXK2,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
     GLM4_MOE_LITE,

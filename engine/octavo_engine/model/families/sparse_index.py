@@ -15,7 +15,8 @@ from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import ModelSpec
 
 
-def _read(fields: Fields, architecture: str) -> ModelSpec:
+def read(fields: Fields, architecture: str) -> ModelSpec:
+    """A model of DeepSeek V3's shape whose layers have an indexer."""
     reading.refuse_if_true(fields, "mlp_bias")
     spec = deepseek.read_by_type(fields, architecture, fields.integer("first_k_dense_replace", 0, 1 << 16))
     indexers = tuple(f"model.layers.{layer}.self_attn.indexer." for layer in range(spec.num_layers))
@@ -23,19 +24,19 @@ def _read(fields: Fields, architecture: str) -> ModelSpec:
     return replace(spec, max_position=longest, stored_names=StoredNames(ignored=indexers))
 
 
-_DEFAULTS = {**deepseek.DEFAULTS, "n_routed_experts": 256, "first_k_dense_replace": 3, "index_topk": 2048}
+DEFAULTS = {**deepseek.DEFAULTS, "n_routed_experts": 256, "first_k_dense_replace": 3, "index_topk": 2048}
 DEEPSEEK_V32: Family = Family(
     architecture="DeepseekV32ForCausalLM",
     model_type="deepseek_v32",
-    read=lambda fields: _read(fields, DEEPSEEK_V32.architecture),
-    defaults={**_DEFAULTS, "max_position_embeddings": 163840, "intermediate_size": 18432},
+    read=lambda fields: read(fields, DEEPSEEK_V32.architecture),
+    defaults={**DEFAULTS, "max_position_embeddings": 163840, "intermediate_size": 18432},
 )
 GLM_MOE_DSA: Family = Family(
     architecture="GlmMoeDsaForCausalLM",
     model_type="glm_moe_dsa",
-    read=lambda fields: _read(fields, GLM_MOE_DSA.architecture),
+    read=lambda fields: read(fields, GLM_MOE_DSA.architecture),
     defaults={
-        **_DEFAULTS,
+        **DEFAULTS,
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": 202752,
         "intermediate_size": 12288,

@@ -34,6 +34,7 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.parallel_mixers import ParallelMixers
 from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import Carrying, LayerStream, ResidualStream, ResidualSum, summed
+from octavo_engine.model.layers.self_gated_norm import SelfGatedNorm
 from octavo_engine.model.layers.shared_block import SharedBlock
 from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.quantization.unquantized import parameter
@@ -130,7 +131,9 @@ class DecoderLayer(nn.Module):
         self.register_buffer("output_scale", scale, persistent=False)
 
     def _norm(self, spec: NormSpec | None) -> Norm | None:
-        return None if spec is None else Norm(self.hidden_size, spec, self.options)
+        if spec is None or spec.gate_rank is None:
+            return None if spec is None else Norm(self.hidden_size, spec, self.options)
+        return SelfGatedNorm(self.hidden_size, spec, spec.gate_rank, self.options)
 
     def forward(self, stream: LayerStream, rope: Rope | None, attention: AttentionContext) -> LayerStream:
         """Return the residual stream [T, hidden] after the layer."""
@@ -303,6 +306,8 @@ class DecoderLayer(nn.Module):
         """
         hidden, size = self.hidden_size, self.options.dtype.itemsize
         norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
+        norms = (self.before_mixer, self.before_feed_forward)
+        norm += max(each.gate_bytes() if isinstance(each, SelfGatedNorm) else 0 for each in norms)
         every = (self.block, self.mixer, self.feed_forward, self.shortcut, self.per_layer_input, self.laurel)
         parts = [part.step_bytes() for part in every if part is not None]
         beside = 0 if self.updates is None else self.updates.step_bytes()

@@ -8,6 +8,7 @@ is projected out of it: then nothing is computed for the tokens of a context aga
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +66,10 @@ class LatentAttention(nn.Module):
         )
         self.query_norm = None if rank is None else Norm(rank, spec.norm, options)
         self.latent_norm = Norm(spec.latent, spec.norm, options)
-        order = (_order(spec, spec.plain_dim, self.heads.size),)
+        order = (_order(spec, spec.plain_dim, self.heads.size, spec.value_dim if spec.query_gate else 0),)
         source = self._low_rank[0] if self._low_rank else hidden
+        if spec.query_gate:
+            source, queries = source.times(2), self.heads.times(spec.key_dim + spec.value_dim)
         self._query_role = "query_up" if self._low_rank else "query"
         method = options.method(layer, self._query_role)
         self.query = Linear(source, (queries,), bias=False, options=options, method=method, orders=order)
@@ -94,11 +97,9 @@ class LatentAttention(nn.Module):
         spec, compressed = self.spec, self.compressed(x)
         cached = compressed[:, -spec.head_dim :]
         latent = _scaled(self.latent_norm(cached[:, : spec.latent].contiguous())[0], spec.latent_scales[1])
-        low = x
-        if self.query_norm is not None:
-            low = _scaled(self.query_norm(compressed[:, : -spec.head_dim].contiguous())[0], spec.latent_scales[0])
-        query = self.query(low).view(len(latent), self.heads.size, spec.key_dim)
-        plain_part, rotated = query[..., : spec.plain_dim], query[..., spec.plain_dim :]
+        query = self.query(self._read_by_queries(x, compressed)).view(len(latent), self.heads.size, -1)
+        plain_part, rotated = query[..., : spec.plain_dim], query[..., spec.plain_dim : spec.key_dim]
+        gate = query[..., spec.key_dim :]
         shared = cached[:, None, spec.latent :]
         if rope is not None:
             rotated, shared = rotate(rotated, rope), rotate(shared, rope)
@@ -117,7 +118,18 @@ class LatentAttention(nn.Module):
             values = added(self.lora.value, values, attended, adapters)
         if self.gate is not None:
             values = values * self.gate(x).float().sigmoid().to(values.dtype)[..., None]
+        if spec.query_gate:
+            values = values * gate.float().sigmoid().to(values.dtype)
         return self.output.add_to(residual, values.reshape(len(latent), -1))
+
+    def _read_by_queries(self, x: Tensor | Quantized, compressed: Tensor) -> Tensor | Quantized:
+        """What queries are projected from: their latent, or the layer's input x."""
+        spec = self.spec
+        if self.query_norm is None:
+            return x
+        latent = compressed[:, : -spec.head_dim].contiguous()
+        normed = _scaled(cast("Tensor", self.query_norm(latent)[0]), spec.latent_scales[0])
+        return torch.cat((normed, latent), dim=-1) if spec.query_gate else normed
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """The layer's tensors in a checkpoint."""
@@ -146,6 +158,8 @@ class LatentAttention(nn.Module):
         narrow = (3 + (spec.latent_scales != (1, 1))) * rows + 2 * spec.head_dim
         each = 2 * spec.key_dim + 3 * spec.head_dim + 2 * spec.latent + 2 * spec.value_dim
         each += (spec.value_dim + _FLOAT32_BYTES) * spec.head_gate
+        each += 4 * spec.value_dim * _FLOAT32_BYTES * spec.query_gate
+        narrow += 3 * rows * spec.query_gate
         rotated = 4 * (heads + 1) * spec.rotary_dim + 3 * rows
         quantized = 0 if self.query.method is UNQUANTIZED else max(rows, hidden) + hidden * size
         return (hidden + narrow + heads * each) * size + rotated * _FLOAT32_BYTES + quantized
@@ -155,10 +169,14 @@ def _scaled(x: Tensor, scale: float) -> Tensor:
     return x if scale == 1 else x * scale
 
 
-def _order(spec: LatentAttentionSpec, before: int, heads: int) -> Tensor | None:
-    """Return the row that each stored row becomes, None for itself; `before` rows of a head are not rotated."""
+def _order(spec: LatentAttentionSpec, before: int, heads: int, behind: int = 0) -> Tensor | None:
+    """Return the row that each stored row becomes, None for itself.
+
+    `before` rows of a head are not rotated, nor are `behind`.
+    """
     order = head_order(spec.rope, spec.rotary_dim)
     if order is None:
         return None
-    one = torch.cat((torch.arange(before, device="cpu"), before + order))
+    rest = before + len(order)
+    one = torch.cat((torch.arange(before), before + order, torch.arange(rest, rest + behind)))
     return (torch.arange(heads, device="cpu")[:, None] * len(one) + one).view(-1)

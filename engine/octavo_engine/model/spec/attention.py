@@ -133,6 +133,9 @@ class LatentAttentionSpec:
     query_scaling: QueryScaling | None = None
     head_gate: bool = False
     """Whether each head's result is multiplied with the sigmoid of one more projection to a number (Ling 3)."""
+    query_gate: bool = False
+    """Whether the queries' projection also has rows of a gate for each number of a head's result, each head's behind
+    those of its query, and reads their latent both normalised and as it is (A.X K2)."""
 
     @property
     def key_dim(self) -> int:

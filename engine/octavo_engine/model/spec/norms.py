@@ -18,6 +18,9 @@ class NormSpec:
     """A number that is added to the weight first: Gemma's checkpoints hold it less one."""
     weight: bool = True
     """Whether there is a weight to multiply with: OLMo and NanoChat have none."""
+    gate_rank: int | None = None
+    """The numbers between two projections of what is normalised, whose sigmoid it is multiplied with (A.X K2); None: it
+    is not gated."""
 
 
 @dataclass(frozen=True, slots=True)

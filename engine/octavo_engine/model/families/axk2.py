@@ -1,0 +1,53 @@
+"""SK Telecom's A.X K2: DeepSeek V3.2's shape, gated norms, and gates of attention made with the queries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from octavo_engine.model.families import sparse_index
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import TensorNames
+from octavo_engine.model.spec import LatentAttentionSpec, LayerNorms, LayerSpec, ModelSpec, MoESpec, NormSpec
+
+_NAMES = TensorNames(modules=((".self_attn.q_gate_proj", ".self_attn.q_b_proj"),))
+
+
+def _read(fields: Fields) -> ModelSpec:
+    spec = sparse_index.read(fields, AXK2.architecture)
+    rank = fields.integer("gated_norm_rank", 1, 1 << 16)
+    return replace(spec, layers=tuple(_gated(layer, rank) for layer in spec.layers), names=_NAMES)
+
+
+def _gated(layer: LayerSpec, rank: int) -> LayerSpec:
+    plain, mixer = cast("NormSpec", layer.norms.before_mixer), cast("LatentAttentionSpec", layer.mixer)
+    gated = replace(plain, gate_rank=rank)
+    norms = LayerNorms(
+        before_mixer=gated, before_feed_forward=gated if isinstance(layer.feed_forward, MoESpec) else plain
+    )
+    return replace(layer, mixer=replace(mixer, query_gate=True), norms=norms)
+
+
+AXK2 = Family(
+    architecture="AXK2ForCausalLM",
+    model_type="axk2",
+    read=_read,
+    defaults={
+        **sparse_index.DEFAULTS,
+        "max_position_embeddings": 131072,
+        "intermediate_size": 5120,
+        "moe_intermediate_size": 512,
+        "n_routed_experts": 128,
+        "kv_lora_rank": 128,
+        "q_lora_rank": 384,
+        "qk_rope_head_dim": 32,
+        "qk_nope_head_dim": 64,
+        "v_head_dim": 64,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "gated_norm_rank": 16,
+        "eos_token_id": 163691,
+    },
+)
