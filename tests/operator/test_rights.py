@@ -90,9 +90,13 @@ async def test_every_refused_right_is_named() -> None:
     assert '"poddisruptionbudgets"' in said
 
 
-async def test_without_the_right_to_write_statuses_all_else_is_done() -> None:
+DENIED = ApiError(422, "Invalid", "llmservices/status: ValidatingAdmissionPolicy 'x' denied request: no status here")
+
+
+@pytest.mark.parametrize("failure", [refusal("patch", "llmservices/status", "octavo.dev"), DENIED], ids=str)
+async def test_where_statuses_may_not_be_written_all_else_is_done(failure: ApiError) -> None:
     server = Server()
-    server.failures["LLMService/status"] = refusal("patch", "llmservices/status", "octavo.dev")
+    server.failures["LLMService/status"] = failure
     with pytest.raises(ApiError, match="llmservices/status"):
         await reconciler(server).reconcile(KEY)
     assert {"Deployment", "Service"} <= set(server.writes)

@@ -413,6 +413,11 @@ REFUSED_PODS = [
     ("maximum memory usage per Container is 1Gi, but limit is 2Gi", "how much memory the spec asks for"),
     ('violates PodSecurity "restricted:latest": hostPath volumes', "pod-security.kubernetes.io/enforce"),
     ('failed calling webhook "a.b.example": timeout', "repair the admission webhook a.b.example"),
+    (
+        'Deployment.apps "good" is invalid: spec.selector: Invalid value: {"matchLabels":{"app":"x"}}: field is '
+        "immutable",
+        "kubectl delete deployment good",
+    ),
     ("something that no version has said yet", "something that no version has said yet"),
 ]
 

@@ -28,6 +28,11 @@ _ADVICE = (
         "set spec.resources.limits.{0}, or change the LimitRange that sets that limit (kubectl get limitrange)",
     ),
     (
+        r'Deployment\.apps "([^"]+)" is invalid: spec\.selector: .*field is immutable',
+        "another client has made Deployment {0}, with a selector that cannot change: kubectl delete deployment {0}, "
+        "and it is made anew",
+    ),
+    (
         r"violates PodSecurity",
         "change spec.podTemplate or spec.cache, or the namespace's label pod-security.kubernetes.io/enforce",
     ),

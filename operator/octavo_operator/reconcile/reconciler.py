@@ -112,7 +112,7 @@ class Reconciler:
             try:
                 await self._report(service, observed, image, Result())
             except ApiError as error:
-                if error.status != _FORBIDDEN:  # without the right to write it, all else goes on, and ends with it
+                if error.transient:  # where it may not be written, all else goes on, and ends with that error
                     raise
         if rows := blocking(service.spec):
             problem = Problem(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))
