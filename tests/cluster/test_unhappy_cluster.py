@@ -148,6 +148,72 @@ def test_replicas_follow_the_load_without_an_aggregated_api(operator: Client, na
     assert not operator.exists("apiservice", "v1beta1.external.metrics.k8s.io")
 
 
+NOWHERE = merged(VALID, {"metadata": {"name": "model"}, "spec": {"scheduling": {"nodeSelector": {"no-such": "node"}}}})
+
+
+def test_where_a_policy_denies_statuses_children_are_made(operator: Client, namespace: Client) -> None:
+    name, metadata = namespace.namespace, {"name": namespace.namespace}
+    rule = {"apiGroups": ["octavo.dev"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["*/status"]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": name}}
+    policy = {
+        "matchConstraints": {"namespaceSelector": here, "resourceRules": [rule]},
+        "validations": [{"expression": "false", "message": "no status here"}],
+    }
+    binding, api = {"policyName": name, "validationActions": ["Deny"]}, "admissionregistration.k8s.io/v1"
+    for kind, spec in (("ValidatingAdmissionPolicy", policy), ("ValidatingAdmissionPolicyBinding", binding)):
+        namespace.apply({"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec})
+    probe = merged(NOWHERE, {"metadata": {"name": "probe"}, "spec": {"suspend": True}})
+    namespace.apply(probe)
+    written = {"status": {"readyReplicas": 0}}
+    path, headers = f"{namespace.path('llms', 'probe')}/status", {"Content-Type": "application/merge-patch+json"}
+    namespace.wait_until(
+        lambda: "no status here" in namespace.http.patch(path, json=written, headers=headers).text, 30, "it acts"
+    )
+    namespace.apply(NOWHERE)
+    for kind in ("service", "deployment", "poddisruptionbudget"):
+        namespace.wait_until(lambda kind=kind: namespace.exists(kind, "model"), MENDED, f"the {kind} is made")  # type: ignore[misc]
+    assert "status" not in namespace.get("llms", "model")
+    namespace.kubectl("delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", name)
+    wait_for_condition(namespace, "model", "Ready", "Unschedulable", 90)
+
+
+def test_a_claim_that_another_client_enlarges_stays_as_large(operator: Client, namespace: Client) -> None:
+    name = namespace.namespace
+    growing = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "example.com/none",
+               "metadata": {"name": name}, "allowVolumeExpansion": True}  # fmt: skip
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": name,
+            "hostPath": {"path": f"/tmp/{name}"}}  # fmt: skip
+    namespace.apply(growing, {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec})
+    try:
+        cache = {"type": "PersistentVolumeClaim", "size": "1Gi", "storageClassName": name}
+        namespace.apply(merged(NOWHERE, {"spec": {"cache": cache}}))
+        namespace.wait_until(
+            lambda: (namespace.find("pvc", "model-cache") or {})["status"]["phase"] == "Bound", 60, "bound"
+        )
+        larger = json.dumps({"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
+        namespace.kubectl("patch", "pvc", "model-cache", "--type=merge", "-p", larger)
+        changed = json.dumps({"spec": {"service": {"port": 81}}})
+        namespace.kubectl("patch", "llms", "model", "--type=merge", "-p", changed)
+        namespace.wait_until(lambda: ports(namespace)[0]["port"] == 81, MENDED, "a pass over all children")
+        wait_for_condition(namespace, "model", "Degraded", "AsExpected", MENDED)
+        claim = namespace.get("pvc", "model-cache")
+        assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    finally:
+        namespace.kubectl("delete", f"pv/{name}", f"storageclass/{name}", "--wait=false")
+
+
+def test_an_llmservice_that_anothers_finalizer_holds_says_so(operator: Client, namespace: Client) -> None:
+    namespace.apply(NOWHERE)
+    wait_for_condition(namespace, "model", "Ready", "Unschedulable")
+    held = ("patch", "llms", "model", "--type=merge", "-p")
+    namespace.kubectl(*held, json.dumps({"metadata": {"finalizers": ["example.com/hold"]}}))
+    namespace.kubectl("delete", "llms", "model", "--wait=false")
+    service = wait_for_condition(namespace, "model", "Stalled", "BeingDeleted", MENDED)
+    assert "example.com/hold holds it" in condition(service, "Degraded")["message"]
+    namespace.kubectl(*held, json.dumps({"metadata": {"finalizers": None}}))
+    namespace.wait_until(lambda: not namespace.exists("llms", "model"), MENDED, "it is gone")
+
+
 def stored_as(cluster: Client, versions: list[dict[str, Any]]) -> None:
     """Serves LLMServices in these versions, rewrites all objects, and forgets other versions that were stored."""
     crd = cluster.get("crd", CRD)
