@@ -174,6 +174,24 @@ def test_an_adapter_that_grows_while_it_is_copied_is_refused(tmp_path: Path, mon
     assert sum(copied) < 10_000
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("place", [0, -1])
+def test_one_number_that_is_not_finite_is_found(
+    dtype: torch.dtype, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its sign, in the first and the last part that is checked."""
+    monkeypatch.setattr(adapter_module, "_CHECK_BYTES", 16)
+    found = {name: tensor.to(dtype) for name, tensor in tensors().items()}
+    b = found[f"{PREFIX}{Q}.lora_B.weight"].view(-1)
+    b[place] = -torch.finfo(dtype).max if dtype != torch.float64 else -3e38
+    assert read(tmp_path / "largest", found).rank == 4
+    infinity = float("inf")
+    for number in (infinity, -infinity, float("nan"), *([1e39] if dtype == torch.float64 else [])):
+        b[place] = number
+        with pytest.raises(ModelLoadError, match=r"lora_B\.weight' holds a number that is not finite"):
+            read(tmp_path / str(number), found)
+
+
 def test_numbers_that_float16_does_not_have_are_refused_where_it_is_computed_in(tmp_path: Path) -> None:
     large = {name: tensor * 1e6 for name, tensor in tensors().items()}
     assert read(tmp_path, large).rank == 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
@@ -199,3 +201,12 @@ def test_of_loads_of_one_name_the_one_that_was_asked_for_last_counts(monkeypatch
     assert "was loaded anew, or unloaded" in str(outcome)
     with pytest.raises(KeyError):
         store.digest_of("sql")
+
+
+def test_adapters_are_read_at_a_lower_priority_than_steps_are_computed() -> None:
+    store = AdapterStore(cast("Any", None), 4)
+    own, mine = os.getpriority(os.PRIO_PROCESS, 0), threading.get_native_id()
+    read = store._threads.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    assert read.result() == min(19, own + 10)
+    assert os.getpriority(os.PRIO_PROCESS, mine) == own
+    store.close()

@@ -8,6 +8,8 @@ began with, even if the name is reloaded or unloaded. An adapter that nothing us
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +25,8 @@ log = logging.getLogger(__name__)
 
 _THREADS = 2
 """Adapters that are fetched and read at once."""
+_NICENESS = 10
+"""The threads that read give way to those that compute steps: each waits for the slowest of them."""
 
 
 @dataclass(slots=True)
@@ -66,7 +70,7 @@ class AdapterStore:
         self._newest: dict[str, int] = {}
         """The load of each name that was asked for last, while it is under way: an older one may end after it."""
         self._clock = 0
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="adapters")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="adapters", initializer=_give_way)
         self.on_unused: Callable[[str], None] = lambda _: None
         """Called with a digest that no request uses any more."""
 
@@ -197,6 +201,11 @@ class AdapterStore:
         idle = sorted((known for known in here if not known.requests), key=lambda known: known.used)
         for known in idle[: max(0, len(here) - self._max_adapters)]:
             known.adapter = None
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread, which Linux has for each thread by itself."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
 
 
 def _reason(path: str, error: Exception) -> ModelLoadError:

@@ -25,12 +25,13 @@ _MAX_HEADERS_BYTES = 100_000_000
 _MAX_INDEX_BYTES = 100_000_000
 _MAX_FILES = 10_000
 """Files that an index may name: looking for a million would take half a minute."""
-_DTYPE_BYTES = {
+DTYPE_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
     **dict.fromkeys(("F32", "I32", "U32"), 4),
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
 }
+"""The bytes of one number, by safetensors' names."""
 _FILE_NAME = re.compile(r"(?!\.)[^/\0]{1,200}\.safetensors")
 _MAX_DIMENSIONS = 8
 """The most dimensions of a tensor: with tens of thousands, the product of a hostile header's shape takes seconds to
@@ -176,13 +177,13 @@ def _check_tensors(path: Path, values: dict[str, Any], data: int, data_bytes: in
             whole = False
         if not whole:
             raise ModelLoadError(f"{path}: tensor {name!r} has no valid dtype, shape and data_offsets")
-        if dtype not in _DTYPE_BYTES:
+        if dtype not in DTYPE_BYTES:
             raise ModelLoadError(f"{path}: tensor {name!r} has the unknown dtype {dtype!r}")
         if len(shape) > _MAX_DIMENSIONS:
             raise ModelLoadError(
                 f"{path}: tensor {name!r} has {len(shape)} dimensions, and a tensor may have {_MAX_DIMENSIONS}"
             )
-        needed = _DTYPE_BYTES[dtype]
+        needed = DTYPE_BYTES[dtype]
         for dimension in shape:
             if dimension > data_bytes:
                 raise ModelLoadError(f"{path}: tensor {name!r} has a dimension larger than the whole file")
