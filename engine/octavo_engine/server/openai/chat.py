@@ -93,7 +93,7 @@ class ChatWriter:
         return usage
 
     def _counting(self, usage: UsageSoFar) -> UsageSoFar:
-        return lambda: self._counted(usage())
+        return usage if self._asked.form.plain else lambda: self._counted(usage())
 
     def _choice(self, output: SequenceOutput) -> ChatChoice:
         answer = self._answers[output.index]

@@ -22,7 +22,8 @@ class ChatAnswer:
     def push(self, text: str, token_ids: Sequence[int], *, last: bool) -> list[Delta]:
         """Return the deltas of the next piece of text, of these tokens; `last` means that no more text comes."""
         events = self._answer.push(text, last=last)
-        self.reasoning.add(text, token_ids, events)
+        if not self._form.plain:
+            self.reasoning.add(text, token_ids, events)
         return [delta for event in events if (delta := self._delta(event)) is not None]
 
     def message(self) -> AssistantMessage:
