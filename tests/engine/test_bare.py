@@ -10,21 +10,33 @@ from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from adapters import RandomAdapter
 from packaging.requirements import Requirement
+from transformers import AutoModelForCausalLM
 
 from octavo_engine.llm import LLM
 from octavo_engine.sampling_params import SamplingParams
 
 ENGINE = Path(__file__).parents[2] / "engine"
 ALLOWED = ("torch", "triton", "numpy", "safetensors", "tokenizers", "jinja2")
-ELSEWHERE = ("fastapi", "gguf", "msgspec", "octavo_operator", "prometheus_client", "pydantic", "transformers", "zmq")
+ELSEWHERE = (
+    "fastapi",
+    "gguf",
+    "llguidance",
+    "msgspec",
+    "octavo_operator",
+    "prometheus_client",
+    "pydantic",
+    "transformers",
+    "zmq",
+)
 """What this project needs in other places, and some of which a careless import would bring in."""
 PROMPT = [1, 5, 9, 2, 7]
 SETTINGS = {"device": "cpu", "dtype": "float32", "max_model_len": 64}
 
 PROGRAM = """
 import json, pkgutil, sys
-site, engine, elsewhere, model, settings, prompt = json.loads(sys.argv[1])
+site, engine, elsewhere, model, settings, prompt, adapter = json.loads(sys.argv[1])
 sys.path += [site, engine]
 for name in elsewhere:
     try:
@@ -43,7 +55,13 @@ for package in (sys.modules[f"octavo_engine.{name}"] for name in below):
 llm = LLM(model, **settings)
 [answer] = llm.generate([prompt], SamplingParams(max_tokens=12, temperature=0))
 llm.close()
-print(json.dumps(answer.token_ids))
+guesses = '{"method": "ngram", "num_speculative_tokens": 2}'
+more = LLM(model, enable_lora=True, max_loras=1, speculative_config=guesses, **settings)
+more.load_adapter("own", adapter)
+[adapted] = more.generate([prompt], SamplingParams(max_tokens=12, temperature=0), adapter="own")
+[guided] = more.generate([prompt], SamplingParams(max_tokens=12, temperature=0, grammar="%regex a+"))
+more.close()
+print(json.dumps([answer.token_ids, adapted.token_ids, guided.error]))
 """
 
 
@@ -75,15 +93,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_llm_answers_with_six_packages_alone(site, tiny_model):
+def test_llm_answers_with_six_packages_alone(site, tiny_model, tmp_path):
+    """With an adapter and guesses too; what needs a package that is not there says which."""
     assert all(importlib.util.find_spec(name) for name in ELSEWHERE), "what is not installed proves nothing"
-    given = json.dumps([str(site), str(ENGINE), ELSEWHERE, str(tiny_model), SETTINGS, PROMPT])
+    adapter = RandomAdapter(4).save(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path / "adapter")
+    given = json.dumps([str(site), str(ENGINE), ELSEWHERE, str(tiny_model), SETTINGS, PROMPT, str(adapter)])
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", PROGRAM, given], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    llm = LLM(str(tiny_model), **SETTINGS)
-    [answer] = llm.generate([PROMPT], SamplingParams(max_tokens=12, temperature=0))
+    params = SamplingParams(max_tokens=12, temperature=0)
+    llm = LLM(str(tiny_model), enable_lora=True, max_loras=1, **SETTINGS)
+    llm.load_adapter("own", str(adapter))
+    [answer], [adapted] = llm.generate([PROMPT], params), llm.generate([PROMPT], params, adapter="own")
     llm.close()
-    assert json.loads(done.stdout) == answer.token_ids
-    assert len(answer.token_ids) == 12
+    plain_tokens, adapted_tokens, error = json.loads(done.stdout)
+    assert (plain_tokens, adapted_tokens) == (answer.token_ids, adapted.token_ids)
+    assert len(answer.token_ids) == 12 and adapted.token_ids != answer.token_ids
+    assert "llguidance" in error

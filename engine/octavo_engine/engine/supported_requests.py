@@ -27,4 +27,4 @@ def check_supported(request: Request, info: EngineInfo, *, adapters: bool, guide
     if request.adapter and not adapters:
         raise NotAdmissibleError("this engine serves no adapters: start it with --enable-lora")
     if sampling.grammar is not None and not guided:
-        raise NotAdmissibleError("this engine has no guided decoding: leave out the grammar")
+        raise NotAdmissibleError("guided decoding needs llguidance, which is not installed: leave out the grammar")
