@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from email.parser import BytesParser
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +18,8 @@ _DEBIAN = "var/lib/dpkg/status"
 _PYTHON = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 _REMOVED = ".wh."
 """Before the name of a file or folder that a layer removes."""
+_REPLACED = ".wh..wh..opq"
+"""In a folder: nothing of it comes from the layers below."""
 
 
 def write(archive: Path, name: str, version: str) -> Path:
@@ -47,20 +49,25 @@ def _files(archive: Path) -> dict[str, bytes]:
         layers = json.load(manifest)[0]["Layers"] if manifest is not None else []
         for layer in layers:
             with tarfile.open(fileobj=saved.extractfile(layer)) as changes:
-                for path, content in _changes(changes):
-                    if content is not None:
-                        found[path] = content
-                        continue
-                    for gone in [each for each in found if each == path or each.startswith(f"{path}/")]:
-                        del found[gone]
+                _change(found, list(_changes(changes)))
     return found
+
+
+def _change(found: dict[str, bytes], changes: Sequence[tuple[str, bytes | None]]) -> None:
+    """Change the files by a layer: it removes what the layers below it have, wherever in the layer that stands."""
+    removed = [path for path, content in changes if content is None]
+    for gone in [each for each in found if any(each == path or each.startswith(f"{path}/") for path in removed)]:
+        del found[gone]
+    found.update({path: content for path, content in changes if content is not None})
 
 
 def _changes(layer: tarfile.TarFile) -> Iterator[tuple[str, bytes | None]]:
     """The files of a layer that name packages, with their content, and what the layer removes, with None."""
     for member in layer:
         path = PurePosixPath(member.name.removeprefix("./"))
-        if path.name.startswith(_REMOVED):
+        if path.name == _REPLACED:
+            yield str(path.parent), None
+        elif path.name.startswith(_REMOVED):
             yield str(path.parent / path.name.removeprefix(_REMOVED)), None
         elif member.isfile() and (str(path) == _DEBIAN or _PYTHON.fullmatch(str(path))):
             file = layer.extractfile(member)

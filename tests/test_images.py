@@ -137,7 +137,7 @@ def save(path: Path, layers: Sequence[Mapping[str, str]]) -> None:
 def test_a_bill_lists_what_the_last_layer_leaves(tmp_path: Path) -> None:
     """An archive as `docker save` makes it, of three layers: Debian, libraries, a change of both."""
     paragraph = "Package: {}\nStatus: {}\nArchitecture: amd64\nVersion: {}\nDescription: x\n Version: 9\n"
-    site = "./opt/octavo/lib/python3.11/site-packages"
+    site, other = "./opt/octavo/lib/python3.11/site-packages", "./opt/other/site-packages"
     debian = [
         paragraph.format("libc6", "hold ok installed", "2.36"),
         paragraph.format("gone", "deinstall ok config-files", "1"),
@@ -147,6 +147,8 @@ def test_a_bill_lists_what_the_last_layer_leaves(tmp_path: Path) -> None:
         {f"{site}/Py_YAML-6.dist-info/METADATA": "Name: Py_YAML\nVersion: 6\n\nName: no\n", f"{site}/x.py": "",
          f"{site}/bad-1.dist-info/METADATA": "Name: bad\nVersion: 1\n"},
         {"var/lib/dpkg/status": "\n".join(debian), f"{site}/.wh.bad-1.dist-info": ""},
+        {f"{other}/a-2.dist-info/METADATA": "Name: a\nVersion: 2\n"},
+        {f"{other}/c-3.dist-info/METADATA": "Name: c\nVersion: 3\n", f"{other}/.wh..wh..opq": ""},
     ]  # fmt: skip
     save(tmp_path / "engine.tar", layers)
     path = sbom.write(tmp_path / "engine.tar", "octavo-engine", "0.1.0")
@@ -154,7 +156,7 @@ def test_a_bill_lists_what_the_last_layer_leaves(tmp_path: Path) -> None:
     assert (bill["bomFormat"], bill["specVersion"], bill["metadata"]["component"]["name"]) == (
         "CycloneDX", "1.6", "octavo-engine",
     )  # fmt: skip
-    urls = ["pkg:deb/debian/libc6@2.36?arch=amd64", "pkg:pypi/py-yaml@6"]
+    urls = ["pkg:pypi/c@3", "pkg:deb/debian/libc6@2.36?arch=amd64", "pkg:pypi/py-yaml@6"]
     assert [each["purl"] for each in bill["components"]] == urls
 
 

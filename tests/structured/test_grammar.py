@@ -112,6 +112,12 @@ def test_formats_are_exact_wherever_they_stand(schema: dict[str, Any], text: str
     assert takes(LLTokenizer("byte"), schema, text) == taken
 
 
+@pytest.mark.parametrize("others", [None, 5, "x", {}, [5]], ids=str)
+def test_a_format_beside_what_is_no_list_of_schemas_is_a_wrong_grammar(others: Any) -> None:
+    with pytest.raises(GrammarError):
+        check_grammar(json_schema_grammar({"type": "string", "format": "date", "pattern": "x", "allOf": others}))
+
+
 def test_what_looks_like_a_format_is_left_alone() -> None:
     schema = {
         "properties": {"format": {"const": {"format": "date"}}, "const": {"format": "date"}},

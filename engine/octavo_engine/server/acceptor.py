@@ -88,6 +88,7 @@ class Acceptor:
         self._handed = 0
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         self._closed_silent = 0
+        self._closing = False
         self._logged_at = 0.0
         self._loop = asyncio.new_event_loop()
         self._scrapes = PacedConnections(self._loop, _SCRAPE_INTERVAL, _MOST_SCRAPES, self._answer)
@@ -130,7 +131,8 @@ class Acceptor:
             self._close()
 
     def _close(self) -> None:
-        """End; connections that wait for the server's loop, or to be accepted, go to that loop, which answers them."""
+        """End; what waits for the server's loop, or to be accepted on its port, goes to that loop, which answers it."""
+        self._closing = True
         for listener, _ in self._listeners:
             self._loop.remove_reader(listener)
         self._loop.run_until_complete(self._end_tasks())
@@ -153,7 +155,8 @@ class Acceptor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _listen(self, listener: socket.socket, then: Callable[[socket.socket], None]) -> None:
-        self._loop.add_reader(listener, self._accept, listener, then)
+        if not self._closing:  # it may be called after a pause
+            self._loop.add_reader(listener, self._accept, listener, then)
 
     def _accept(
         self, listener: socket.socket, then: Callable[[socket.socket], None], most: int = _ACCEPTED_AT_ONCE

@@ -37,7 +37,7 @@ def silent_too_long(serving: Serving, share: float) -> bool:
 def routes(serving: Serving) -> APIRouter:
     """/health, /health/startup, /health/ready, /health/live, and /health/adapters, the state of --lora-modules-file.
 
-    /ping is /health under the name that vLLM and SageMaker know. It needs a key, where there are keys.
+    /ping is /health under the name that vLLM also has. It needs a key, where there are keys.
     """
     router = APIRouter()
 

@@ -40,9 +40,10 @@ def with_exact_formats(schema: Any) -> Any:
     if not isinstance(kind, str) or (exact := _EXACT.get(kind)) is None:
         return found
     del found["format"]
-    if exact.keys() & found.keys():
-        return {**found, "allOf": [*found.get("allOf", ()), exact]}
-    return {**found, **exact}
+    if not exact.keys() & found.keys():
+        return {**found, **exact}
+    others = found.get("allOf", [])
+    return {**found, "allOf": [*others, exact]} if isinstance(others, list) else schema  # llguidance refuses the latter
 
 
 def _of_keyword(key: str, value: Any) -> Any:

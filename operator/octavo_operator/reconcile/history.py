@@ -20,8 +20,13 @@ class History:
         self._newest: dict[Kind, int] = {}
 
     def note(self, kind: Kind, version: str) -> None:
-        """Take note of the resourceVersion of a list; HistoryLostError if it is smaller than an earlier one's."""
-        now = int(version or 0)
+        """Take note of the resourceVersion of a list; HistoryLostError if it is smaller than an earlier one's.
+
+        A version that is no number, as a proxy's answer may have, says nothing about the order.
+        """
+        if not version.isdecimal():
+            return
+        now = int(version)
         if now < (before := self._newest.get(kind, 0)):
             lists = f"the API server's lists of {kind.plural}"
             raise HistoryLostError(f"{lists} have version {now}, and had {before} before, as after a restore of etcd")

@@ -9,7 +9,11 @@ from octavo_engine.text.tokenizer import Tokenizer
 
 
 class ReasoningTokens:
-    """The tokens of one answer's reasoning, counted as its outputs come. A mark that ends it may count as one more."""
+    """The tokens of one answer's reasoning, counted as its outputs come.
+
+    A mark that ends it may count as one more. Text that was held back, since it might have begun a mark, counts with
+    the output that ends the doubt, all of whose tokens then count as reasoning.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
