@@ -139,6 +139,17 @@ def test_a_header_that_is_longer_than_an_adapter_of_the_model_has_is_not_parsed(
         read(tmp_path, {**tensors(), **{f"{'x' * 600}{n}": torch.zeros(0) for n in range(2000)}})
 
 
+def test_an_adapter_of_layers_without_slots_is_refused_by_their_reason(tmp_path: Path) -> None:
+    """Although its header is longer than one of all layers that have slots."""
+    others = {f"model.layers.{n}.mlp.experts.{'x' * 400}": "it is not among --lora-target-modules" for n in range(2000)}
+    found: dict[str, torch.Tensor] = {}
+    for name in others:
+        found |= tensors(name, rows=1, rank=1, columns=1)
+    limits = AdapterLimits(replace(NAMES, left_out=others), max_rank=8, half=False)
+    with pytest.raises(ModelLoadError, match="it is not among --lora-target-modules"):
+        read(tmp_path, found, limits)
+
+
 def test_more_patterns_than_can_be_compared_with_so_many_modules_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

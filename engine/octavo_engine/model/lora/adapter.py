@@ -215,8 +215,12 @@ def _too_large(where: Path, rank: int, most: int) -> ModelLoadError:
 
 
 def _most_header_bytes(limits: AdapterLimits) -> int:
-    """Return the length of a header that names A and B of every module."""
-    return _METADATA_BYTES + sum(2 * (_ENTRY_BYTES + len(name)) for name in limits.names.shapes)
+    """Return the length of a header that names A and B of every module, also of those that may not have adapters.
+
+    Else their own reason would not be said.
+    """
+    names = chain(limits.names.shapes, limits.names.left_out)
+    return _METADATA_BYTES + sum(2 * (_ENTRY_BYTES + len(name)) for name in names)
 
 
 def _opened(path: Path) -> BinaryIO:
