@@ -33,7 +33,20 @@ FIRST_CLUSTER = [
 """In these modules real engines load a model."""
 AFTER_CLUSTER = ["tests/operator"]
 """Need no cluster; in the first cluster's process, after its modules."""
-BEFORE_CLUSTER = ["tests/kernels", "tests/bench", "tests/demo", "tests/monitoring"]
+BEFORE_CLUSTER = [
+    f"tests/{name}"
+    for name in (
+        "kernels",
+        "bench",
+        "demo",
+        "monitoring",
+        "core",
+        "text",
+        "structured",
+        "speculative",
+        "output_parsing",
+    )
+]
 """Need no cluster; in the second cluster's process, before its cluster starts, so that all take about as long."""
 
 
