@@ -43,7 +43,7 @@ def vllm(context: Context) -> Iterator[Figure]:
         yield missing(shape.name, "vLLM offline", f"vLLM did not run: {said[-1][:300]}", case)
         return
     figure = rate(shape.name, "vLLM offline", case, requests * answer, seconds, None)
-    yield replace(figure, note=f"vLLM {version}, without its prefix cache")
+    yield replace(figure, note=f"vLLM {version}, without its prefix cache, in 85 % of the memory")
 
 
 def peers(context: Context) -> Iterator[Figure]:
