@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,26 @@ def rename(directory: Path, *renames: tuple[str, str]) -> None:
     for old, new in renames:
         tensors = {name.replace(old, new, 1) if name.startswith(old) else name: t for name, t in tensors.items()}
     save_file(tensors, file)
+
+
+def test_published_fields_of_minimax_m3_mean_what_transformers_makes_of_them(tmp_path: Path) -> None:
+    import transformers
+
+    save(make("MiniMaxM3Sparse"), tmp_path)
+    expected = read_spec(ModelFiles("test", directory=tmp_path))
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text())
+    text = config["text_config"]
+    for name in ("layer_types", "mlp_layer_types", "index_block_size", "index_topk_blocks"):
+        del text[name]
+    sparse = {"sparse_attention_freq": [0, 1, 0], "sparse_block_size": 8, "sparse_topk_blocks": 2}
+    text |= {"hidden_act": "swigluoai", "moe_layer_freq": [0, 1, 1], "sparse_attention_config": sparse}
+    file.write_text(json.dumps(config))
+    converted = transformers.AutoConfig.from_pretrained(tmp_path).text_config
+    assert (converted.index_block_size, converted.index_topk_blocks) == (8, 2)
+    found = read_spec(ModelFiles("test", directory=tmp_path))
+    assert found.max_position == 16
+    assert replace(found, max_position=expected.max_position) == expected
 
 
 @pytest.mark.parametrize("name", MODELS)

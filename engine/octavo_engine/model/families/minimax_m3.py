@@ -41,7 +41,25 @@ _PUBLISHED_NAMES = TensorNames(
 )
 
 
+_INDEX = {"sparse_block_size": "index_block_size", "sparse_topk_blocks": "index_topk_blocks"}
+
+
+def _as_transformers_names(fields: Fields) -> Fields:
+    """The fields with those of published files under the names that transformers' class gives them."""
+    values: dict[str, Any] = {}
+    if sparse := fields.mapping("sparse_attention_config"):
+        values = {name: sparse.values[own] for own, name in _INDEX.items() if sparse.has(own)}
+        if (chosen := sparse.integers("sparse_attention_freq")) and not fields.has("layer_types"):
+            values["layer_types"] = ["minimax_m3_sparse" if each else "full_attention" for each in chosen]
+    if (experts := fields.integers("moe_layer_freq")) and not fields.has("mlp_layer_types"):
+        values["mlp_layer_types"] = ["sparse" if each else "dense" for each in experts]
+    if fields.text("hidden_act") == "swigluoai":  # the gate is made of swiglu_alpha and swiglu_limit alone
+        values["hidden_act"] = "silu"
+    return replace(fields, values={**fields.values, **values})
+
+
 def _read(fields: Fields, architecture: str, names: TensorNames) -> ModelSpec:
+    fields = _as_transformers_names(fields)
     norm = reading.rms_norm(fields, weight_offset=1.0)
     mixer = reading.attention(partly_rotated(fields), partial_rotary=True, qk_norm=QKNormSpec(norm))
     parts = _feed_forwards(fields)
