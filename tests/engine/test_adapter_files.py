@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from octavo_engine.model.lora.adapter import (
     Adapter,
     AdapterLimits,
     AdapterModule,
+    MemoryFile,
     decode_write,
     encode_write,
     read_adapter,
@@ -300,6 +302,21 @@ def test_the_digest_is_of_weights_and_scales(tmp_path: Path) -> None:
     ]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
+
+
+def test_the_file_of_an_adapter_is_there_for_as_long_as_a_write_of_it() -> None:
+    """Its requests may have left, and others' adapters taken its slot, before a busy device comes to the write."""
+    file = MemoryFile("adapter")
+    modules = (AdapterModule("layer", "a", "b", 1, 1.0, 1),)
+    (write,) = Adapter("digest", 1, modules, 1, file).writes(0)
+    path = Path(write.path)
+    del file
+    gc.collect()
+    assert path.exists()
+    assert decode_write(encode_write(write)) == write
+    del write
+    gc.collect()
+    assert not path.exists()
 
 
 def test_an_adapter_is_written_in_bounded_parts(tmp_path: Path) -> None:

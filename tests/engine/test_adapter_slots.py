@@ -98,6 +98,16 @@ def test_an_idle_engine_queues_no_more_than_a_newcomer_can_wait_for(idle: bool) 
     assert len(written) == (5 if idle else 1)
 
 
+def test_loads_that_fail_leave_nothing() -> None:
+    store = AdapterStore(cast("Any", None), 2)
+    for ticket in range(20):
+        store.begin_load(ticket, f"name {ticket}", "/nothing")
+    ended: list[int] = []
+    while len(ended) < 20:
+        ended += [ticket for ticket, _ in store.loaded()]
+    assert not store._newest
+
+
 def test_no_more_adapters_run_than_there_are_slots() -> None:
     slots, _, _ = make(2, "a", "b", "c")
     running: list[str] = []

@@ -12,8 +12,9 @@ import pytest
 
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.errors import EngineDeadError
+from octavo_engine.model.lora.adapter import AdapterWrite, MemoryFile
 from octavo_engine.runner.device_thread import DeviceThread
-from octavo_engine.runner.executor import ThreadExecutor
+from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.masks import Masks
 from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 
@@ -111,6 +112,24 @@ def test_graphs_are_gone_before_ranks_part() -> None:
     del graphs
     ThreadExecutor(worker, DeviceThread()).close()
     assert seen == [False]
+
+
+def test_a_group_keeps_a_write_until_a_step_behind_it_is_done() -> None:
+    """All ranks take part in a step, so they have done then what came before it."""
+    ranks: Any = SimpleNamespace(send=lambda _: None, wait=lambda future: future.result())
+    first: Any = SimpleNamespace(forward=lambda _: None, write_adapter=lambda _: None, result=lambda: None)
+    group = GroupExecutor(first, ranks)
+    write = AdapterWrite(0, "a", "", (), first=True, last=True, file=MemoryFile("a"))
+    file = weakref.ref(cast("MemoryFile", write.file))
+    group.forward(StepPlan(0))
+    group.write_adapter(write)
+    del write
+    group.result()
+    assert file() is not None, "that step was before it"
+    group.forward(StepPlan(1))
+    assert file() is not None
+    group.result()
+    assert file() is None
 
 
 def test_an_end_that_hangs_is_not_waited_for() -> None:

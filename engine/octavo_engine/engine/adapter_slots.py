@@ -22,7 +22,6 @@ for those whose adapter has had its slot for fewer steps: to put it there for on
 @dataclass(slots=True)
 class _Slot:
     adapter: Adapter | None = None
-    """Kept for as long as it may have to be read, by other ranks too."""
     writes: deque[AdapterWrite] = field(default_factory=deque)
     """The writes of the adapter that are not done yet."""
     begun: int | None = None
@@ -41,8 +40,6 @@ class AdapterSlots:
         """The first step in which an adapter found no slot, for each adapter without one."""
         self._in_use: set[int] = set()
         self._step = 0
-        self._replaced: deque[Adapter] = deque(maxlen=2 * count + 2)
-        """Adapters whose last parts may still be on their way to a device."""
 
     def before_plan(self, running: Iterable[str], *, most: int) -> None:
         """A step is planned beside requests that run with these adapters; at most so many parts more are put there."""
@@ -85,7 +82,6 @@ class AdapterSlots:
         self._refused.pop(digest, None)
         for slot in self._slots:
             if slot.writes and slot.adapter is not None and slot.adapter.digest == digest:
-                self._replaced.append(slot.adapter)
                 slot.adapter = None
                 slot.writes.clear()
 
@@ -105,8 +101,6 @@ class AdapterSlots:
             return
         self._refused.pop(digest, None)
         slot = min(free, key=lambda slot: slot.used)
-        if slot.adapter is not None:
-            self._replaced.append(slot.adapter)
         slot.adapter, slot.begun, slot.used = adapter, None, self._step
         slot.writes.extend(adapter.writes(self._slots.index(slot)))
 

@@ -92,9 +92,11 @@ class AdapterStore:
         found: list[tuple[int, AdapterInfo | ModelLoadError]] = []
         for ticket, load in ended:
             del self._loads[ticket]
+            if newest := self._newest.get(load.name) == ticket:
+                del self._newest[load.name]
             try:
                 adapter = load.reading.result()
-                if self._newest.get(load.name) != ticket:
+                if not newest:
                     raise ModelLoadError(f"{load.path}: {load.name} was loaded anew, or unloaded, while this was read")
                 found.append((ticket, self._take(load.name, load.path, adapter)))
             except Exception as error:  # noqa: BLE001  (whatever a file does ends this load alone)

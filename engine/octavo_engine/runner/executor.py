@@ -134,9 +134,14 @@ class GroupExecutor:
         self._first = first
         self._ranks = ranks
         self._waiting = DeviceThread()
+        self._launched = self._finished = 0
+        """The numbers of steps that were launched, and of those whose result is there."""
+        self._writes: deque[tuple[int, AdapterWrite]] = deque()
+        """Writes that ranks may not have done yet, with the number of the step behind each: a step needs all ranks."""
 
     def forward(self, plan: StepPlan) -> None:
         """Launch a step on all ranks behind what was launched before; returns at once."""
+        self._launched += 1
         self._ranks.send(encode_plan(plan))
         self._first.forward(plan)
 
@@ -146,6 +151,7 @@ class GroupExecutor:
 
     def write_adapter(self, write: AdapterWrite) -> None:
         """Have a part of an adapter put into its slot on all ranks; returns at once."""
+        self._writes.append((self._launched + 1, write))
         self._ranks.send(encode_write(write))
         self._first.write_adapter(write)
 
@@ -160,7 +166,11 @@ class GroupExecutor:
 
     def result(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it, on any rank, is raised here."""
-        return self._ranks.wait(self._waiting.submit(self._first.result))
+        result = self._ranks.wait(self._waiting.submit(self._first.result))
+        self._finished += 1
+        while self._writes and self._writes[0][0] <= self._finished:
+            self._writes.popleft()
+        return result
 
     def check(self) -> None:
         """Raises EngineDeadError if a rank is dead or stands still."""

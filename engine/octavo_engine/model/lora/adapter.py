@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -81,31 +81,6 @@ class ModulePart:
         return self.module.num_bytes * (self.end - self.begin) // self.module.rank
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterWrite:
-    """A part of an adapter that is put into a slot. The `first` part empties the slot before; all come in order."""
-
-    slot: int
-    digest: str
-    path: str
-    """The path of the adapter's file in memory, for processes of the same user."""
-    modules: tuple[ModulePart, ...]
-    first: bool
-    last: bool
-
-
-def encode_write(write: AdapterWrite) -> bytes:
-    """Encode a write for ranks in other processes, as JSON, which begins with a brace."""
-    return json.dumps(asdict(write)).encode()
-
-
-def decode_write(data: bytes) -> AdapterWrite:
-    """Decode the result of `encode_write`."""
-    values = json.loads(data)
-    parts = (ModulePart(**{**part, "module": AdapterModule(**part["module"])}) for part in values["modules"])
-    return AdapterWrite(**{**values, "modules": tuple(parts)})
-
-
 class MemoryFile:
     """A file without a name, in memory, for as long as this object lives."""
 
@@ -119,6 +94,33 @@ class MemoryFile:
 
     def __del__(self) -> None:
         os.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterWrite:
+    """A part of an adapter that is put into a slot. The `first` part empties the slot before; all come in order."""
+
+    slot: int
+    digest: str
+    path: str
+    """The path of the adapter's file in memory, for processes of the same user."""
+    modules: tuple[ModulePart, ...]
+    first: bool
+    last: bool
+    file: MemoryFile | None = field(default=None, compare=False)
+    """Kept by the write, so that the path is valid for as long as the write may be done."""
+
+
+def encode_write(write: AdapterWrite) -> bytes:
+    """Encode a write for ranks in other processes, as JSON, which begins with a brace."""
+    return json.dumps(asdict(replace(write, file=None))).encode()
+
+
+def decode_write(data: bytes) -> AdapterWrite:
+    """Decode the result of `encode_write`."""
+    values = json.loads(data)
+    parts = (ModulePart(**{**part, "module": AdapterModule(**part["module"])}) for part in values["modules"])
+    return AdapterWrite(**{**values, "modules": tuple(parts)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Adapter:
             size += part.num_bytes
         for index, parts in enumerate(together):
             ends = {"first": index == 0, "last": index == len(together) - 1}
-            yield AdapterWrite(slot, self.digest, self.file.path, tuple(parts), **ends)
+            yield AdapterWrite(slot, self.digest, self.file.path, tuple(parts), **ends, file=self.file)
 
 
 def _parts(module: AdapterModule) -> Iterator[ModulePart]:
@@ -294,10 +296,10 @@ def _check_experts(found: Collection[str], names: ModuleNames) -> None:
 
 def _check_patterns(modules: int, config: PeftConfig) -> None:
     """Raises ModelLoadError if there are too many patterns for so many modules."""
-    for field, patterns in (("rank_pattern", config.rank_pattern), ("alpha_pattern", config.alpha_pattern)):
+    for name, patterns in (("rank_pattern", config.rank_pattern), ("alpha_pattern", config.alpha_pattern)):
         if len(patterns) * modules > _MOST_COMPARISONS:
             raise ModelLoadError(
-                f"{CONFIG_FILE}: {field} has {len(patterns)} patterns for {modules} modules, and with so many modules "
+                f"{CONFIG_FILE}: {name} has {len(patterns)} patterns for {modules} modules, and with so many modules "
                 f"at most {_MOST_COMPARISONS // modules} are compared with their names"
             )
 
