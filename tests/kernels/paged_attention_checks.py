@@ -263,7 +263,7 @@ def _a_short_chunk_after_a_long_prefix(device: torch.device) -> None:
 
 
 def _contexts_of_very_many_are_whole(device: torch.device) -> None:
-    """Check that there is a list of as many segments as sequences, from 257 on."""
+    """Check that there is a list of as many segments as sequences, from 257 on, and how many programs share it."""
     step = make_step(Case(((1, 1500),)), device)
     (launch,) = step.launches()
     crowd = replace(
@@ -276,6 +276,8 @@ def _contexts_of_very_many_are_whole(device: torch.device) -> None:
     split = step.split(crowd)
     assert split.launched == 1 and split.listed is not None
     assert split.listed.tolist() == [257, *(max_segments(1) * s for s in range(257))]
+    assert split.programs == 257
+    assert split_of(crowd, step.query, step.cache.key.to(FP8), None).programs == 256
 
 
 def _rows_without_context(device: torch.device) -> None:

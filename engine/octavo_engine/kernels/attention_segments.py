@@ -16,8 +16,6 @@ import triton.language as tl
 
 _BUSY = 128
 """The number of programs that keep a device busy (an H100 has 132 multiprocessors)."""
-_SHARING = 384
-"""Programs that share a list: three for each multiprocessor, as many as fit of those that read 32 KiB in a turn."""
 _MOST_TOKENS = 256
 """Query tokens of a step whose contexts are cut: with more, all others take as long as the longest context."""
 _LEAST_OF_MANY = 1024
@@ -165,12 +163,14 @@ def split_contexts(
     kv_heads: int,
     tile_queries: int,
     tile_tokens: int,
+    resident: int,
     block_size: int,
     window: int | None,
 ) -> ContextSplit:
     """Decide how a launch with such tiles cuts contexts; where each sequence has one tile, list the segments.
 
-    No length of a context decides it, only how long the block table lets one be.
+    No length of a context decides it, only how long the block table lets one be. A multiprocessor runs `resident`
+    programs at a time: more would only begin when these have ended, with the bandwidth half used.
     """
     num_seqs, tokens, most = len(sequences.context_lens), sequences.num_tokens, max_segments(kv_heads)
     one_tile = sequences.max_query_len <= tile_queries
@@ -202,7 +202,7 @@ def split_contexts(
         MAX_SEGMENTS=max_segments(kv_heads),
         LANES=_LANES,
     )
-    return ContextSplit(most, least, launched, listed, min(num_seqs * launched * kv_heads, _SHARING))
+    return ContextSplit(most, least, launched, listed, min(num_seqs * launched * kv_heads, resident * _BUSY))
 
 
 def num_tiles(sequences: PagedSequences, tile_queries: int) -> int:

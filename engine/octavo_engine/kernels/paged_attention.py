@@ -306,11 +306,14 @@ def split_of(
     """Return how contexts are cut for queries [T, H, D] and a cache [num_blocks, B, K, D] of these shapes and types."""
     (num_heads, head_dim), kv_heads = query.shape[1:], key_cache.shape[2]
     tile = tile_shape(num_heads // kv_heads, head_dim, sequences.max_query_len, query.dtype)
+    # By the registers of decodes as built with Triton 3.6 (bench/results/ROOFLINE.md).
+    resident = 3 if head_dim in (64, 128) and key_cache.element_size() > 1 else 2
     return split_contexts(
         sequences,
         kv_heads=kv_heads,
         tile_queries=tile.rows * kv_heads // num_heads,
         tile_tokens=tile.tokens,
+        resident=resident,
         block_size=key_cache.shape[1],
         window=window,
     )
