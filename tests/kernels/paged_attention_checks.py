@@ -294,6 +294,22 @@ def _rows_without_context(device: torch.device) -> None:
     assert bool(output[2].isnan().all())
 
 
+def _layers_of_a_group_differ_in_heads(device: torch.device) -> None:
+    """Check that each layer's launches are as its own heads need them (Laguna): tiles have room for fewer tokens.
+
+    Of 16 heads, 3 query tokens are two tiles and of 8 one, so that one layer shares a list and the other has none.
+    """
+    for lens, groups in ((((40, 40),), (6, 8)), (((3, 70),), (16, 8)), (((3, 70),), (8, 16))):
+        step = make_step(Case(lens, max(groups), head_dim=16, dtype=torch.float32), device)
+        backend = TritonAttention()
+        metadata = backend.prepare(step.inputs, 0, step.case.block_size, None)
+        for group in groups:
+            layer = replace(step, case=replace(step.case, group=group), query=step.query[:, :group])
+            assert_right(backend.attend(layer.query, layer.cache, metadata, layer.variant), layer.expected())
+        ((first,), (second,)) = (metadata.splits[group] for group in groups)
+        assert (first.listed is None, first.programs) != (second.listed is None, second.programs)
+
+
 def _tokens_of_no_sequence(device: torch.device) -> None:
     """The backend's result for them is zero."""
     step = make_step(Case(((1, 5), (3, 20), (1, 9))), device)
@@ -396,6 +412,7 @@ CHECKS = [
     Check("a_short_chunk_after_a_long_prefix", _a_short_chunk_after_a_long_prefix),
     Check("contexts_of_very_many_are_whole", _contexts_of_very_many_are_whole),
     Check("rows_without_context", _rows_without_context),
+    Check("layers_of_a_group_differ_in_heads", _layers_of_a_group_differ_in_heads),
     Check("tokens_of_no_sequence", _tokens_of_no_sequence),
     Check("replayed_with_other_contexts", _replayed_with_other_contexts),
     Check("company_changes_no_digit", _company_changes_no_digit),

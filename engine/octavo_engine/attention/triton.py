@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -32,8 +32,15 @@ class TritonMetadata:
     window: int | None
     no_padding: bool
     """Whether each of the step's tokens belongs to a sequence."""
-    splits: tuple[ContextSplit, ...] | None = None
-    """How each launch cuts contexts: made by the group's first layer, whose heads it depends on, for all of them."""
+    splits: dict[int, tuple[ContextSplit, ...]] = field(default_factory=dict)
+    """How each launch cuts contexts, by a layer's number of query heads: layers of one group may differ in it."""
+
+    def splits_for(self, query: Tensor, key_cache: Tensor) -> tuple[ContextSplit, ...]:
+        """Return them for a layer's queries, made by the first layer of the step that has as many heads."""
+        heads = query.shape[1]
+        if heads not in self.splits:
+            self.splits[heads] = tuple(split_of(it, query, key_cache, self.window) for it in self.launches)
+        return self.splits[heads]
 
 
 class TritonAttention:
@@ -115,9 +122,7 @@ class TritonAttention:
             self._attend_latents(output, query, cache, cache.latent, metadata, variant)
             return output
         scratch = self._scratch_for(query, scratch_floats(query.shape[1], cache.key.shape[2], query.shape[2]))
-        if metadata.splits is None:
-            metadata.splits = tuple(split_of(it, query, cache.key, metadata.window) for it in metadata.launches)
-        for sequences, split in zip(metadata.launches, metadata.splits, strict=True):
+        for sequences, split in zip(metadata.launches, metadata.splits_for(query, cache.key), strict=True):
             paged_attention(
                 output,
                 query,

@@ -2,8 +2,9 @@
 
 A long context beside short ones would keep few programs busy long after all others. So a context's segments are work of
 their own, and a fixed number of programs shares all of them: what one computes follows from a list that is made on the
-device once a step, for all layers. Neither the host nor a CUDA graph has to know a context's length. Where a context is
-cut depends on its own length, and on whether a step has few, many or very many tokens; never on other contexts.
+device once a step, for all layers of as many heads. Neither the host nor a CUDA graph has to know a context's length.
+Where a context is cut depends on its own length, and on whether a step has few, many or very many tokens; never on
+other contexts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class PagedSequences:
 
 @dataclass(frozen=True, slots=True)
 class ContextSplit:
-    """How one launch cuts contexts; the same in all layers of a step."""
+    """How one launch cuts contexts; the same in all layers of a step that have as many heads."""
 
     most: int
     """Segments of a context at most; 1: none is cut."""
