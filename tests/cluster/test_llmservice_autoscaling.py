@@ -78,6 +78,7 @@ def test_replicas_follow_the_load_and_no_answer_is_lost(operator: Client, namesp
         status = namespace.get("llms", NAME)["status"]["autoscaling"]
         assert (status["desiredReplicas"], status["concurrencyPercent"] > 0) == (3, True)
 
+        one_pod_after_the_other_leaves_a_drained_node(namespace)
         nothing_flaps_without_metrics(operator, namespace, replicas)
         wait_for_replicas(namespace, 1, 120)
         pods_left(namespace, 1)
@@ -86,6 +87,20 @@ def test_replicas_follow_the_load_and_no_answer_is_lost(operator: Client, namesp
     assert sorted(set(replicas.values)) == sorted(replicas.values[:-1])  # up to 3 without a way back, then down once
     assert (replicas.values[0], max(replicas.values), replicas.values[-1]) == (1, 3, 1)
     assert [answer["lost"] for answer in stop_load(namespace) if answer["lost"]] == []
+
+
+def one_pod_after_the_other_leaves_a_drained_node(client: Client) -> None:
+    """As `kubectl drain` asks for it: the first pod may go, and the others stay until another serves in its place."""
+    first, *others = [pod["metadata"]["name"] for pod in client.list("pods", selector=f"octavo.dev/llmservice={NAME}")]
+    assert [evicted(client, pod) for pod in (first, *others)] == [201, 429, 429]
+    client.wait_until(lambda: not client.exists("pod", first), LOADED, "it has finished its answers")
+    client.wait_until(lambda: client.get("llms", NAME)["status"]["readyReplicas"] == 3, LOADED, "another serves")
+
+
+def evicted(client: Client, pod: str) -> int:
+    """The status of the API server's answer to the eviction of a pod."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+    return client.http.post(f"{client.path('pod', pod)}/eviction", json=eviction).status_code
 
 
 def touch(client: Client, name: str) -> None:
