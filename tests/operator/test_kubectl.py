@@ -88,6 +88,16 @@ def test_a_missing_gpu_is_one_obstacle_and_events_that_repeat_it_are_none() -> N
     assert report(facts, [only]).startswith("good does not serve: 0 of 1 replicas ready, phase Pending\n1. condition")
 
 
+def test_the_startup_probe_of_a_model_that_loads_is_no_obstacle() -> None:
+    loads = pod("good-1")
+    probe, killed = (
+        warning("Pod", "good-1", f"{kind} probe failed: statuscode: 503") for kind in ("Startup", "Liveness")
+    )
+    events = [{**probe, "reason": "Unhealthy"}, {**killed, "reason": "Unhealthy"}]
+    told = report(facts := Facts(service(loads), [loads], events=events), obstacles(facts))
+    assert "Startup probe" not in told and "Liveness probe failed" in told
+
+
 def test_obstacles_come_in_the_order_in_which_one_looks_at_them() -> None:
     image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     broken = pod("good-2", containerStatuses=[{"name": "engine", "image": "x", **image}])
@@ -247,8 +257,9 @@ def test_chat_talks_through_a_forwarded_port(cluster: Path, monkeypatch: pytest.
     engine.chmod(0o755)
     monkeypatch.setattr(cli, "_engine", lambda: str(engine))
     (cluster / "services.json").write_text(json.dumps({"spec": {"ports": [{"port": 80}]}}))
-    assert cli.main(["chat", "good"]) == 7
-    assert (cluster / "chat").read_text() == "chat http://127.0.0.1:1234/v1\n"
+    for flags, passed in (([], ""), (["--temperature", "0.2"], "--temperature=0.2 ")):
+        assert cli.main(["chat", "good", *flags]) == 7
+        assert (cluster / "chat").read_text() == f"chat {passed}http://127.0.0.1:1234/v1\n"
     assert calls(cluster)[-1] == "port-forward service/good :80 --address=127.0.0.1"
 
 

@@ -58,15 +58,18 @@ def build_parser() -> argparse.ArgumentParser:
     top = command("top", "show queue, KV cache, tokens/s and time to first token by service")
     for made in (status, top):
         made.add_argument("-A", "--all-namespaces", action="store_true", help="look into all namespaces")
-    top.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="measure for so long (default: 5)")
-    command("why", "show everything that keeps an LLMService from serving or scaling").add_argument("name")
+    top.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="seconds to measure for (default: 5)")
+    why = command("why", "show everything that keeps an LLMService from serving or scaling")
     logs = command("logs", "print the logs of an LLMService's engines")
-    logs.add_argument("name")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on as lines come")
-    logs.add_argument("--previous", action="store_true", help="those of the containers before the last restart")
+    logs.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
+    logs.add_argument("--previous", action="store_true", help="logs of the containers before their last restart")
     logs.add_argument("--tail", type=int, default=100, metavar="N", help="lines of each pod; -1: all (default: 100)")
     chat = command("chat", "talk to an LLMService, through a port that kubectl forwards")
-    chat.add_argument("name")
+    chat.add_argument(
+        "--temperature", metavar="T", help="0: always the likeliest word (default: the server's, mostly 1)"
+    )
+    for made in (why, logs, chat):
+        made.add_argument("name", help="name of the LLMService")
     run = command("run", "make an LLMService, follow its start, print its first answer")
     _run_arguments(run)
     for made in (chat, run):
@@ -81,10 +84,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="smollm2 (the demo model), or OWNER/NAME of the Hugging Face Hub")
-    parser.add_argument("--name", help="name of the LLMService (default: made of the model's)")
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of a replica (default: 1; 0 for smollm2)")
-    parser.add_argument("--timeout", type=_seconds, default=1800.0, metavar="S", help="wait so long (default: 1800)")
-    parser.add_argument("--prompt", default="Name the capital of France.", help="what it is asked first")
+    parser.add_argument("--name", help="name of the LLMService (default: from the model's: qwen3-8b)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs per replica (default: 1; 0 for smollm2)")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=1800.0,
+        metavar="S",
+        help="seconds to wait until it is ready (default: 1800)",
+    )
+    parser.add_argument(
+        "--prompt", default="Name the capital of France.", help="what the model is asked first (default: %(default)s)"
+    )
 
 
 def _seconds(text: str) -> float:
@@ -140,8 +151,9 @@ def _logs(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
 
 
 def _chat(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    flags = [] if arguments.temperature is None else [f"--temperature={arguments.temperature}"]
     with forwarded(kubectl, arguments.name) as url:
-        return subprocess.call([_engine(), "chat", url], env=_with_key(kubectl, arguments))
+        return subprocess.call([_engine(), "chat", *flags, url], env=_with_key(kubectl, arguments))
 
 
 def _run(kubectl: Kubectl, arguments: argparse.Namespace) -> int:

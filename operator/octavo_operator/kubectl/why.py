@@ -140,7 +140,11 @@ def _events(facts: Facts) -> Iterator[Obstacle]:
     name = facts.service["metadata"]["name"]
     pods = {pod["metadata"]["name"] for pod in facts.pods}
     claims = {claim for pod in facts.pods for claim in view(pod, GPU).claims}
-    related = [each for each in facts.events if _is_of(each.get("involvedObject") or {}, name, pods, claims)]
+    related = [
+        each
+        for each in facts.events
+        if _is_of(each.get("involvedObject") or {}, name, pods, claims) and not _is_of_a_start(each)
+    ]
     for event in sorted(related, key=_when)[-_MOST_EVENTS:]:
         regarding = event["involvedObject"]
         about = f"event of {regarding['kind']} {regarding['name']}"
@@ -156,6 +160,11 @@ def _is_of(regarding: Mapping[str, Any], name: str, pods: set[str], claims: set[
     if kind == "ReplicaSet":
         return whose.rpartition("-")[0] == name
     return kind in ("LLMService", "Deployment", "HorizontalPodAutoscaler") and whose == name
+
+
+def _is_of_a_start(event: Mapping[str, Any]) -> bool:
+    """Whether it is a startup probe's, which fails at each start until the model is loaded."""
+    return event.get("reason") == "Unhealthy" and (event.get("message") or "").startswith("Startup probe failed")
 
 
 def _when(event: Mapping[str, Any]) -> str:
