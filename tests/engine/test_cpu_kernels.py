@@ -186,14 +186,26 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path) -> None:
         build.compile_to(tmp_path, "avx512")
 
 
+def test_a_compiler_that_takes_too_long_is_reported_without_its_command(monkeypatch, tmp_path) -> None:
+    slow = tmp_path / "slow-compiler"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(build, "_COMPILER", str(slow))
+    monkeypatch.setattr(build, "_TIMEOUT", 0.05)
+    with pytest.raises(build.BuildError, match=r"slow-compiler took longer than 0\.05 s$"):
+        build.compile_to(tmp_path, "avx512")
+
+
 @needs_kernels
-def test_the_compiled_file_is_kept(monkeypatch, tmp_path) -> None:
+def test_the_compiled_file_is_kept(monkeypatch, tmp_path, caplog) -> None:
+    caplog.set_level("INFO")
     monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
     monkeypatch.setattr(build, "_OPTIONS", ("-O0", *build._OPTIONS[1:]))  # compiled in a tenth of the time
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = build.built_library()
     monkeypatch.setattr(build, "_COMPILER", "no-such-compiler")
     assert build.built_library() == first
+    assert caplog.text.count("compiling the kernels for this CPU") == 1
     assert ctypes.CDLL(str(first)).attend
 
 

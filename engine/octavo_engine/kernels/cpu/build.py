@@ -3,13 +3,14 @@
     python -m octavo_engine.kernels.cpu.build [--native]
 
 compiles for all of them, or for this machine's, into the folder `built`, as an image's build and `make setup` do;
-otherwise it happens at the first start (5 to 10 s), into the user's cache. Nothing of torch is compiled in: the
-functions take pointers and numbers.
+otherwise it happens at the first start (5 to 10 s on an idle machine), into the user's cache. Nothing of torch is
+compiled in: the functions take pointers and numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
@@ -18,11 +19,15 @@ from pathlib import Path
 
 from octavo_engine.kernels.cpu.features import cpu_flags
 
+log = logging.getLogger(__name__)
+
 HERE = Path(__file__).parent
 PACKAGED = HERE / "built"
 """The folder of kernels that were compiled beforehand: not among the modules, or tools that walk the package would take
 it for one."""
 _COMPILER = "gcc"
+_TIMEOUT = 600.0
+"""Seconds: on two cores that ten others use it took two minutes."""
 _OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 LEVELS = {
     "avx512_bf16": (
@@ -59,6 +64,7 @@ def library_for(level: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:  # a read-only file system: compiled again at the next start
         folder = Path(tempfile.mkdtemp(prefix="octavo-kernels-"))
+    log.info("compiling the kernels for this CPU, once: 5 to 10 s on an idle machine")
     return compile_to(folder, level)
 
 
@@ -68,8 +74,10 @@ def compile_to(folder: Path, level: str) -> Path:
     partial = folder / f".{os.getpid()}-{target.name}"
     command = (_COMPILER, *_OPTIONS, *LEVELS[level][1], "-o", str(partial), *map(str, _sources("*.c")), "-lm")
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{_COMPILER} took longer than {_TIMEOUT:g} s") from None
+    except OSError as error:
         raise BuildError(f"{_COMPILER} cannot be run: {error}") from None
     if result.returncode:
         raise BuildError(f"{_COMPILER} failed: {result.stderr.strip()[-2000:]}")
@@ -109,7 +117,10 @@ def main() -> None:
         for level in [_level()] if "--native" in sys.argv[1:] else LEVELS:
             sys.stdout.write(f"{compile_to(PACKAGED, level)}\n")
     except BuildError as error:
-        sys.exit(f"no kernels of our own for CPUs: {error}")
+        sys.exit(
+            f"octavo: the kernels for CPUs were not compiled: {error}. The engine tries again when it starts, "
+            "and computes with PyTorch, more slowly, where it cannot"
+        )
 
 
 if __name__ == "__main__":

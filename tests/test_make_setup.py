@@ -1,0 +1,30 @@
+"""`make setup` as a newcomer sees it, with programs in place of python and uv that print as those do."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+UV = """#!/bin/sh
+case " $* " in *" --quiet "*) ;; *) echo "Installed 150 packages" >&2;; esac
+"""
+PYTHON = """#!/bin/sh
+case "$*" in *kernels.cpu.build*) echo built/kernels-avx2.so;; esac
+"""
+
+
+def test_setup_prints_one_line_that_says_what_it_does_and_for_how_long(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "engine" / "playground").mkdir(parents=True)
+    index = tmp_path / "engine" / "octavo_engine" / "server" / "playground_files" / "index.html"
+    programs = tmp_path / ".venv" / "bin"
+    for path, text in ((index, ""), (programs / "uv", UV), (programs / "python", PYTHON)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    made = subprocess.run(["make", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    (line,) = (made.stdout + made.stderr).splitlines()
+    assert line.startswith("octavo: setting up .venv") and "a minute or two" in line
