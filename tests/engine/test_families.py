@@ -182,7 +182,16 @@ def test_every_parameter_is_counted_and_filled(pair: Pair) -> None:
 
 @pytest.mark.parametrize(
     ("name", "prefix"),
-    [("gpt2", "transformer."), ("bloom", "transformer."), ("opt-norms-after", "model."), ("qwen2", "model.")],
+    [
+        ("gpt2", "transformer."),
+        ("bloom", "transformer."),
+        ("opt-norms-after", "model."),
+        ("qwen2", "model."),
+        ("gpt-neox", "gpt_neox."),
+        ("gemma3n", "model."),
+        ("falcon-h1", "model."),
+        ("axk2", "model."),
+    ],
 )
 def test_checkpoints_of_the_model_without_its_head(
     name: str, prefix: str, pairs: Callable[[str], Pair], tmp_path: Path

@@ -18,7 +18,7 @@ from octavo_engine.model.families.multimodal import STORED_NAMES, language_model
 from octavo_engine.model.families.wrappers import PLAIN_HEADS, WRAPPERS
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file, read_file
-from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, base_model_names
+from octavo_engine.model.names import with_base_model_names
 from octavo_engine.model.pooling import longest_text
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
@@ -139,9 +139,7 @@ def _read(config: dict[str, Any], path: Path) -> ModelSpec:
     fields = family.fields(str(path), config)
     spec = family.read(fields)
     _refuse_unread(fields, family)
-    if spec.stored_names == SAME_NAMES and spec.names.embedding == LLAMA_NAMES.embedding:
-        return replace(spec, stored_names=base_model_names("model.", "embed_tokens.", "layers.", "norm."))
-    return spec
+    return replace(spec, stored_names=with_base_model_names(spec.stored_names, spec.names))
 
 
 def _refuse_unread(fields: Fields, family: Family) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 ExpertLayout = Literal["interleaved columns", "columns", "rows"]
@@ -229,6 +229,20 @@ def base_model_names(prefix: str, *modules: str) -> StoredNames:
     `modules` are the beginnings of the names of its parts.
     """
     return StoredNames(renamed=tuple((module, prefix + module) for module in modules))
+
+
+def with_base_model_names(stored: StoredNames, names: TensorNames) -> StoredNames:
+    """`stored` with the names of files that were saved from the model without its head, if it renames nothing itself.
+
+    They lack the first part of `names`, such as `model.`.
+    """
+    first, dot, _ = names.embedding.partition(".")
+    prefix = first + dot
+    if stored.renamed or not dot:
+        return stored
+    every = (str(getattr(names, field.name)) for field in fields(names))
+    modules = {name.removeprefix(prefix).partition(".")[0] + "." for name in every if name.startswith(prefix)}
+    return replace(stored, renamed=base_model_names(prefix, *sorted(modules)).renamed)
 
 
 LLAMA_NAMES = TensorNames()
