@@ -193,6 +193,22 @@ def test_a_grammar_that_allows_nothing_or_takes_too_much_is_the_requests_own_fau
     assert isinstance(error, NotAdmissibleError)
 
 
+@pytest.mark.parametrize("regex", ["a{30}{10000}", "a{99999}{99999}", "x(ab){100000}"])
+def test_a_long_text_without_a_choice_is_refused_before_a_step_has_to_wait_for_its_mask(
+    masks: GrammarMasks, regex: str
+) -> None:
+    ask(masks, "forced", regex_grammar(regex))
+    error = masks._answers["forced"].matcher.exception()
+    assert isinstance(error, NotAdmissibleError)
+    assert "leaves no choice about the first" in str(error)
+    assert not masks._compiled
+
+
+def test_a_text_without_a_choice_may_have_some_length(masks: GrammarMasks) -> None:
+    ask(masks, "const", json_schema_grammar({"const": "long " * 6000}))
+    assert len(allowed(line_of(masks, "const", []))) == 1
+
+
 def test_a_token_that_the_grammar_does_not_allow_is_an_error_of_its_request(masks: GrammarMasks) -> None:
     ask(masks, "a", GRAMMARS["choice"][0])
     [error] = masks.masks([MaskRow("a", [999], ())])

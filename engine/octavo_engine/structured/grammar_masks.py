@@ -19,6 +19,9 @@ from octavo_engine.structured.mask_provider import MaskRow
 
 _CACHED_GRAMMARS = 16
 """Compiled grammars that are kept for the next request that asks for the same: at most some 40 MB each."""
+_MAX_FORCED = 32 << 10
+"""The most bytes at the beginning of an answer that a grammar leaves no choice about. Each mask walks along them: 300 KB,
+as of `a{30}{10000}`, took half a second at first and a tenth each time after."""
 _BITS = 32
 
 
@@ -44,6 +47,8 @@ class GrammarMasks:
         self._load_vocabulary = load_vocabulary
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-grammar")
         self._filler = LLExecutor(max(1, (os.cpu_count() or 1) // 2))
+        self._first_filler = LLExecutor(1)
+        """For first masks, so that those of a step do not wait for them."""
         self._vocabulary: LLTokenizer | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._answers: dict[str, _Answer] = {}
@@ -82,6 +87,7 @@ class GrammarMasks:
                 if isinstance(matcher, LLMatcher)
             ],
             starts[-1],
+            self._filler,
         )
         found: list[Tensor | Exception] = []
         for matcher, (start, end) in zip(followed, pairwise(starts), strict=True):
@@ -93,15 +99,15 @@ class GrammarMasks:
                 found.append(bits[start:end, : self._words])
         return found
 
-    def _fill(self, asked: list[tuple[LLMatcher, int, list[int]]], lines: int) -> Tensor:
+    def _fill(self, asked: list[tuple[LLMatcher, int, list[int]]], lines: int, filler: LLExecutor) -> Tensor:
         """Bits [lines, words] that each matcher writes from its line on: one line, and one for each draft."""
         words = self._words if self._vocabulary is None else -(-self._vocabulary.vocab_size // _BITS)
         bits = torch.full((lines, words), -1, dtype=torch.int32)
         place = bits.data_ptr(), words * bits.itemsize, lines
         if plain := [(matcher, line) for matcher, line, drafts in asked if not drafts]:
-            self._filler.unsafe_compute_mask_ptr(plain, *place)
+            filler.unsafe_compute_mask_ptr(plain, *place)
         if drafting := [each for each in asked if each[2]]:
-            self._filler.unsafe_compute_mask_ptr_with_draft_token(drafting, *place)
+            filler.unsafe_compute_mask_ptr_with_draft_token(drafting, *place)
         return bits
 
     def _follow(self, row: MaskRow) -> LLMatcher | Exception:
@@ -120,13 +126,24 @@ class GrammarMasks:
     def _matcher(self, grammar: str) -> LLMatcher:
         """A matcher at the beginning of an answer."""
         if (known := self._compiled.pop(grammar, None)) is None:
-            known = LLMatcher(self._tokens(), grammar, log_level=0, limits=LIMITS)
-            if known.is_error():
-                raise GrammarError(_reason(known))
+            known = self._compile(grammar)
         self._compiled[grammar] = known
         if len(self._compiled) > _CACHED_GRAMMARS:
             self._compiled.popitem(last=False)
         return known.deep_copy()
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        """Compile a grammar and compute its first mask, which may take longer than any later one."""
+        matcher = LLMatcher(self._tokens(), grammar, log_level=0, limits=LIMITS)
+        if not matcher.is_error():
+            self._fill([(matcher, 0, [])], 1, self._first_filler)
+        if matcher.is_error():
+            raise GrammarError(_reason(matcher))
+        if (forced := len(matcher.compute_ff_bytes())) > _MAX_FORCED:
+            raise GrammarError(
+                f"it leaves no choice about the first {forced} bytes of the answer; at most {_MAX_FORCED} are allowed"
+            )
+        return matcher
 
     def _tokens(self) -> LLTokenizer:
         if self._vocabulary is None:
