@@ -161,6 +161,9 @@ def functions(count: int) -> list[dict[str, Any]]:
     ]
 
 
+_REPETITIONS = ("a{30}{10000}", "(a{3}){100000}", "a{99999}{99999}", "x((ab){100}){5000}", "[xy]a{300}{1000}")
+
+
 _EXTREME: tuple[dict[str, Any], ...] = (
     {"temperature": 1e-300}, {"top_p": 1e-320}, {"temperature": 2, "top_p": 5e-324, "min_p": 1},
     {"repetition_penalty": 100, "presence_penalty": -2, "frequency_penalty": -2, "logit_bias": {"5": 100}},
@@ -203,6 +206,9 @@ SHAPES: dict[str, Attack] = {
     "1.3 million times one character, truncated": posts(TEXT, truncated_bomb, 6),
     "odd JSON": posts(TEXT, lambda n: _ODD_JSON[n % len(_ODD_JSON)]),
     "schemas that multiply (H)": posts(CHAT, lambda n: said(guided_json=_SCHEMAS[n % len(_SCHEMAS)], max_tokens=50)),
+    "repetitions without a choice (G)": posts(
+        CHAT, lambda n: said(guided_regex=f"{n}{_REPETITIONS[n % len(_REPETITIONS)]}", max_tokens=50), 16
+    ),
     "ambiguous grammars with long answers (H)": posts(TEXT, grammar, 16),
     "very many items to /v1/responses": posts(RESPONSES, response),
     "very many blocks to /v1/messages": posts(MESSAGES, message),
