@@ -20,8 +20,8 @@ from octavo_engine.structured.mask_provider import MaskRow
 _CACHED_GRAMMARS = 16
 """Compiled grammars that are kept for the next request that asks for the same: at most some 40 MB each."""
 _MAX_FORCED = 32 << 10
-"""The most bytes at the beginning of an answer that a grammar leaves no choice about. Each mask walks along them: 300 KB,
-as of `a{30}{10000}`, took half a second at first and a tenth each time after."""
+"""The most bytes at the beginning of an answer about which a grammar leaves no choice. Each mask walks along them:
+300 KB, as of `a{30}{10000}`, took half a second at first, and a tenth each time after."""
 _BITS = 32
 
 
