@@ -503,14 +503,14 @@ _reduce = partial(
 )
 BUILDS = [
     # Decode: 3 blocks of 128 threads fit a multiprocessor with 168 registers a thread and 75 KiB; of some only 2.
-    _decode("decode", Case((), head_dim=128), registers=152, shared=71, loop=384),
-    _decode("decode_64", Case((), head_dim=64), registers=96, shared=37, loop=256),
+    _decode("decode", Case((), head_dim=128), registers=120, shared=71, loop=384),
+    _decode("decode_64", Case((), head_dim=64), registers=80, shared=37, loop=256),
     _decode("decode_80", Case((), head_dim=80), registers=168, shared=75, loop=404),
-    _decode("decode_256", Case((), head_dim=256), registers=208, shared=75, loop=384),
-    _decode("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=192, shared=40, loop=616),
+    _decode("decode_256", Case((), head_dim=256), registers=168, shared=75, loop=384),
+    _decode("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=184, shared=40, loop=616),
     _decode("decode_gemma2", _GEMMA2, registers=208, shared=75, loop=448),
-    _decode("decode_bloom", Case((), group=1, head_dim=128, alibi="exact"), registers=168, shared=71, loop=448),
-    _decode("decode_gpt_oss", _GPT_OSS, registers=128, shared=37, loop=288),
+    _decode("decode_bloom", Case((), group=1, head_dim=128, alibi="exact"), registers=152, shared=71, loop=448),
+    _decode("decode_gpt_oss", _GPT_OSS, registers=80, shared=37, loop=288),
     # Prefill: 256 threads; 65,536 registers are 255 for each.
     _prefill("prefill", Case((), head_dim=128), registers=184, shared=130, loop=520),
     _prefill("prefill_64", Case((), head_dim=64), registers=128, shared=66, loop=432),

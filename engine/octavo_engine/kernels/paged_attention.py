@@ -123,6 +123,95 @@ def attend_segment(
         tl.store(output + offsets, result.to(output.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def attend_own_tile(
+    lens,  # of all sequences: where their queries begin, their contexts
+    num_seqs,
+    most,  # as in ContextSplit
+    least,
+    results,  # these as in `attend_segment`
+    sources,
+    scales,
+    strides,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+):
+    """Compute the tile and segment that this program's place in the grid stands for."""
+    TILE_QUERIES: tl.constexpr = ROWS // GROUP
+    cu_query_lens, context_lens = lens
+    sequence, first_row, first_query = find_tile(cu_query_lens, num_seqs, TILE_QUERIES, False)
+    query_len = tl.load(cu_query_lens + sequence + 1) - first_row
+    if first_query >= query_len:
+        return
+    context_len = tl.load(context_lens + sequence)
+    position = context_len - query_len + first_query
+    begin, end = visible_range(position, TILE_QUERIES, context_len, WINDOW, TILE_TOKENS)
+    segment, cut = 0, False
+    if results[1] is not None:
+        segment = tl.program_id(2)
+        begin, end, cut = segment_range(begin, end, segment, most, least, TILE_TOKENS)
+        if (segment > 0) & (begin >= end):
+            return
+    place, seen = (sequence, first_row, first_query), (segment, begin, end, cut, most)
+    attend_segment(
+        place, (query_len, context_len), seen, results, sources, scales, strides,
+        tl.load(cu_query_lens), tl.program_id(1),
+        KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS, False,
+    )  # fmt: skip
+
+
+@triton.jit
+def attend_listed(
+    lens,  # as in `attend_own_tile`
+    listed,
+    most,
+    least,
+    results,
+    sources,
+    scales,
+    strides,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+    MAX_SEGMENTS: tl.constexpr,
+):
+    """Compute this program's share of the list, of sequences that have one tile each.
+
+    The KV heads of a segment follow each other: their keys lie side by side. What does not change from segment to
+    segment is computed anew in each: before the loop it would take up registers that keep a third program from running.
+    """
+    cu_query_lens, context_lens = lens
+    base = tl.load(cu_query_lens)
+    count = tl.load(listed) * KV_HEADS
+    for item in tl.range(tl.program_id(0), count, tl.num_programs(0), disable_licm=True):
+        entry = tl.load(listed + 1 + item // KV_HEADS)
+        sequence, segment = entry // MAX_SEGMENTS, entry % MAX_SEGMENTS
+        first_row = tl.load(cu_query_lens + sequence)
+        query_len, context_len = tl.load(cu_query_lens + sequence + 1) - first_row, tl.load(context_lens + sequence)
+        begin, end = visible_range(context_len - query_len, ROWS // GROUP, context_len, WINDOW, TILE_TOKENS)
+        begin, end, cut = segment_range(begin, end, segment, most, least, TILE_TOKENS)
+        attend_segment(
+            (sequence, first_row, 0), (query_len, context_len), (segment, begin, end, cut, most),
+            results, sources, scales, strides, base, item % KV_HEADS,
+            KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS, True,
+        )  # fmt: skip
+
+
 # What changes from step to step is not specialised on, so that nothing is compiled again while serving.
 @triton.jit(
     do_not_specialize=[
@@ -175,52 +264,22 @@ def paged_attention_kernel(
     MAX_SEGMENTS: tl.constexpr,
 ):
     """Programs compute segments: those that are their share of the list, or the one of their tile."""
-    TILE_QUERIES: tl.constexpr = ROWS // GROUP
     results = (output, partial_sums, partial_maxima, partial_totals)
     sources = (query, key_cache, value_cache, block_table, sinks, alibi)
     scales = (scale, value_scale, alibi_scale)
     strides = (query_stride, query_head_stride, output_stride, output_head_stride, table_stride)
-    base = tl.load(cu_query_lens)
+    lens = (cu_query_lens, context_lens)
     if listed is None:
-        kv_head = tl.program_id(1)
-        sequence, first_row, first_query = find_tile(cu_query_lens, num_seqs, TILE_QUERIES, False)
-        query_len = tl.load(cu_query_lens + sequence + 1) - first_row
-        if first_query >= query_len:
-            return
-        context_len = tl.load(context_lens + sequence)
-        position = context_len - query_len + first_query
-        begin, end = visible_range(position, TILE_QUERIES, context_len, WINDOW, TILE_TOKENS)
-        segment, cut = 0, False
-        if partial_sums is not None:
-            segment = tl.program_id(2)
-            begin, end, cut = segment_range(begin, end, segment, most, least, TILE_TOKENS)
-            if (segment > 0) & (begin >= end):
-                return
-        place, lens, seen = (
-            (sequence, first_row, first_query),
-            (query_len, context_len),
-            (segment, begin, end, cut, most),
-        )
-        attend_segment(
-            place, lens, seen, results, sources, scales, strides, base, kv_head,
-            KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS, False,
+        attend_own_tile(
+            lens, num_seqs, most, least, results, sources, scales, strides,
+            KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS,
         )  # fmt: skip
     else:
-        # The KV heads of a segment follow each other: their keys lie side by side. (That a program's KV head changes
-        # also keeps the compiler from computing places of results before the loop, in registers that it then lacks.)
-        for item in range(tl.program_id(0), tl.load(listed) * KV_HEADS, tl.num_programs(0)):
-            kv_head = item % KV_HEADS
-            entry = tl.load(listed + 1 + item // KV_HEADS)
-            sequence, segment = entry // MAX_SEGMENTS, entry % MAX_SEGMENTS
-            first_row = tl.load(cu_query_lens + sequence)
-            lens = (tl.load(cu_query_lens + sequence + 1) - first_row, tl.load(context_lens + sequence))
-            begin, end = visible_range(lens[1] - lens[0], TILE_QUERIES, lens[1], WINDOW, TILE_TOKENS)
-            begin, end, cut = segment_range(begin, end, segment, most, least, TILE_TOKENS)
-            place, seen = (sequence, first_row, 0), (segment, begin, end, cut, most)
-            attend_segment(
-                place, lens, seen, results, sources, scales, strides, base, kv_head,
-                KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS, True,
-            )  # fmt: skip
+        attend_listed(
+            lens, listed, most, least, results, sources, scales, strides,
+            KV_HEADS, GROUP, HEAD_DIM, HEAD_DIM_PADDED, BLOCK_SIZE, WINDOW, SOFTCAP, ALIBI, ROWS, TILE_TOKENS,
+            MAX_SEGMENTS,
+        )  # fmt: skip
 
 
 def paged_attention(
