@@ -56,7 +56,7 @@ def _files(archive: Path) -> dict[str, bytes]:
 def _change(found: dict[str, bytes], changes: Sequence[tuple[str, bytes | None]]) -> None:
     """Change the files by a layer: it removes what the layers below it have, wherever in the layer that stands."""
     removed = [path for path, content in changes if content is None]
-    for gone in [each for each in found if any(each == path or each.startswith(f"{path}/") for path in removed)]:
+    for gone in [each for each in found if any(path == "." or f"{each}/".startswith(f"{path}/") for path in removed)]:
         del found[gone]
     found.update({path: content for path, content in changes if content is not None})
 

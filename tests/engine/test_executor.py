@@ -7,12 +7,14 @@ import time
 import weakref
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.model.lora.adapter import AdapterWrite, MemoryFile
+from octavo_engine.runner import executor
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.masks import Masks
@@ -130,6 +132,18 @@ def test_a_group_keeps_a_write_until_a_step_behind_it_is_done() -> None:
     assert file() is not None
     group.result()
     assert file() is None
+
+
+def test_a_group_without_steps_keeps_no_more_than_the_newest_writes() -> None:
+    """Clients may name adapters and leave before a first step."""
+    group = GroupExecutor(cast("Any", SimpleNamespace(write_adapter=lambda _: None)), cast("Any", Mock()))
+    files = []
+    for _ in range(50):
+        write = AdapterWrite(0, "a", "", (), first=True, last=True, file=MemoryFile("a"))
+        files.append(weakref.ref(cast("MemoryFile", write.file)))
+        group.write_adapter(write)
+    del write
+    assert sum(file() is not None for file in files) == executor._MOST_BEHIND
 
 
 def test_an_end_that_hangs_is_not_waited_for() -> None:

@@ -7,6 +7,7 @@ began with, even if the name is reloaded or unloaded. An adapter that nothing us
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -207,7 +208,8 @@ class AdapterStore:
 
 def _give_way() -> None:
     """Lower the priority of this thread, which Linux has for each thread by itself."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
+    with contextlib.suppress(OSError):  # a sandbox may forbid it; an error here would end all reading
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
 
 
 def _reason(path: str, error: Exception) -> ModelLoadError:

@@ -23,6 +23,9 @@ _LOST_SECONDS = 0.3
 """Seconds for each of a rank's threads to end when another rank is gone. On GPUs it waits for that one's part of a sum
 forever; the error has to be reported and this process ended within 5 s, of which 3 may have gone by."""
 
+_MOST_BEHIND = 16
+"""Writes of adapters that are kept while no step runs: ranks without steps are never that far behind the first one."""
+
 
 class Executor(Protocol):
     """Plans go in, results come out in the same order. A step's `sample` comes before the next step's `forward`."""
@@ -151,6 +154,8 @@ class GroupExecutor:
 
     def write_adapter(self, write: AdapterWrite) -> None:
         """Have a part of an adapter put into its slot on all ranks; returns at once."""
+        if self._launched == self._finished and len(self._writes) == _MOST_BEHIND:
+            self._writes.popleft()
         self._writes.append((self._launched + 1, write))
         self._ranks.send(encode_write(write))
         self._first.write_adapter(write)

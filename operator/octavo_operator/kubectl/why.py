@@ -78,7 +78,7 @@ def _service(service: Mapping[str, Any]) -> Iterator[Obstacle]:
     metadata, status = service["metadata"], service.get("status") or {}
     about = f"LLMService {metadata['name']}"
     if metadata.get("deletionTimestamp"):
-        yield Obstacle(about, "Deleted", f"it was deleted at {metadata['deletionTimestamp']}")
+        yield Obstacle(about, "Deleted", f"it is being deleted (asked for at {metadata['deletionTimestamp']})")
     seen, generation = status.get("observedGeneration", 0), metadata.get("generation", 1)
     if seen < generation:
         what = "nothing of it" if not seen else f"only generation {seen} of {generation}"

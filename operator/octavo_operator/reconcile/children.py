@@ -358,7 +358,8 @@ def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], serv
         raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
     if is_going(live):
         held = ", ".join(metadata.get("finalizers") or ()) or "its grace period"
-        what = f"was deleted at {metadata['deletionTimestamp']} and is created again once it is gone; {held} holds it"
+        since = metadata["deletionTimestamp"]
+        what = f"is being deleted (asked for at {since}) and is created again once it is gone; {held} holds it"
         help_ = "end what uses it, or remove the finalizer if what set it is gone"
         raise InTheWayError(identity, f"{what}: {help_}" if metadata.get("finalizers") else what)
 

@@ -160,7 +160,7 @@ class Reconciler:
         metadata = live["metadata"]
         if not (holders := [each for each in metadata.get("finalizers") or () if each not in _GARBAGE_COLLECTORS]):
             return
-        what = f"was deleted at {metadata['deletionTimestamp']}, and nothing of it is changed any more"
+        what = f"is being deleted (asked for at {metadata['deletionTimestamp']}), and nothing of it is changed any more"
         help_ = f"{', '.join(holders)} holds it: end what uses it, or remove the finalizer if what set it is gone"
         with contextlib.suppress(InvalidLLMServiceError):
             service = parse_stored(live).service

@@ -178,5 +178,6 @@ def _order(spec: LatentAttentionSpec, before: int, heads: int, behind: int = 0) 
     if order is None:
         return None
     rest = before + len(order)
-    one = torch.cat((torch.arange(before), before + order, torch.arange(rest, rest + behind)))
+    parts = torch.arange(before, device="cpu"), before + order, torch.arange(rest, rest + behind, device="cpu")
+    one = torch.cat(parts)
     return (torch.arange(heads, device="cpu")[:, None] * len(one) + one).view(-1)
