@@ -33,6 +33,8 @@ def obey(text: str) -> None:
             while True:
                 pass
         case ["be", "killed", "by", name]:
+            if name == "SIGHUP":  # ignored by what nohup starts
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)
             os.kill(os.getpid(), signal.Signals[name])
         case ["take", "memory"]:
             bytearray(300 << 20)

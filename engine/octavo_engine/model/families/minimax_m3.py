@@ -39,23 +39,19 @@ _PUBLISHED_NAMES = TensorNames(
     shared_up=f"{_PUBLISHED_MOE}.shared_experts.up_proj",
     shared_down=f"{_PUBLISHED_MOE}.shared_experts.down_proj",
 )
-
-
 _INDEX = {"sparse_block_size": "index_block_size", "sparse_topk_blocks": "index_topk_blocks"}
 
 
 def _as_transformers_names(fields: Fields) -> Fields:
     """The fields with those of published files under the names that transformers' class gives them."""
-    values: dict[str, Any] = {}
-    if sparse := fields.mapping("sparse_attention_config"):
-        values = {name: sparse.values[own] for own, name in _INDEX.items() if sparse.has(own)}
-        if (chosen := sparse.integers("sparse_attention_freq")) and not fields.has("layer_types"):
-            values["layer_types"] = ["minimax_m3_sparse" if each else "full_attention" for each in chosen]
+    sparse = fields.mapping("sparse_attention_config") or Fields(fields.origin, {})
+    values = {name: sparse.values[own] for own, name in _INDEX.items() if sparse.has(own)}
+    if (chosen := sparse.integers("sparse_attention_freq")) and not fields.has("layer_types"):
+        values["layer_types"] = ["minimax_m3_sparse" if each else "full_attention" for each in chosen]
     if (experts := fields.integers("moe_layer_freq")) and not fields.has("mlp_layer_types"):
         values["mlp_layer_types"] = ["sparse" if each else "dense" for each in experts]
-    if fields.text("hidden_act") == "swigluoai":  # the gate is made of swiglu_alpha and swiglu_limit alone
-        values["hidden_act"] = "silu"
-    return replace(fields, values={**fields.values, **values})
+    act = fields.text("hidden_act").replace("swigluoai", "silu")  # the gate is made of swiglu_alpha and swiglu_limit
+    return replace(fields, values={**fields.values, **values, "hidden_act": act})
 
 
 def _read(fields: Fields, architecture: str, names: TensorNames) -> ModelSpec:
