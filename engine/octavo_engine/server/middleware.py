@@ -75,13 +75,11 @@ class RequestContext:
             nonlocal started, ended, status
             if message["type"] == "http.response.start":
                 started, status = True, message["status"]
-                for name in request_id_headers(scope["path"]):
-                    MutableHeaders(scope=message)[name] = shown
-                for name, value in limits_of(scope).items():
-                    MutableHeaders(scope=message)[name] = value
-                MutableHeaders(scope=message)["OpenAI-Processing-Ms"] = f"{(time.monotonic() - arrived) * 1000:.0f}"
+                headers = MutableHeaders(scope=message)
+                headers.update(dict.fromkeys(request_id_headers(scope["path"]), shown) | limits_of(scope))
+                headers["OpenAI-Processing-Ms"] = f"{(time.monotonic() - arrived) * 1000:.0f}"
                 if trace is not None:
-                    MutableHeaders(scope=message)["traceparent"] = trace.header
+                    headers["traceparent"] = trace.header
                 self._access_log.write(scope, message["status"])
             await send(message)
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)

@@ -14,7 +14,7 @@ from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.added_fields import Path, added_fields
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.claims import with_live_size
-from octavo_operator.reconcile.dependence import failure_of_named, in_order
+from octavo_operator.reconcile.dependence import Identity, failure_of_named, identity_of, in_order
 from octavo_operator.reconcile.field_conflicts import (
     Conflict,
     FieldConflicts,
@@ -37,8 +37,6 @@ from octavo_operator.reconcile.observe import Key, Observation, belongs_to, fing
 from octavo_operator.reconcile.ownership import is_as_applied, marked
 
 Object = dict[str, Any]
-Identity = tuple[str, str]
-"""Kind and name of a child."""
 
 logger = logging.getLogger(__name__)
 
@@ -129,11 +127,11 @@ class Children:
         out still, and be reported so for the new generation.
         """
         applied, start, left = Applied(), start_of(wanted), self._left.pop(key, set())
-        identities = {_identity(manifest) for manifest in wanted}
+        identities = {identity_of(manifest) for manifest in wanted}
         until = self._clock() + PASS_SECONDS
         for each in in_order(wanted, left):
             manifest = without_replicas_during_handover(each, observed.children, identities)
-            identity = _identity(manifest)
+            identity = identity_of(manifest)
             live = observed.children.get(identity)
             manifest = with_live_size(manifest, live)
             hindrance = self._hindrance(key, manifest, observed, applied)
@@ -167,7 +165,7 @@ class Children:
         if failed is None:
             return None
         named, failure = failed
-        known = named in self._applied.get(key, {}) and _identity(manifest) in observed.children
+        known = named in self._applied.get(key, {}) and identity_of(manifest) in observed.children
         ours = named in observed.children or known
         return None if ours and not isinstance(failure, NameTakenError) else failure
 
@@ -202,7 +200,7 @@ class Children:
         self, key: Key, service: LLMService, seen: Mapping[str, Any] | None, manifest: Object, start: int
     ) -> Mapping[str, Any] | None:
         """The child as it is now; None: it was deleted again and again, and is not made for now."""
-        identity = _identity(manifest)
+        identity = identity_of(manifest)
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
         manifest = marked(manifest, digest)
         before = self._applied.setdefault(key, {}).get(identity)
@@ -341,10 +339,6 @@ def is_held(manifest: Object, live: Mapping[str, Any]) -> bool:
     The manifest cannot say that it is not paused, since the API server drops `false`.
     """
     return manifest["kind"] == "Deployment" and live["spec"].get("paused", False) and "paused" not in manifest["spec"]
-
-
-def _identity(manifest: Mapping[str, Any]) -> Identity:
-    return manifest["kind"], manifest["metadata"]["name"]
 
 
 def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], service: LLMService) -> None:

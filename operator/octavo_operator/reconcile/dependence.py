@@ -9,8 +9,14 @@ from octavo_operator.reconcile.claims import CLAIM
 from octavo_operator.reconcile.handover import DEPLOYMENT, SCALERS
 
 Identity = tuple[str, str]
+"""Kind and name of a child."""
 Manifest = TypeVar("Manifest", bound=Mapping[str, Any])
 Error = TypeVar("Error", bound=Exception)
+
+
+def identity_of(manifest: Mapping[str, Any]) -> Identity:
+    """Return the kind and name of a child's manifest."""
+    return manifest["kind"], manifest["metadata"]["name"]
 
 
 def named_by(manifest: Mapping[str, Any]) -> str | None:
@@ -25,7 +31,7 @@ def named_by(manifest: Mapping[str, Any]) -> str | None:
 def in_order(wanted: Sequence[Manifest], left: Collection[Identity]) -> list[Manifest]:
     """`wanted` with what an earlier pass has left first, and each child after the one that it names."""
     by_kind = {manifest["kind"]: manifest for manifest in wanted}
-    first, ordered = [each for each in wanted if _identity(each) in left], list[Manifest]()
+    first, ordered = [each for each in wanted if identity_of(each) in left], list[Manifest]()
 
     def add(manifest: Manifest) -> None:
         if named := by_kind.get(named_by(manifest) or ""):
@@ -42,7 +48,3 @@ def failure_of_named(manifest: Mapping[str, Any], failures: Mapping[Identity, Er
     """Return the child that `manifest` names with its failure, if it is among `failures`."""
     kind = named_by(manifest)
     return next((failed for failed in failures.items() if failed[0][0] == kind), None)
-
-
-def _identity(manifest: Mapping[str, Any]) -> Identity:
-    return manifest["kind"], manifest["metadata"]["name"]

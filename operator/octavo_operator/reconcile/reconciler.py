@@ -16,7 +16,8 @@ from octavo_operator.reconcile.adapter_lists import PodWriter, write_adapter_lis
 from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Writer
+from octavo_operator.reconcile.children import Applied, Children, NameTakenError, Writer
+from octavo_operator.reconcile.dependence import Identity
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Result
 from octavo_operator.reconcile.field_conflicts import FieldConflicts

@@ -27,7 +27,7 @@ _HELD_BY_OLD_PODS = ("anti-affinity rules", "free ports", "ReadWriteOncePod")
 class Obstacle:
     """The reason why a surge pod does not start, `since` when (RFC 3339), and whether ending an old pod helps.
 
-    `of_room`: room would help, whoever makes it; else no pod of this revision starts, in whatever order.
+    `of_room`: the pod starts once there is room. Else no pod of this revision starts, with or without old pods.
     """
 
     reason: Reason
