@@ -318,3 +318,22 @@ def test_a_mask_forbids_all_but_its_tokens_in_its_row_alone() -> None:
         assert tokens[2] == values[2].argmax()
     with pytest.raises(ValueError, match="a mask for 70 tokens must have 3 words"):
         sampler.sample(values, replace(sampled, masks={1: bits([3], 64)}), table)
+
+
+@pytest.mark.skipif(cpu_kernels() is None, reason="the C kernels cannot be compiled here")
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 3001])
+def test_pytorch_and_the_c_kernels_apply_the_same_masks(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For few rows and for so many that threads share them, without some rows, and with broken logits."""
+    values = logits(14, rows=50, vocab=vocab)
+    values[3, :7], values[5, ::2], values[7] = math.nan, math.inf, -torch.inf
+    words = torch.randint(-(2**31), 2**31, (50, -(-vocab // 32)), generator=torch.Generator().manual_seed(1))
+    words[::3], words[1::7] = -1, 0
+    for rows in (range(0, 50, 4), range(48, 0, -1)):
+        masks = {index: words[index].int() for index in rows}
+        by_kernels, by_torch = values.clone(), values.clone()
+        logits_processors._apply_masks(by_kernels, masks)
+        with monkeypatch.context() as patch:
+            patch.setattr(logits_processors, "cpu_kernels", lambda: None)
+            logits_processors._apply_masks(by_torch, masks)
+        torch.testing.assert_close(by_kernels, by_torch, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(by_kernels[49], values[49])

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.runner.device_copies import copied_to_device, to_device
 from octavo_engine.runner.sampling_table import ALLOWS, BAD_WORDS, BANS, BIASES, PENALIZES, SampledRows
 from octavo_engine.runner.state_table import StateTable
@@ -44,8 +45,11 @@ def _apply_masks(logits: Tensor, masks: Mapping[int, Tensor]) -> None:
     if any(len(mask) != -(-vocab // 32) for mask in masks.values()):
         raise ValueError(f"a mask for {vocab} tokens must have {-(-vocab // 32)} words of 32 bits")
     bits = copied_to_device(torch.stack(list(masks.values())), logits.device)
-    allowed = bits.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=logits.device) & 1
     index = to_device(list(masks), logits.device)
+    if logits.device.type == "cpu" and (kernels := cpu_kernels()) is not None:
+        kernels.apply_masks(logits, bits, index)
+        return
+    allowed = bits.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=logits.device) & 1
     forbidden = allowed.flatten(1)[:, :vocab] == 0
     logits.index_copy_(0, index, logits[index].masked_fill_(forbidden, -torch.inf))
 

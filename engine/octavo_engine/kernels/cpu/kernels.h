@@ -74,6 +74,8 @@ void draw_tokens(const float *logits, const float *thresholds, const float *temp
 void top_p_thresholds(const float *logits, const float *peaks, const float *temperatures, const float *top_ps,
                       float *thresholds, long rows, long vocab, int threads);
 
+void apply_masks(float *logits, const uint32_t *masks, const int64_t *rows, long count, long vocab, int threads);
+
 #define MAX_RANK 256
 /* What is in the slots of one linear layer: A [slots][parts * rank][columns], B^T [slots][rank][rows], the rank of each
    part of each slot (0: nothing), and where the rows of each part end. */

@@ -49,6 +49,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "decode": (*[_POINTER] * 2, _INT, _INT),
     "draw_tokens": (*[_POINTER] * 6, *[_LONG] * 2, _INT),
     "top_p_thresholds": (*[_POINTER] * 5, *[_LONG] * 2, _INT),
+    "apply_masks": (*[_POINTER] * 3, *[_LONG] * 2, _INT),
     "decoder_layers": (*[_POINTER] * 11, _LONG, _INT),
 }
 
@@ -250,6 +251,15 @@ class CPUKernels:
         pointers = [tensor.data_ptr() for tensor in (logits, peaks, temperatures, top_ps, found)]
         self.library.top_p_thresholds(*pointers, *logits.shape, torch.get_num_threads())
         return found
+
+    def apply_masks(self, logits: Tensor, masks: Tensor, rows: Tensor) -> None:
+        """Set logits to -inf whose bit in their row's mask is 0: `masks` [M, ceil(vocab / 32)], int32.
+
+        The lowest bit of a word comes first. `logits` [R, vocab], float32, and `rows` [M], int64, are contiguous; mask
+        number i is that of row `rows[i]`.
+        """
+        pointers = logits.data_ptr(), masks.data_ptr(), rows.data_ptr()
+        self.library.apply_masks(*pointers, len(rows), logits.shape[1], torch.get_num_threads())
 
     def write_kv(self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
         """Copy keys and values [T, K, D] to `slots` [T] int64 of caches [num_blocks, B, K, D]; slot -1 is skipped.
