@@ -15,6 +15,7 @@ from test_graphs import begin, load_tiny, make_worker
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.triton import TritonAttention, interpreted
 from octavo_engine.core.step import StepPlan
+from tests.kernels.interpreter import interpret_quickly
 
 
 class Again:
@@ -27,6 +28,7 @@ class Again:
 def main(folder: Path) -> None:
     """Compare every token and its log probability with those of PyTorch, step by step."""
     assert interpreted()
+    interpret_quickly()
     model = load_tiny(folder)
     eager = make_worker(model, None, TorchAttention())
     graphed = make_worker(model, Again(), TritonAttention(), rungs=(1, 4))

@@ -18,6 +18,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.triton import interpreted
 from octavo_engine.engine import worker_setup
+from tests.kernels.interpreter import interpret_quickly
 
 PROMPTS = [[(7 * i) % 61 for i in range(71)], [5, 9, 2], [(5 * i) % 53 for i in range(17)]]
 """The first in two chunks of more than 64 tokens together, the second too short for any; then all decode together."""
@@ -51,6 +52,7 @@ def count_launches() -> Counter[str]:
 
 def main(folder: str, *adapters: str) -> None:
     assert interpreted()
+    interpret_quickly()
     worker_setup._warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
     worker_setup._capture = lambda _: Again()
     launched = count_launches()

@@ -13,6 +13,7 @@ from octavo_engine.attention.triton import interpreted
 from octavo_engine.engine import resolved_config, worker_setup
 from octavo_engine.model.configuration import read_spec
 from tests.engine.windowed import WINDOW, windowed
+from tests.kernels.interpreter import interpret_quickly
 
 PROMPT = [(7 * i) % 61 for i in range(24)]
 """Computed in two chunks, the second of which sees less than the first; then the first block is found again."""
@@ -20,6 +21,7 @@ PROMPT = [(7 * i) % 61 for i in range(24)]
 
 def main(folder: str) -> None:
     assert interpreted()
+    interpret_quickly()
     worker_setup._warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
     resolved_config.read_spec = lambda files: windowed(read_spec(files), WINDOW)
     llm = LLM(

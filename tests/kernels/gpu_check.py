@@ -33,6 +33,7 @@ import torch
 
 from bench.gpu.clock import describe, short_name
 from tests.kernels.check import NotCheckedError, modules
+from tests.kernels.interpreter import interpret_quickly
 from tests.kernels.rounding import round_as_hardware
 
 _SECONDS = 540.0
@@ -89,6 +90,7 @@ def jobs_of(names: Sequence[str], device: str, limit: int | None) -> list[Job]:
 def _serve(connection: Connection, device: str, seed: int) -> None:
     """A process of checks: says that it is there, then takes one after the other until it is told to end."""
     if device == "cpu":
+        interpret_quickly()
         round_as_hardware()
     connection.send(None)
     while (job := connection.recv()) is not None:
