@@ -6,6 +6,7 @@ They are compiled for each instruction set that this machine has.
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 from pathlib import Path
 
@@ -194,6 +195,57 @@ def test_a_compiler_that_takes_too_long_is_reported_without_its_command(monkeypa
     monkeypatch.setattr(build, "_TIMEOUT", 0.05)
     with pytest.raises(build.BuildError, match=r"slow-compiler took longer than 0\.05 s$"):
         build.compile_to(tmp_path, "avx512")
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The cache that a user's checkouts share, empty; the compiler is one that only writes a word."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho compiled > "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setattr(build, "_COMPILER", str(compiler))
+    monkeypatch.setattr(build, "PACKAGED", tmp_path / "checkout")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "octavo" / "kernels"
+
+
+def test_checkouts_share_what_one_has_compiled(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make setup` copies it into the checkout, which is all that a pod of it sees; so the first start finds it too."""
+    monkeypatch.setattr(build, "_level", lambda: "avx2")
+    kept = build.built_library()
+    assert (kept.parent, kept.read_text()) == (shared, "compiled\n")
+    assert shared.stat().st_mode & 0o777 == 0o700 and kept.stat().st_mode & 0o777 == 0o755
+    monkeypatch.setattr(build, "_COMPILER", "no-such-compiler")
+    for checkout in ("second", "third"):
+        monkeypatch.setattr(build, "PACKAGED", tmp_path / checkout)
+        monkeypatch.setattr("sys.argv", ["build", "--native"])
+        build.main()
+        assert capsys.readouterr().out == f"{tmp_path / checkout / kept.name}\n"
+        assert build.built_library() == tmp_path / checkout / kept.name
+        assert build.built_library().read_text() == "compiled\n"
+
+
+@pytest.mark.parametrize("planted", ["file", "folder"])
+@pytest.mark.parametrize("fault", ["another's", "for all to write"])
+def test_what_others_could_have_written_is_not_loaded(
+    shared: Path, planted: str, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if fault == "another's" and os.geteuid():
+        pytest.skip("only root can give a file away")
+    shared.mkdir(parents=True, mode=0o700)
+    bad = shared / build._file_name("avx2")
+    bad.write_text("evil\n")
+    at = bad if planted == "file" else shared
+    os.chown(at, 12345, -1) if fault == "another's" else at.chmod(0o777)
+    used = build.library_for("avx2")
+    assert used.read_text() == "compiled\n"
+    if planted == "folder":
+        assert used.parent != shared and ("user 12345" if fault == "another's" else "others may write") in caplog.text
+        shutil.rmtree(used.parent)
+    else:
+        assert used == bad and not build._untrusted(used), "made anew in its place"
 
 
 @needs_kernels

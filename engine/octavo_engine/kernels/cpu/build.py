@@ -2,9 +2,9 @@
 
     python -m octavo_engine.kernels.cpu.build [--native]
 
-compiles for all of them, or for this machine's, into the folder `built`, as an image's build and `make setup` do;
-otherwise it happens at the first start (5 to 10 s on an idle machine), into the user's cache. Nothing of torch is
-compiled in: the functions take pointers and numbers.
+compiles for all of them into the folder `built`, as an image's build does; `make setup` does so for this machine's
+alone, by a copy of what the user's cache has, which all checkouts share. Otherwise it happens at the first start (5 to
+10 s on an idle machine), into that cache. Nothing of torch is compiled in: the functions take pointers and numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -56,16 +58,33 @@ def built_library() -> Path:
 
 def library_for(level: str) -> Path:
     """The compiled kernels for the instruction set `level` of LEVELS; otherwise as `built_library`."""
-    for folder in (PACKAGED, _cache()):
-        if (found := folder / _file_name(level)).exists():
-            return found
+    packaged = PACKAGED / _file_name(level)
+    return packaged if packaged.exists() else _kept(level)
+
+
+def _kept(level: str) -> Path:
+    """The kernels in the user's cache, compiled now if they are not there yet; elsewhere if it cannot keep them."""
+    folder = _cache()
     try:
-        folder = _cache()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if reason := _untrusted(folder):
+            log.warning("%s is not used: %s; make it yours alone, or set XDG_CACHE_HOME", folder, reason)
+            folder = Path(tempfile.mkdtemp(prefix="octavo-kernels-"))
     except OSError:  # a read-only file system: compiled again at the next start
         folder = Path(tempfile.mkdtemp(prefix="octavo-kernels-"))
+    found = folder / _file_name(level)
+    if found.exists() and not _untrusted(found):
+        return found
     log.info("compiling the kernels for this CPU, once: 5 to 10 s on an idle machine")
     return compile_to(folder, level)
+
+
+def _untrusted(path: Path) -> str:
+    """Return why another user could have written what is at `path`; empty where only this one and root could."""
+    found = path.stat()
+    if found.st_uid not in {os.geteuid(), 0}:
+        return f"it belongs to user {found.st_uid}"
+    return "others may write to it" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def compile_to(folder: Path, level: str) -> Path:
@@ -81,6 +100,7 @@ def compile_to(folder: Path, level: str) -> Path:
         raise BuildError(f"{_COMPILER} cannot be run: {error}") from None
     if result.returncode:
         raise BuildError(f"{_COMPILER} failed: {result.stderr.strip()[-2000:]}")
+    partial.chmod(0o755)  # whatever the umask: pods read it, and nobody else writes it
     partial.replace(target)  # at once: another process may be looking
     return target
 
@@ -110,17 +130,27 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo" / "kernels"
 
 
+def _copied(level: str) -> Path:
+    """The kernels in PACKAGED, where the pods of a development cluster find them, by a copy of the user's cache's."""
+    target = PACKAGED / _file_name(level)
+    if not target.exists():
+        partial = PACKAGED / f".{os.getpid()}-{target.name}"
+        shutil.copy(_kept(level), partial)
+        partial.replace(target)
+    return target
+
+
 def main() -> None:
     """Compile for all LEVELS, or with --native for this machine's alone, into PACKAGED."""
     PACKAGED.mkdir(exist_ok=True)
     try:
-        for level in [_level()] if "--native" in sys.argv[1:] else LEVELS:
-            sys.stdout.write(f"{compile_to(PACKAGED, level)}\n")
+        made = [_copied(_level())] if "--native" in sys.argv[1:] else [compile_to(PACKAGED, level) for level in LEVELS]
     except BuildError as error:
         sys.exit(
             f"octavo: the kernels for CPUs were not compiled: {error}. The engine tries again when it starts, "
             "and computes with PyTorch, more slowly, where it cannot"
         )
+    sys.stdout.writelines(f"{path}\n" for path in made)
 
 
 if __name__ == "__main__":
