@@ -112,12 +112,16 @@ def save_smollm2(gguf: Path, directory: Path) -> Path:
     """SmolLM2 of the file in Hugging Face layout, with its tokenizer and chat template, in bfloat16."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+    from tests.gguf_reading import quick_gguf
+
+    with quick_gguf():
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # transformers would not save what it has read from a GGUF file, though it is quantized no longer.
     del model.config.quantization_config
     model.hf_quantizer = None
     model.save_pretrained(directory)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
     return directory
 
 

@@ -16,15 +16,17 @@ def smollm2_reference() -> Any:
     import transformers
 
     from octavo_engine.model.source import resolve_model
+    from tests.gguf_reading import quick_gguf
 
     path = resolve_model("smollm2", None, lambda *_: None).gguf
     assert path is not None
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        dtype=torch.float32,
-        quantization_config=transformers.GgufConfig(dequantize=True),
-    )
+    with quick_gguf():
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent,
+            gguf_file=path.name,
+            dtype=torch.float32,
+            quantization_config=transformers.GgufConfig(dequantize=True),
+        )
     return model.eval()
 
 

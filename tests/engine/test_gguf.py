@@ -20,10 +20,11 @@ from stepper import Sequence, Stepper
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration import read_spec
-from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, read_gguf, row_pieces
+from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, has_header, read_gguf, row_pieces
 from octavo_engine.model.layers.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles, resolve_model
+from tests.gguf_reading import quick_gguf
 
 CPU = torch.device("cpu")
 
@@ -41,7 +42,8 @@ def small(tmp_path_factory):
 def test_the_header_is_what_the_library_reads():
     path = resolve_model("smollm2", None, lambda *_: None).gguf
     assert path is not None
-    ours, theirs = read_gguf(path), gguf.GGUFReader(path)
+    with quick_gguf():
+        ours, theirs = read_gguf(path), gguf.GGUFReader(path)
     fields = {name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")}
     assert ours.metadata == fields
     assert list(ours.tensors) == [tensor.name for tensor in theirs.tensors]
@@ -250,6 +252,16 @@ FILE_FAULTS = {
         header(0, 1, text("k") + struct.pack("<IIQ", ARRAY, STRING, 2**50)) + PADDING,
         "array items",
     ),
+    "a string of the universe among others": (
+        header(0, 1, text("k") + struct.pack("<IIQ", ARRAY, STRING, 3) + text("a") + struct.pack("<Q", 2**62))
+        + PADDING,
+        "claims 4611686018427387904 bytes of text",
+    ),
+    "a string that is not text among others": (
+        header(0, 1, text("k") + struct.pack("<IIQ", ARRAY, STRING, 2) + text("a") + struct.pack("<Q", 1) + b"\xff")
+        + PADDING,
+        "not a whole GGUF file",
+    ),
     "arrays in arrays": (
         header(0, 1, text("k") + struct.pack("<I", ARRAY) + struct.pack("<IQ", ARRAY, 1) * 50) + PADDING,
         "value type 9",
@@ -295,6 +307,19 @@ def test_a_cut_file(kept, small, tmp_path):
     path.write_bytes(raw[: int(len(raw) * kept)])
     with pytest.raises(ModelLoadError):
         load(path)
+
+
+def test_strings_that_are_cut_anywhere_make_no_whole_header(tmp_path):
+    """Of a file of which only the beginning is there, more is fetched."""
+    words = ["", "a", "ü" * 40, " ", "end"]
+    strings = b"".join(struct.pack("<Q", len(word.encode())) + word.encode() for word in words)
+    whole = header(0, 1, text("k") + struct.pack("<IIQ", ARRAY, STRING, len(words)) + strings)
+    for cut in range(4, len(whole)):
+        assert not has_header(whole[:cut], len(whole), "model.gguf")
+    assert has_header(whole, len(whole), "model.gguf")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(whole)
+    assert read_gguf(path).metadata == {"k": words}
 
 
 def test_more_than_padding_after_the_last_tensor_is_damage(small, tmp_path):

@@ -18,12 +18,14 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.text import gguf_tokenizer
 from octavo_engine.text.parts import TokenizerParts
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
+from tests.gguf_reading import quick_gguf
 from tests.text.probes import DIGITS, PROBES
 
 
 @pytest.fixture(scope="session")
 def reference(smollm2_file: Path) -> Backend:
-    loaded = AutoTokenizer.from_pretrained(smollm2_file.parent, gguf_file=smollm2_file.name)
+    with quick_gguf():
+        loaded = AutoTokenizer.from_pretrained(smollm2_file.parent, gguf_file=smollm2_file.name)
     backend: Backend = loaded.backend_tokenizer
     return backend
 

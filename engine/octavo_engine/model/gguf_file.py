@@ -21,6 +21,7 @@ from octavo_engine.model.model_file import open_file
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_LENGTH = struct.Struct("<Q")
 _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
 _MAX_HEADER_BYTES = 256 << 20
@@ -168,7 +169,27 @@ class _Parser:
             self.offset += struct.calcsize(f"<{length}{code}")
             return list(values)
         length = self.count("array items", 8, 1)
+        if item == _STRING:
+            return self.strings(length)
         return [self.value(item, depth + 1) for _ in range(length)]
+
+    def strings(self, length: int) -> list[str]:
+        """As many strings in a row: a vocabulary and its merges, for which a call each would take a third of a second.
+
+        `string` reads, and reports, those that end beyond what there is.
+        """
+        data, end = self.data, min(len(self.data), self.size, _MAX_HEADER_BYTES)
+        offset, found = self.offset, list[str]()
+        for _ in range(length):
+            begin = offset + _LENGTH.size
+            if begin > end or (offset := begin + _LENGTH.unpack_from(data, offset)[0]) > end:
+                self.offset = begin - _LENGTH.size
+                found.append(self.string())
+                offset = self.offset
+            else:
+                found.append(str(data[begin:offset], "utf-8"))
+        self.offset = offset
+        return found
 
     def tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         name, dimensions = self.string(), self.scalar("I")
