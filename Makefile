@@ -44,13 +44,21 @@ test: setup ## all tests, the real cluster included; PYTEST_FLAGS are passed on
 	$(BIN)/python -m tests $(PYTEST_FLAGS)
 
 lint: setup ## ruff, mypy --strict, import-linter, hadolint, chart and manifest checks
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint-types lint-code lint-docs chart-check
+
+# mypy takes about as long as all the others together.
+.PHONY: lint-types lint-code lint-docs
+lint-types: setup
+	$(BIN)/mypy
+
+lint-code: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+
+lint-docs: setup
 	$(BIN)/python -m docs.generate --check
-	$(MAKE) --no-print-directory chart-check
 
 # What helm makes of the chart for `kubectl apply -f`; the version only settles what the chart may use.
 HELM := .cache/cluster/bin/helm
