@@ -11,18 +11,24 @@ from test_families import make_pair
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.engine.rank import decode_memory_plan, encode_memory_plan
-from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
+from octavo_engine.runner.memory import CPU_KV_CACHE, DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
 
 BLOCK = 16
 GREEDY = SamplingParams(max_tokens=21, temperature=0.0, ignore_eos=True)
 
 
-@pytest.mark.parametrize(("model", "chats", "swap"), [("lfm2", 60, 0), ("qwen3-next", 12, 1 << 20)])
-def test_second_turns_hit_the_prefix_cache(model: str, chats: int, swap: int, tmp_path: Path) -> None:
-    """Hits are those of full attention: all whole blocks whose tokens were computed. Answers are those of no cache."""
+@pytest.mark.parametrize(
+    ("model", "chats", "seats", "swap"),
+    [("lfm2", 60, 4, 0), ("lfm3", 60, 16, 0), ("mamba2", 60, 16, 0), ("qwen3-next", 12, 4, 1 << 20)],
+)
+def test_second_turns_hit_the_prefix_cache(model: str, chats: int, seats: int, swap: int, tmp_path: Path) -> None:
+    """Hits are those of full attention: all whole blocks whose tokens were computed. Answers are those of no cache.
+
+    LFM3 has windows and states, and full attention. With windows for 32 chats alone a fifth was found.
+    """
     directory = make_pair(model, tmp_path).directory
     settings = {"device": "cpu", "dtype": "float32", "max_model_len": 160, "max_num_batched_tokens": 32}
-    settings |= {"max_num_seqs": 4, "num_kv_blocks": 600, "swap_space": swap}
+    settings |= {"max_num_seqs": seats, "num_kv_blocks": 600, "swap_space": swap}
     draw = random.Random(3)
     first = [[draw.randrange(SIZES["vocab_size"]) for _ in range(20 + 7 * chat % 50)] for chat in range(chats)]
     llm, plain = LLM(str(directory), **settings), LLM(str(directory), enable_prefix_caching=False, **settings)
@@ -58,6 +64,16 @@ def test_states_are_bounded_by_memory() -> None:
     assert plan.budget - 42 * GIB < plan.kv_bytes == tokens + places * (75 << 20) <= plan.budget - 41 * GIB
     assert decode_memory_plan(encode_memory_plan(plan)) == plan
     assert f"{places} states" in plan.describe()
+
+
+def test_states_take_memory_that_nothing_else_needs() -> None:
+    """In few blocks of tokens, which all requests that run fill, there would be snapshots for a third of them."""
+    limits = MemoryLimits(0.9, block_size=16, max_num_seqs=16, model_max_len=1024, on_cpu=True)
+    need = MemoryNeed(GIB, GIB, kv_per_token=36 << 10, state=10 << 20)
+    plan = plan_memory(need, DeviceMemory(64 * GIB, 64 * GIB, "a machine"), limits)
+    assert plan.num_kv_blocks == 16 * 64
+    assert plan.blocks_of(None, states=True) == 256 + 1 + 1024 * 16 * (36 << 10) // (10 << 20)
+    assert plan.kv_bytes <= CPU_KV_CACHE
 
 
 def test_states_are_for_fewer_requests_where_memory_is_short() -> None:

@@ -160,8 +160,11 @@ def test_a_window_bounds_what_a_sequence_holds(load: Any) -> None:
 
 
 def test_the_cache_is_allocated_as_planned(load: Any) -> None:
-    """The sliding group has windows of 16 at any offset for twice 2 requests, and a step of 24 tokens."""
-    llm = load(16, num_kv_blocks=50, max_model_len=160, max_num_batched_tokens=24, max_num_seqs=2)
+    """The sliding group has windows of 16 at any offset for twice 2 requests, and a step of 24 tokens.
+
+    There is no memory for more: those would take more than an eighth of it.
+    """
+    llm = load(16, kv_cache_memory=140 << 10, max_model_len=160, max_num_batched_tokens=24, max_num_seqs=2)
     full, sliding = llm._loop._scheduler.memory.pools
     assert (full.num_blocks, sliding.num_blocks) == (50, 4 * 2 + 2)
     layers = llm._loop._executor._worker._cache.layers  # type: ignore[attr-defined]
@@ -183,11 +186,32 @@ def limits(**changes: Any) -> MemoryLimits:
 
 def test_windows_take_what_so_many_requests_can_use_and_full_attention_the_rest() -> None:
     plan = plan_memory(GPT_OSS, DeviceMemory(80 * GIB, 80 * GIB, "a GPU"), limits())
-    assert plan.blocks_of(128) == 512 * 9 + 2048 // 16
+    assert plan.blocks_of(128) == 4 * 512 * 9 + 2048 // 16, "twice as many would be more than an eighth"
     block = 16 * (24 << 10)
     assert plan.num_kv_blocks == (58 * GIB - plan.blocks_of(128) * block) // block
     assert plan.kv_bytes == (plan.num_kv_blocks + plan.blocks_of(128)) * block
     assert decode_memory_plan(encode_memory_plan(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"num_kv_blocks": 2000}, 2000),
+        ({"max_model_len": 2000, "max_num_seqs": 16}, 2000),
+        ({"max_model_len": 2000, "max_num_seqs": 16, "prefix_caching": False}, 32 * 9 + 128),
+        ({"kv_cache_memory": 3 * GIB, "max_num_seqs": 16}, 64 * 9 + 128),
+        ({"num_kv_blocks": 10_000, "max_num_seqs": 16, "on_cpu": True}, 128 * 9 + 128),
+    ],
+)
+def test_windows_of_the_prefix_cache_take_memory_that_nothing_else_needs(changes: dict[str, Any], windows: int) -> None:
+    """As many blocks as full attention has, where that has all it asks for; else no more than an eighth of the cache.
+
+    With windows for twice the running requests the second turns of 60 chats found a fifth of what was computed. A CPU
+    has memory for 4 GiB of cache and no more.
+    """
+    plan = plan_memory(GPT_OSS, DeviceMemory(80 * GIB, 80 * GIB, "a device"), limits(model_max_len=32768, **changes))
+    assert plan.blocks_of(128) == windows
+    assert plan.kv_bytes <= changes.get("kv_cache_memory", plan.budget - 14 * GIB)
 
 
 def test_windows_make_room_for_the_longest_sequence() -> None:
@@ -240,7 +264,7 @@ def test_plan_shows_windows(
     from octavo_engine.cli import main
 
     monkeypatch.setattr(resolved_config, "read_spec", lambda files: windowed(read_spec(files), 20))
-    arguments = ["--num-kv-blocks", "200", "--max-num-seqs", "4", "--max-num-batched-tokens", "64"]
+    arguments = ["--kv-cache-memory", "512KiB", "--max-num-seqs", "4", "--max-num-batched-tokens", "64"]
     assert main(["plan", str(checkpoint), "--gpu-memory", "1GiB", *arguments]) == 0
     output = capsys.readouterr().out
     assert "KV per token   128 B\n" in output  # 2 * 1 layer * 2 heads * 8 * 4 bytes

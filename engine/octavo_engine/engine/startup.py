@@ -350,6 +350,7 @@ def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimit
         on_cpu=resolved.device.type == "cpu",
         max_num_batched_tokens=config.max_num_batched_tokens,
         mixture=spec.has_experts,
+        prefix_caching=config.enable_prefix_caching,
     )
 
 

@@ -1,9 +1,10 @@
 """The sizing of KV groups: computes how many blocks of the cache's memory each one gets.
 
 One number decides all: the blocks of full attention, which keeps every token. A group with a sliding window gets as
-many, so that requests shorter than the window have blocks for all their tokens, but no more than the running requests
-can use: a window each, and one step's tokens together. Layers that keep a state get a slot for each running request,
-and for snapshots, where hits in the prefix cache can end, as many bytes as all blocks of full attention.
+many, so that requests shorter than the window have blocks for all their tokens, but no more than `window_seqs` requests
+can use: a window each, and one step's tokens together. Those are the running requests and as many whose last window the
+prefix cache keeps, where hits can end. Layers that keep a state get a slot for each of these requests, and for
+snapshots, where hits can end too, as many bytes as all blocks of full attention.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ class BlockShares:
             return blocks
         of_each = -(-window // self.block_size) + 1  # wherever it begins in a block
         return min(blocks, self.window_seqs * of_each + -(-self.step_tokens // self.block_size))
+
+    def keeps_all(self, blocks: int) -> bool:
+        """Return True if all groups have as much as full attention where that has `blocks`."""
+        windows = all(self.blocks_of(need.window, blocks) == blocks for need in self.windows)
+        return windows and (not self.state_bytes or self.state_slots(blocks) >= blocks)
 
     def bytes(self, blocks: int) -> int:
         """Memory of all groups where full attention has `blocks`."""

@@ -77,6 +77,7 @@ class MemoryLimits:
     max_num_batched_tokens: int = 2048
     mixture: bool = False
     """Whether it is a mixture of experts, which `--quantization` cannot shrink."""
+    prefix_caching: bool = True
 
     def shares(self, need: MemoryNeed, window_seqs: int = 1) -> BlockShares:
         """Return how memory is divided between KV groups, with windows for `window_seqs` requests."""
@@ -172,20 +173,28 @@ def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) ->
 def _share(need: MemoryNeed, left: int, wanted: int, limits: MemoryLimits) -> tuple[BlockShares, int]:
     """Divide `left` bytes between KV groups; return the shares and the number of blocks of full attention.
 
-    At best there are windows and states for twice as many requests as may run: for as many again the prefix cache keeps
-    them. If a sequence of `wanted` tokens would not fit then, there are windows for half as many, and so on. If
-    --max-model-len does not ask for that length, the length is reduced instead as soon as windows have an eighth of the
-    cache: with windows for a single request, long prompts would run one after another.
+    There are windows and states for twice as many requests as may run: for as many again the prefix cache keeps them.
+    There are some for more (twice as many, and so on) as long as full attention loses nothing to them, or what they
+    take stays below an eighth of the cache. With as many blocks of a window as of full attention, a hit ends wherever
+    one of full attention does. If a sequence of `wanted` tokens would not fit, there are windows for half as many, and
+    so on. If --max-model-len does not ask for that length, the length is reduced instead as soon as windows have an
+    eighth of the cache: with windows for a single request, long prompts would run one after another.
     """
-    window_seqs = 2 * limits.max_num_seqs
+    least = window_seqs = 2 * limits.max_num_seqs
+    most = _blocks(left, limits.shares(need, least), wanted, limits)
+    while limits.prefix_caching and not limits.shares(need, window_seqs).keeps_all(most):
+        window_seqs *= 2
     while True:
         shares = limits.shares(need, window_seqs)
         blocks = _blocks(left, shares, wanted, limits)
-        there = shares.bytes(blocks) <= left
-        long_enough = blocks * limits.block_size >= wanted
-        running = shares.bytes_of_running(blocks)
-        gives_way = limits.max_model_len is None and 0 < 8 * running <= shares.bytes(blocks)
-        if (there and (long_enough or gives_way)) or window_seqs == 1:
+        long_enough = blocks * limits.block_size >= wanted or limits.num_kv_blocks is not None
+        small = 0 < 8 * shares.bytes_of_running(blocks) <= shares.bytes(blocks)
+        if window_seqs > least:
+            free = blocks == most and shares.bytes(blocks) <= _allowed(left, shares, wanted, limits)
+            suits = long_enough and (free or (small and bool(need.windows)))
+        else:
+            suits = long_enough or (small and limits.max_model_len is None)
+        if (suits and shares.bytes(blocks) <= left) or window_seqs == 1:
             return shares, blocks
         window_seqs //= 2
 
@@ -218,12 +227,19 @@ def _blocks(left: int, shares: BlockShares, wanted: int, limits: MemoryLimits) -
     """Blocks of full attention."""
     if limits.num_kv_blocks is not None:
         return limits.num_kv_blocks
-    of_one = -(-wanted // limits.block_size)
-    most_of_use = of_one * limits.max_num_seqs
+    allowed = _allowed(left, shares, wanted, limits)
+    most_of_use = -(-wanted // limits.block_size) * limits.max_num_seqs
+    return shares.most(
+        allowed, most_of_use if limits.kv_cache_memory is None else max(most_of_use, shares.limit(allowed))
+    )
+
+
+def _allowed(left: int, shares: BlockShares, wanted: int, limits: MemoryLimits) -> int:
+    """Bytes that the KV cache may take."""
     if limits.kv_cache_memory is not None:
-        return shares.most(limits.kv_cache_memory, max(most_of_use, shares.limit(limits.kv_cache_memory)))
-    allowed = min(left, max(CPU_KV_CACHE, replace(shares, window_seqs=1).bytes(of_one))) if limits.on_cpu else left
-    return shares.most(allowed, most_of_use)
+        return limits.kv_cache_memory
+    of_one = replace(shares, window_seqs=1).bytes(-(-wanted // limits.block_size))
+    return min(left, max(CPU_KV_CACHE, of_one)) if limits.on_cpu else left
 
 
 def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget: int, left: int, length: int) -> str:
