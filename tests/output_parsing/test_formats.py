@@ -173,6 +173,15 @@ def pieces(text: str, draws: random.Random) -> list[str]:
     return [text[start:end] for start, end in pairwise(places)]
 
 
+@pytest.mark.parametrize("name", [name for name, (_, _, (_, _, calls)) in ANSWERS.items() if NOW in calls])
+def test_no_arguments_are_two_braces_whatever_space_is_between(name: str) -> None:
+    format_name, text, _ = ANSWERS[name]
+    for spaced in (text.replace("{}", "{\n }"), text.replace("{}", "{ }")):
+        for cut in ([spaced], list(spaced)):
+            events = read(format_named(format_name), cut, reasons=format_name != "openai")
+            assert "".join(each.text for each in events if isinstance(each, CallArguments)).endswith("{}")
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_that_is_cut_off_is_read_as_far_as_it_goes(name: str) -> None:
     """max_tokens may end it anywhere; no call is made up."""

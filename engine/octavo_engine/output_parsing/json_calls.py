@@ -11,6 +11,7 @@ from octavo_engine.output_parsing.events import CallArguments, CallStart, Conten
 from octavo_engine.output_parsing.streamed_text import MORE, Steps, StreamedText, expect, skip_spaces
 
 _ARGUMENTS = ("arguments", "parameters")
+_EMPTY = "{}"
 _MAX_NAME = 256
 _SCALAR_ENDS = frozenset(",}] \t\r\n")
 
@@ -46,9 +47,12 @@ class _Scanner:
         return "inside"
 
 
-def json_value(text: StreamedText) -> Steps[str]:
-    """Yields the next JSON value as it is written, piece by piece; False if none comes, or the text ends within it."""
-    scanner = _Scanner()
+def json_value(text: StreamedText, scanner: _Scanner | None = None) -> Steps[str]:
+    """Yields the next JSON value as it is written, piece by piece; False if none comes, or the text ends within it.
+
+    With a `scanner` that has seen the value's beginning, the rest of it.
+    """
+    scanner = scanner or _Scanner()
     while True:
         for index in range(len(text)):
             place = scanner.place(text[index])
@@ -105,7 +109,7 @@ def json_call(text: StreamedText, tools: Container[str] | None = None) -> Steps[
     if not (yield from expect(text, "}")) or call.name is None:
         return False
     if not call.given:
-        yield CallArguments(_unquoted(call.early or "{}"))
+        yield CallArguments(_unquoted(call.early or _EMPTY))
     return True
 
 
@@ -151,7 +155,10 @@ def json_calls(text: StreamedText) -> Steps[Event]:
 
 
 def json_arguments(text: StreamedText) -> Steps[Event]:
-    """The arguments as they are written; those that a model wrote as a string of JSON are that JSON."""
+    """The arguments as they are written; those that a model wrote as a string of JSON are that JSON.
+
+    An object with nothing in it is `{}`, whatever white space the model wrote within.
+    """
     if not (yield from skip_spaces(text)):
         return False
     if text[0] == '"':
@@ -162,13 +169,33 @@ def json_arguments(text: StreamedText) -> Steps[Event]:
         return True
     if text[0] != "{":
         return False
-    steps = json_value(text)
+    scanner = _Scanner()
+    begun = yield from _object_begun(text, scanner)
+    yield CallArguments(begun)
+    if begun == _EMPTY:
+        return True
+    steps = json_value(text, scanner)
     while True:
         try:
             piece = next(steps)
         except StopIteration as end:
             return bool(end.value)
         yield MORE if piece is MORE else CallArguments(piece)
+
+
+def _object_begun(text: StreamedText, scanner: _Scanner) -> Generator[None, None, str]:
+    """The brace that opens an object, with the white space behind it; all of the object if there is nothing in it."""
+    scanner.place(text[0])
+    read = [text.take(1)]
+    while True:
+        read.append(text.take(text.spaces()))
+        if len(text) or text.ended:
+            break
+        yield MORE
+    if len(text) and text[0] == "}":
+        text.take(1)
+        return _EMPTY
+    return "".join(read)
 
 
 def _unquoted(value: str) -> str:
