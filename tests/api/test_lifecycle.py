@@ -6,6 +6,7 @@ import errno
 import json
 import re
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,11 +20,11 @@ from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
 from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError
-from octavo_engine.server import progress, run
+from octavo_engine.server import acceptor, progress, run
 from octavo_engine.server.run import bind
 from tests.api import odd_worker
 from tests.api.scripted_engine import READY
-from tests.api.served import Served
+from tests.api.served import PATIENCE, Served
 from tests.loopback import loopbacks
 
 ASK: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -143,6 +144,30 @@ def test_a_request_that_is_being_tokenized_when_draining_begins_is_answered(
         server.wait_until(lambda: server.serving.draining)
         (tmp_path / "go_on").touch()
         assert answer.result().json()["choices"][0]["text"] == "one two"
+    assert server.join() == 0
+
+
+def test_drain_waits_for_a_client_that_reads_slowly(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_CLOSING", 0)
+    monkeypatch.setattr(acceptor, "_SEND_BUFFER", 16 << 10)
+    server = start()
+    server.play(" word" * 400)
+    body = json.dumps({"prompt": "x", "max_tokens": 400, "n": 8, "logprobs": 20}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(PATIENCE)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(head.encode() + b"\r\nConnection: close\r\n\r\n" + body)
+        answer = client.recv(12)
+        server.wait_until(lambda: len(server.serving.running) == 0)
+        server.signal()
+        server.wait_until(lambda: server.serving.draining)
+        time.sleep(0.5)
+        answer += b"".join(iter(lambda: client.recv(1 << 20), b""))
+    assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["choices"]) == 8
     assert server.join() == 0
 
 

@@ -93,6 +93,12 @@ class ClientConnection(H11Protocol):
         """True if no request is under way."""
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def unread(self) -> bool:
+        """True if a part of an answer that has begun waits here until the client has read what came before."""
+        begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        return begun or self.transport.get_write_buffer_size() > 0
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin: the first request's headers have to come."""
         super().connection_made(transport)
@@ -116,9 +122,11 @@ class ClientConnection(H11Protocol):
         if self._refused or self.transport.is_closing():
             return
         if self.conn.their_state is not h11.IDLE:
-            if waited:
+            if waited or not self.idle:  # or the rest of an answered request came together with the next one
                 self._expect(None)
-        elif not waited or self._timer is None:
+        elif not waited:
+            self._wait_for_next()
+        elif self._timer is None:
             self._expect(HEAD_SECONDS)
 
     def handle_events(self) -> None:
@@ -167,9 +175,15 @@ class ClientConnection(H11Protocol):
         if self.transport.is_closing():
             self.pause_writing()
         elif self.conn.their_state is h11.IDLE:
-            self._expect(HEAD_SECONDS if len(self.conn._receive_buffer) else None)
+            self._wait_for_next()
         elif self.cycle.response_complete:
             self._expect(_REST_SECONDS)
+
+    def _wait_for_next(self) -> None:
+        """Wait for the next request: for the rest of its head if that has begun, else as long as connections may idle."""
+        self._unset_keepalive_if_required()
+        self._expect(HEAD_SECONDS if len(self.conn._receive_buffer) else None)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def pause_writing(self) -> None:
         """More waits to be sent than may, or the last bytes do: the client has to read some."""

@@ -49,9 +49,10 @@ connection_log = logging.getLogger("octavo.connections")
 
 _RELOAD_INTERVAL = 5.0
 _TICK = 0.05
-_KEEP_ALIVE = 75
-"""Seconds that an idle connection is kept: longer than clients and proxies keep theirs, so that they close it. The side
-that closes may cut off a request that is just being sent."""
+_KEEP_ALIVE = 620
+"""Seconds that an idle connection is kept: longer than clients and proxies keep theirs (Go's 90 s, as in Kubernetes' API
+server; Google's load balancers 600 s), so that they close it. The side that closes may cut off a request that is just
+being sent."""
 _BEAT_INTERVAL = 0.25
 _CLOSING = 2.0
 """Seconds in which streams that are ended can still send their last event."""
@@ -356,12 +357,13 @@ class Server:
         raise EngineDeadError(failed.message if failed else "the engine process ended")
 
     async def _drain(self) -> None:
-        """Let running answers finish within --drain-timeout, then end the others with an error.
+        """Let running answers finish, and be read, within --drain-timeout, then end the others with an error.
 
         Batches stop at once: what they have not done is done by the next server.
         """
         await self._stop_batches()
         running, limit = self._serving.running, self._serving.config.drain_timeout
+        ends = time.monotonic() + limit
         if running:
             count = f"{len(running)} request{'s' * (len(running) != 1)}"
             log.info("draining: %s may take %g s more; a second signal ends them at once", count, limit)
@@ -374,11 +376,21 @@ class Server:
             running.fail_all(shutting_down())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(running.idle(), _CLOSING)
+        elif self._serving.engine.state.failed is None and not self._broken:
+            await self._until_read(ends)
         if (failed := self._serving.engine.state.failed) is not None:
             raise EngineDeadError(failed.message)
         if self._broken:
             raise EngineDeadError(self._broken)
         log.info("the server is stopped")
+
+    async def _until_read(self, ends: float) -> None:
+        """Wait, at most until `ends` (monotonic seconds), for clients that read their answers slowly."""
+        connections = self._http.server_state.connections
+        while time.monotonic() < ends and not self._hurried.is_set():
+            if not any(each.unread for each in connections if isinstance(each, ClientConnection)):
+                return
+            await asyncio.sleep(_TICK)
 
     async def _stop_batches(self) -> None:
         if self._batches is not None and self._storage is not None:
