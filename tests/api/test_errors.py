@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import types
@@ -197,6 +198,17 @@ def test_broken_bodies(server: Served, content: bytes, kind: str, code: str) -> 
     answer = server.http.post(CHAT, content=content, headers={"Content-Type": kind})
     error = check_shape(answer)
     assert (answer.status_code, error["code"]) == (400, code)
+
+
+def test_a_compressed_body_is_415(server: Served) -> None:
+    body = json.dumps({"messages": [HI]}).encode()
+    kind = {"Content-Type": "application/json"}
+    for path in (CHAT, "/tokenize"):
+        answer = server.http.post(path, content=gzip.compress(body), headers={**kind, "Content-Encoding": "gzip"})
+        error = check_shape(answer)
+        assert (answer.status_code, error["code"]) == (415, "unsupported_content_encoding")
+        assert "Content-Encoding: gzip" in error["message"] and answer.headers["accept-encoding"] == "identity"
+    assert server.http.post(CHAT, content=body, headers={**kind, "Content-Encoding": "identity"}).status_code == 200
 
 
 @pytest.mark.parametrize(("field", "value", "code"), [

@@ -362,6 +362,37 @@ def test_a_head_that_comes_byte_by_byte_gets_no_more_time(start: Callable[..., S
             time.sleep(0.02)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_the_rest_of_a_refused_request_takes_no_time_from_the_next_one(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """A proxy sends requests of several clients over one connection: the end of one is no reason to cut the next."""
+    for limit in ("HEAD_SECONDS", "_REST_SECONDS"):
+        monkeypatch.setattr(connection, limit, 0.2)
+    server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "ann"))
+    server.play("one two three", gap=0.2)
+    refused = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n".encode()
+    body = b'{"prompt": "x", "stream": true}'
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-ann\r\n"
+    stream = f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+        client.sendall(refused)
+        assert client.recv(65536).startswith(b"HTTP/1.1 401")
+        if together:
+            client.sendall(b"abcde" + stream)
+        else:
+            client.sendall(b"abcde")
+            time.sleep(0.5)  # a connection may idle for longer than a head may take
+            client.sendall(stream)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def test_idle_connections_are_kept_for_longer_than_proxies_keep_theirs(server: Served) -> None:
+    """Go's transport, and so Kubernetes' API server, keeps them for 90 s, a load balancer of Google's for 600 s."""
+    assert server.server._http.config.timeout_keep_alive > 600
+
+
 def test_probes_answer_beside_silent_connections_and_the_oldest_of_them_goes(
     start: Callable[..., Served], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -770,6 +801,20 @@ def test_the_log_of_requests_holds_no_keys_and_no_line_of_a_clients_own(
     assert said == [
         f'"GET {path} request_id=r' for path in ('/v1/models" 200', '/v1/sk-..." 404', '/a%0aERROR%20forged" 404')
     ]
+
+
+def test_an_answer_that_is_cut_off_is_logged_as_such(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    server = start()
+    server.play("one two", hold_after=1)
+    with server.http.stream("POST", TEXT, json={"prompt": "x", "stream": True}, headers={"X-Request-Id": "r"}) as answer:
+        next(answer.iter_lines())
+    server.wait_until(lambda: len(caplog.messages) == 2)
+    said = [message.split(" ", 1)[1] for message in caplog.messages]
+    assert said == ['"POST /v1/completions" 200 request_id=r', '"POST /v1/completions" 200 cut off request_id=r']
+    assert [json.loads(JSONLines().format(record))["cut_off"] for record in caplog.records] == [False, True]
 
 
 def test_a_line_names_the_request_its_key_and_its_trace(

@@ -28,8 +28,11 @@ class AccessLog:
         self._level, self._filled_at = _BURST, clock()
         self._omitted = 0
 
-    def write(self, scope: Scope, status: int) -> None:
-        """Log a request with the status of its answer, except for probes and scrapes, which come every few seconds."""
+    def write(self, scope: Scope, status: int, *, cut_off: bool = False) -> None:
+        """Log a request with the status of its answer, except for probes and scrapes, which come every few seconds.
+
+        It is logged as its answer begins, and again if that is `cut_off`: its connection ended before it did.
+        """
         if scope["path"] in OPEN_PATHS:
             return
         now = self._clock()
@@ -44,8 +47,8 @@ class AccessLog:
             self._omitted = 0
         client = scope.get("client") or ("", 0)
         method, path, names = scope["method"][:20], _shown(scope), _names(scope)
-        said = "".join(f" {name}={value}" for name, value in names.items())
-        fields = {"client": client[0], "method": method, "path": path, "status": status, **names}
+        said = " cut off" * cut_off + "".join(f" {name}={value}" for name, value in names.items())
+        fields = {"client": client[0], "method": method, "path": path, "status": status, "cut_off": cut_off, **names}
         log.info('%s:%d "%s %s" %d%s', client[0], client[1], method, path, status, said, extra={"fields": fields})
 
 

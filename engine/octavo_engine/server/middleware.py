@@ -100,6 +100,8 @@ class RequestContext:
             if not started:
                 await error_response(internal_error(shown), scope)(scope, receive, send_with_id)
         finally:
+            if started and not ended:
+                self._access_log.write(scope, status, cut_off=True)
             if span is not None:
                 span.end(status)
         return None
@@ -121,6 +123,15 @@ def _check_headers(scope: Scope) -> None:
             code="headers_too_large",
             headers={"Connection": "close"},
         )
+
+
+def _check_encoding(scope: Scope) -> None:
+    """APIError 415 for a compressed body, which nothing here unpacks: a few kilobytes may become gigabytes."""
+    encoding = Headers(scope=scope).get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        message = f"compressed bodies are not read; send this one without Content-Encoding: {encoding[:50]}"
+        headers = {"Accept-Encoding": "identity"}
+        raise APIError(415, message, code="unsupported_content_encoding", headers=headers)
 
 
 class Authentication:
@@ -285,6 +296,7 @@ class BodyLimit:
         scope.setdefault("state", {})["upload"] = upload
         try:
             if await self._read(receive, upload):
+                _check_encoding(scope)
                 await self._app(scope, receive, send)
         finally:
             upload.release()
