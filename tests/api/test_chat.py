@@ -152,8 +152,18 @@ def test_a_stop_token_is_shown_where_stops_are_to_be(server: Served) -> None:
         choice = server.http.post("/v1/chat/completions", json=body).json()["choices"][0]
         assert (choice["message"]["content"], choice["stop_reason"]) == (text, last)
         assert "".join(each["token"] for each in choice["logprobs"]["content"]) == text
-    ended = server.http.post("/v1/chat/completions", json={"messages": ASK, "include_stop_str_in_output": True}).json()
-    assert ended["choices"][0]["message"]["content"] == "Hello there.", "the model's own end is no text"
+
+
+@pytest.mark.parametrize(("skips", "end"), [(True, ""), (None, ""), (False, "<|im_end|>")])
+def test_the_models_own_end_is_shown_where_stops_and_special_tokens_are_to_be(
+    server: Served, skips: bool | None, end: str
+) -> None:
+    asked = {"messages": ASK, "include_stop_str_in_output": True, "skip_special_tokens": skips, "logprobs": True}
+    choice = server.http.post("/v1/chat/completions", json=asked).json()["choices"][0]
+    assert (choice["message"]["content"], choice["stop_reason"]) == (f"Hello there.{end}", None)
+    assert "".join(each["token"] for each in choice["logprobs"]["content"]) == f"Hello there.{end}"
+    without = server.http.post("/v1/chat/completions", json={**asked, "include_stop_str_in_output": False}).json()
+    assert without["choices"][0]["message"]["content"] == "Hello there."
 
 
 def test_stop_string_never_shows_in_a_stream(server: Served) -> None:

@@ -53,10 +53,19 @@ HARMLESS: dict[str, list[Any]] = {
     # what changes nothing in an answer of text is ignored
     "user": ["me"], "metadata": [{"a": "b"}], "store": [True], "service_tier": ["auto"], "request_id": ["mine"],
     "mm_processor_kwargs": [{"a": 1}], "parallel_tool_calls": [False], "prediction": [{}], "session_id": ["x"],
+    "safety_identifier": ["x"], "prompt_cache_key": ["x"], "prompt_cache_retention": ["24h"],
+    "prompt_cache_options": [{"ttl": "30m"}],
     "guided_decoding_backend": ["outlines", "xgrammar"],
     "a_field_that_nobody_knows": [1],
 }  # fmt: skip
+OF_A_WRONG_TYPE: dict[str, list[Any]] = {
+    "user": [5], "metadata": ["x", {"a": 1}, {str(i): "x" for i in range(17)}], "store": ["yes"], "service_tier": [3],
+    "request_id": [5], "mm_processor_kwargs": ["x"], "safety_identifier": [["x"]], "prompt_cache_key": [5],
+    "prompt_cache_retention": [{}], "prompt_cache_options": ["x"], "guided_decoding_backend": [1],
+}  # fmt: skip
+OF_A_WRONG_TYPE_IN_CHATS: dict[str, list[Any]] = {"verbosity": ["huge", 5], "prediction": ["x"]}
 HARMLESS_CHAT: dict[str, list[Any]] = {
+    "verbosity": ["low"],
     "tools": [[]], "tool_choice": ["none", "auto"], "echo": [False], "modalities": [["text"]],
     "reasoning_effort": ["none", "minimal", "low", "medium", "high", "xhigh", "max"],
     "add_special_tokens": [True, False],
@@ -88,6 +97,14 @@ def test_what_changes_nothing_is_taken(server: Served, path: str, name: str, val
         assert post(server, path, **{name: given}).status_code == 200
     prompts = [request.prompt_token_ids for request in server.engine.requests]
     assert prompts[0] == prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"), each((CHAT, OF_A_WRONG_TYPE), (TEXT, OF_A_WRONG_TYPE), (CHAT, OF_A_WRONG_TYPE_IN_CHATS))
+)
+def test_what_changes_nothing_has_its_type_all_the_same(server: Served, path: str, name: str, value: Any) -> None:
+    answer = post(server, path, **{name: value})
+    assert (answer.status_code, answer.json()["error"]["param"].partition(".")[0]) == (400, name)
 
 
 def test_tokens_and_words_that_are_allowed_or_not(server: Served) -> None:

@@ -20,6 +20,8 @@ class TextOptions:
     """Texts that end an answer."""
     include_stop: bool = False
     """Whether the answer keeps the text that ended it."""
+    include_end: bool = False
+    """Whether it keeps the text of the model's own end token too."""
     skip_special_tokens: bool = True
     ends: tuple[int, ...] = ()
     """The model's own end tokens among `stop_token_ids`: they are not reported as stop_reason."""

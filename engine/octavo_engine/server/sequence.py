@@ -60,7 +60,7 @@ class Sequence:
         self.outcome: Outcome | None = None
         """Its outcome once it has ended."""
         self._metrics = metrics
-        self._ends, self._include_stop = options.ends, options.include_stop
+        self._ends, self._include_stop, self._include_end = options.ends, options.include_stop, options.include_end
         self._arrival = arrival
         self._begun_at = self._last_at = self._ended_at = 0.0
         self._queue_seconds = 0.0
@@ -116,7 +116,9 @@ class Sequence:
 
     def _shows_stop(self, output: RequestOutput) -> bool:
         """Return False if the last token ended the answer and is no part of its text."""
-        return output.stop_token is None or (self._include_stop and self._stop_token(output) is not None)
+        if output.stop_token is None:
+            return True
+        return self._include_end if self._stop_token(output) is None else self._include_stop
 
     def _stop_token(self, output: RequestOutput) -> int | None:
         """The token of the request's own stop_token_ids that ended it."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.openai.fields import MAX_TOKENS, Name, StopString, Text, TokenCount
-from octavo_engine.server.openai.protocol import Body, SamplingFields, StrictBody
+from octavo_engine.server.openai.protocol import Body, IgnoredObject, SamplingFields, StrictBody
 from octavo_engine.server.openai.structured_outputs import SchemaObject
 from octavo_engine.server.openai.tools import MAX_TOOLS, ToolName
 from octavo_engine.structured.grammar import MAX_CHARACTERS
@@ -148,10 +148,6 @@ class OutputConfig(StrictBody):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
-class Ignored(BaseModel):
-    """An object that changes nothing in an answer, such as `metadata`; its fields are not read."""
-
-
 class PromptBody(StrictBody):
     """The fields of a prompt, and the body of POST /v1/messages/count_tokens."""
 
@@ -162,7 +158,7 @@ class PromptBody(StrictBody):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    cache_control: Ignored | None = None
+    cache_control: IgnoredObject | None = None
     """Prefixes are always cached (unless the server was started without prefix caching)."""
 
 
@@ -175,5 +171,5 @@ class MessagesBody(PromptBody, SamplingFields):
     stop_sequences: Annotated[list[StopString], Field(max_length=4)] | None = None
     temperature: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     stream: bool | None = None
-    metadata: Ignored | None = None
+    metadata: IgnoredObject | None = None
     service_tier: Literal["auto", "standard_only"] | None = None

@@ -23,6 +23,11 @@ MAX_TOKEN_ID = (1 << 31) - 1
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Name = Annotated[str, Field(min_length=1, max_length=512)]
+Label = Annotated[str, Field(max_length=4096)]
+"""A name of the client's own, which means nothing here."""
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
 TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]

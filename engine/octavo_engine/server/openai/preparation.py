@@ -63,6 +63,7 @@ def prepared_request(
         text=TextOptions(
             stop=tuple(body.stop or ()),
             include_stop=bool(body.include_stop_str_in_output),
+            include_end=bool(body.include_stop_str_in_output) and body.skip_special_tokens is False and form.plain,
             skip_special_tokens=body.skip_special_tokens is not False and not form.special,
             ends=_model_ends(body, model),
             end_logprobs=scores_echo,  # lm-eval takes the last entry off, whatever token it is of

@@ -16,7 +16,9 @@ from octavo_engine.server.openai.fields import (
     BadWords,
     Content,
     Effort,
+    Label,
     LogitBias,
+    Metadata,
     Name,
     Penalty,
     Priority,
@@ -62,11 +64,30 @@ class StrictBody(Body):
         return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
+class IgnoredObject(BaseModel):
+    """An object that changes nothing in an answer; its fields are not read."""
+
+
 class StreamOptions(Body):
-    """Options of a stream."""
+    """Options of a stream. Events are never padded, whatever `include_obfuscation` says."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class IgnoredFields(Body):
+    """Fields of OpenAI's API on which nothing in an answer depends; a value of another type is an error all the same."""
+
+    metadata: Metadata | None = None
+    store: bool | None = None
+    user: Label | None = None
+    safety_identifier: Label | None = None
+    service_tier: Label | None = None
+    prompt_cache_key: Label | None = None
+    prompt_cache_retention: Label | None = None
+    prompt_cache_options: IgnoredObject | None = None
+    """Prefixes are always cached (unless the server was started without prefix caching)."""
 
 
 class RefusedFields(Body):
@@ -138,7 +159,7 @@ class SamplingFields(Body):
         return {name: value for name in SamplingFields.model_fields if (value := getattr(self, name)) is not None}
 
 
-class GenerationBody(RefusedFields, StructuredFields, SamplingFields):
+class GenerationBody(RefusedFields, IgnoredFields, StructuredFields, SamplingFields):
     """The common fields of chat and text completions."""
 
     model: Name | None = None
@@ -161,6 +182,10 @@ class GenerationBody(RefusedFields, StructuredFields, SamplingFields):
     """Whether the answer has the token ids of the prompt and of each choice."""
     return_tokens_as_token_ids: bool | None = None
     """Whether log probabilities name a token `token_id:5` instead of by its text."""
+    # Fields of vLLM's API on which nothing in an answer depends.
+    request_id: Label | None = None
+    guided_decoding_backend: Label | None = None
+    mm_processor_kwargs: IgnoredObject | None = None
 
 
 def _only_text(value: Any) -> Any:
@@ -223,6 +248,9 @@ class ChatCompletionBody(GenerationBody, TemplateOptions):
     """False leaves the reasoning out of the answer; it counts as tokens all the same."""
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """Has no effect, nor has `prediction`."""
+    prediction: IgnoredObject | None = None
     functions: NoTools = None
     function_call: NoTools = None
     audio: NotYet = None

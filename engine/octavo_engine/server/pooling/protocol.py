@@ -10,6 +10,7 @@ from octavo_engine.server.openai.fields import (
     MAX_INPUTS,
     MAX_TOKENS,
     Inputs,
+    Label,
     Name,
     Priority,
     PromptTruncation,
@@ -38,6 +39,8 @@ class PooledBody(Body):
     priority: Priority | None = None
     timeout: Timeout | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
+    user: Label | None = None
+    """Has no effect."""
     mm_processor_kwargs: NotYet = None
     softmax: NotYet = None
     activation: NotYet = None

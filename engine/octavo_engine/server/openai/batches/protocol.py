@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from octavo_engine.server.openai.fields import Metadata
 from octavo_engine.server.openai.protocol import StrictBody
 
 Endpoint = Literal[
@@ -19,7 +20,6 @@ Endpoint = Literal[
 ]
 LEAST_LIFETIME, MOST_LIFETIME = 3600, 30 * 24 * 3600
 """Seconds that a file may be kept for."""
-_ShortText = Annotated[str, Field(max_length=512)]
 
 
 class OutputExpiry(StrictBody):
@@ -35,5 +35,5 @@ class BatchBody(StrictBody):
     input_file_id: Annotated[str, Field(min_length=1, max_length=64)]
     endpoint: Endpoint
     completion_window: Literal["24h"]
-    metadata: Annotated[dict[Annotated[str, Field(max_length=64)], _ShortText], Field(max_length=16)] | None = None
+    metadata: Metadata | None = None
     output_expires_after: OutputExpiry | None = None

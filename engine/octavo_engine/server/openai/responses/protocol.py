@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.openai.fields import (
@@ -21,7 +21,7 @@ from octavo_engine.server.openai.fields import (
     TokenCount,
     TopLogprobs,
 )
-from octavo_engine.server.openai.protocol import Body, SamplingFields, StrictBody
+from octavo_engine.server.openai.protocol import Body, IgnoredFields, SamplingFields, StrictBody
 from octavo_engine.server.openai.refused import OnlyFalse
 from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalSchemaObject
 from octavo_engine.server.openai.tools import MAX_TOOLS, ToolName
@@ -29,7 +29,6 @@ from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 _MAX_ITEMS = 16_384
 _Id = Annotated[str, Field(max_length=256)]
-_ShortText = Annotated[str, Field(max_length=512)]
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -187,16 +186,9 @@ Include = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-Metadata = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
-]
 
 
-class CacheOptions(BaseModel):
-    """Has no effect: prefixes are always cached."""
-
-
-class ResponsesBody(StrictBody, SamplingFields):
+class ResponsesBody(StrictBody, IgnoredFields, SamplingFields):
     """POST /v1/responses."""
 
     model_config = ConfigDict(extra="forbid")
@@ -214,19 +206,11 @@ class ResponsesBody(StrictBody, SamplingFields):
     parallel_tool_calls: bool | None = None
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     top_logprobs: TopLogprobs | None = None
-    metadata: Metadata | None = None
     truncation: Literal["disabled"] | None = None
     # What these refer to would have to be kept here, or to run here.
     previous_response_id: NothingKept = None
     conversation: NothingKept = None
     prompt: NothingKept = None
     background: OnlyFalse = None
-    # Nothing in an answer depends on these.
-    store: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    user: _ShortText | None = None
-    safety_identifier: _ShortText | None = None
-    service_tier: _ShortText | None = None
-    prompt_cache_key: _ShortText | None = None
-    prompt_cache_retention: _ShortText | None = None
-    prompt_cache_options: CacheOptions | None = None
+    """Has no effect: only clients call tools."""
