@@ -809,7 +809,8 @@ def test_an_answer_that_is_cut_off_is_logged_as_such(
     caplog.set_level(logging.INFO, "octavo.access")
     server = start()
     server.play("one two", hold_after=1)
-    with server.http.stream("POST", TEXT, json={"prompt": "x", "stream": True}, headers={"X-Request-Id": "r"}) as answer:
+    asked = {"prompt": "x", "stream": True}
+    with server.http.stream("POST", TEXT, json=asked, headers={"X-Request-Id": "r"}) as answer:
         next(answer.iter_lines())
     server.wait_until(lambda: len(caplog.messages) == 2)
     said = [message.split(" ", 1)[1] for message in caplog.messages]

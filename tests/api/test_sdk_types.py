@@ -1,4 +1,4 @@
-"""What the server says has the types of the SDKs, checked by the SDKs themselves: they accept anything unless told to."""
+"""Answers have the types of the SDKs, checked by the SDKs themselves: they accept anything unless told otherwise."""
 
 from __future__ import annotations
 

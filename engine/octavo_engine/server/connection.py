@@ -180,7 +180,7 @@ class ClientConnection(H11Protocol):
             self._expect(_REST_SECONDS)
 
     def _wait_for_next(self) -> None:
-        """Wait for the next request: for the rest of its head if that has begun, else as long as connections may idle."""
+        """Wait for the rest of the next request's head if that has begun, else for as long as connections may idle."""
         self._unset_keepalive_if_required()
         self._expect(HEAD_SECONDS if len(self.conn._receive_buffer) else None)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)

@@ -50,9 +50,9 @@ connection_log = logging.getLogger("octavo.connections")
 _RELOAD_INTERVAL = 5.0
 _TICK = 0.05
 _KEEP_ALIVE = 620
-"""Seconds that an idle connection is kept: longer than clients and proxies keep theirs (Go's 90 s, as in Kubernetes' API
-server; Google's load balancers 600 s), so that they close it. The side that closes may cut off a request that is just
-being sent."""
+"""Seconds that an idle connection is kept: longer than clients and proxies keep theirs (Go's 90 s, as in the API server
+of Kubernetes; Google's load balancers 600 s), so that they close it. The side that closes may cut off a request that is
+just being sent."""
 _BEAT_INTERVAL = 0.25
 _CLOSING = 2.0
 """Seconds in which streams that are ended can still send their last event."""

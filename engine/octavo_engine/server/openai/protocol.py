@@ -77,7 +77,7 @@ class StreamOptions(Body):
 
 
 class IgnoredFields(Body):
-    """Fields of OpenAI's API on which nothing in an answer depends; a value of another type is an error all the same."""
+    """Fields of OpenAI's API on which nothing in an answer depends. Values of other types are errors nevertheless."""
 
     metadata: Metadata | None = None
     store: bool | None = None
