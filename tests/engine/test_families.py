@@ -46,6 +46,7 @@ ONE_EACH = [
     for family in dict.fromkeys(c.family for c in CASES.values())
 ]
 
+FOUR = {**SIZES, "num_hidden_layers": 4}
 COMMON = {"max_position_embeddings": 4096, "rope_theta": 10000.0, "torch_dtype": "bfloat16", "hidden_act": "silu"}
 
 

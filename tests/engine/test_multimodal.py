@@ -181,7 +181,8 @@ def make(name: str) -> Any:
     model_class = getattr(transformers, f"{name}{kind}")
     sound = {"audio_config": {**SOUND, "output_dim": 64}} if name in HEARING else {}
     inputs: dict[str, Any] = {"vision_config": images, "image_token_id": 120} if images or not sound else {}
-    return drawn(model_class(model_class.config_class(text_config={**SMALL, **text}, **inputs, **sound)))
+    whole = WHOLE.get(name, {})
+    return drawn(model_class(model_class.config_class(text_config={**SMALL, **text}, **inputs, **sound, **whole)))
 
 
 def drawn(model: Any) -> Any:

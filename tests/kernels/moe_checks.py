@@ -252,6 +252,7 @@ def _builds(
     constants: Mapping[str, Any] = sizes if case.gpt_oss else sizes | {"bias": None}
     first, second = ({**_GATE_UP, "gate_up": "*u8"}, {**_DOWN, "down": "*u8"}) if mxfp4 else (_GATE_UP, _DOWN)
     activation = {"LIMIT": 7.0, "ALPHA": 1.702} if case.gpt_oss else {"LIMIT": None, "ALPHA": 1.0}
+    activation["UP_OFFSET"] = 1.0
     return [
         Build(
             f"moe_gate_up_{name}",

@@ -309,7 +309,7 @@ def _attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, variant: A
     mask = tile.mask
     if not variant.plain:
         mask = _causal(length, query.device) if mask is None else mask
-        output = torch.empty_like(query)
+        output = query.new_empty(count, heads, value.shape[-1])
         biases = None if variant.alibi is None else variant.alibi.bias(length)
         for head in range(heads):
             sinks = None if variant.sinks is None else variant.sinks[head].view(1, 1)

@@ -184,10 +184,11 @@ def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
 
 
 def computes(task: AttentionTask) -> bool:
-    """Return True if the kernels compute it: not chunked windows, nor latent caches that there are no tiles for."""
+    """Return True if the kernels compute it: not chunked windows, and latents of sizes that have tiles, without windows
+    and sinks."""
     latents = [group for group in task.groups if group.latent is not None]
     return not any(group.chunked for group in task.groups) and all(
-        group.window is None and has_tiles_for(group.latent or 0, group.head_dim - (group.latent or 0))
+        task.plain and group.window is None and has_tiles_for(group.latent or 0, group.head_dim - (group.latent or 0))
         for group in latents
     )
 

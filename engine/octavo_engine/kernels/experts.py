@@ -23,10 +23,13 @@ class Experts:
     """[E, hidden]"""
     limit: float | None = None
     """None: silu(gate) * up. Else gpt-oss's form (arXiv 2508.10925): gate is cut off above the limit, up at both sides,
-    and what follows is gate * sigmoid(alpha * gate) * (up + 1)."""
+    and what follows is gate * sigmoid(alpha * gate) * (up + up_offset)."""
     alpha: float = 1.0
+    up_offset: float = 1.0
     activation: Callable[[Tensor], Tensor] | None = None
     """The activation of the gate, or of experts without a gate; None: SiLU, or as `limit` says."""
+    activated_limit: float | None = None
+    """If given, the activated gate is cut off above it, and up at both sides (Step 3.7); only with `activation`."""
     gated: bool = True
     gate_up_scales: Tensor | None = None
     """[E, 2 * intermediate, hidden / 32] uint8: weights are MXFP4's codes then, uint8 [E, rows, columns / 2], which
@@ -44,15 +47,18 @@ class Experts:
         if not self.gated:
             return self._activated(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
+        if self.activated_limit is not None:
+            up = up.clamp(-self.activated_limit, self.activated_limit)
+            return self._activated(gate).clamp(max=self.activated_limit) * up
         if self.limit is None:
             return self._activated(gate) * up
-        return cut_off(gate, up, self.limit, self.alpha)
+        return cut_off(gate, up, self.limit, self.alpha, self.up_offset)
 
     def _activated(self, x: Tensor) -> Tensor:
         return torch.nn.functional.silu(x) if self.activation is None else self.activation(x)
 
 
-def cut_off(gate: Tensor, up: Tensor, limit: float, alpha: float) -> Tensor:
+def cut_off(gate: Tensor, up: Tensor, limit: float, alpha: float, up_offset: float = 1.0) -> Tensor:
     """gpt-oss's gate of up, as `Experts.limit` says."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return (up + 1) * (gate * torch.sigmoid(gate * alpha))
+    return (up + up_offset) * (gate * torch.sigmoid(gate * alpha))

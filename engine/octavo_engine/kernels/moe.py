@@ -26,11 +26,11 @@ _BLOCK_SUM = 1024
 
 
 @triton.jit
-def gated(gate, up, LIMIT: tl.constexpr, ALPHA: tl.constexpr):
+def gated(gate, up, LIMIT: tl.constexpr, ALPHA: tl.constexpr, UP_OFFSET: tl.constexpr):
     """`Experts.activate`, float32; NaN stays NaN where numbers are cut off."""
     if LIMIT is not None:
         gate = tl.where(gate > LIMIT, LIMIT, gate)
-        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up)) + 1.0
+        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up)) + UP_OFFSET
     return gate * tl.sigmoid(ALPHA * gate) * up
 
 
@@ -78,6 +78,7 @@ def moe_gate_up_kernel(
     INTERMEDIATE: tl.constexpr,
     LIMIT: tl.constexpr,
     ALPHA: tl.constexpr,
+    UP_OFFSET: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
     BLOCK_INNER: tl.constexpr,
@@ -115,7 +116,7 @@ def moe_gate_up_kernel(
         up += tl.load(biases + INTERMEDIATE, mask=known, other=0.0).to(tl.float32)[None, :]
     inside = exists[:, None] & known[None, :]
     if ACTIVATE:
-        result = gated(gate, up, LIMIT, ALPHA).to(inner.dtype.element_ty)
+        result = gated(gate, up, LIMIT, ALPHA, UP_OFFSET).to(inner.dtype.element_ty)
         tl.store(inner + places[:, None] * INTERMEDIATE + columns[None, :], result, mask=inside)
     else:
         gates = inner + places[:, None] * (2 * INTERMEDIATE) + columns[None, :]
@@ -251,6 +252,7 @@ class RoutedRows:
             BLOCK_OUT=self._cut.gate_up_columns,
             LIMIT=self.experts.limit,
             ALPHA=self.experts.alpha,
+            UP_OFFSET=self.experts.up_offset,
             ACTIVATE=activate,
             **self._sizes,
             **self._options,

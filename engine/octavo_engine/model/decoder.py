@@ -27,6 +27,7 @@ from octavo_engine.model.layers.classifier import Classifier
 from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.embedding import Head, Input
+from octavo_engine.model.layers.hyper_connections import ConnectedVectors
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.lora import LoraBatch
@@ -38,7 +39,7 @@ from octavo_engine.model.layers.rope import RotaryEmbedding
 from octavo_engine.model.layers.run_layers import one_by_one
 from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
-from octavo_engine.model.spec import AttentionMixer, ModelSpec, QueryScaling, RopeSpec
+from octavo_engine.model.spec import AttentionMixer, LayerSpec, ModelSpec, QueryScaling, RopeSpec
 
 Attending = Attention | LatentAttention | DifferentialAttention | BiasedAttention | AttentionExperts
 
@@ -84,8 +85,7 @@ class Decoder(nn.Module):
         self.per_layer_embedding = (
             None if extra is None else PerLayerEmbedding(extra, spec.hidden_size, spec.num_layers, options)
         )
-        updates = spec.layers[0].alternating_updates
-        self.vectors = None if updates is None else TokenVectors(updates, spec.hidden_size, options)
+        self.vectors = _vectors(spec.layers[0], spec.hidden_size, options)
         wanted = [_rotation(layer.attention) for layer in spec.layers]
         rotations = list(dict.fromkeys(wanted))
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
@@ -192,6 +192,13 @@ class Decoder(nn.Module):
     def attentions(self) -> list[Attending]:
         """The mixers that attend."""
         return [module for module in self.modules() if isinstance(module, Attending)]
+
+
+def _vectors(layer: LayerSpec, hidden_size: int, options: LayerOptions) -> TokenVectors | ConnectedVectors | None:
+    """Return what makes several vectors of each token for the layers, and one of them for the head; None: nothing."""
+    if layer.alternating_updates is not None:
+        return TokenVectors(layer.alternating_updates, hidden_size, options)
+    return None if layer.connections is None else ConnectedVectors(layer.connections, hidden_size, options)
 
 
 def _rotation(mixer: AttentionMixer | None) -> tuple[RopeSpec | None, int, QueryScaling | None]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-ExpertLayout = Literal["interleaved columns", "columns", "rows"]
+ExpertLayout = Literal["interleaved columns", "columns", "rows", "apart"]
 """The layout of one tensor with all experts of a layer: each transposed with the columns of gate and up interleaved
-(gpt-oss) or one after another (Llama 4), or as a linear's weight with the rows of gate before those of up (Granite)."""
+(gpt-oss) or one after another (Llama 4), or as a linear's weight with the rows of gate before those of up (Granite), or
+in a tensor of its own for gate, up and down (Step 3.7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class TensorNames:
     `{layer}`, `{sublayer}`, `{head}` and `{expert}` stand for numbers. Roles that share a name are stored as one
     tensor, one after another: Phi-3's query, key and value are the rows of `qkv_proj`. Experts without `{expert}` are
     bundled: one tensor holds all experts of a layer, laid out as `expert_layout` says; their names are whole names.
-    Where gate and up are bundled apart, each of the three tensors has the rows of one expert after another's, down
-    transposed (DBRX).
+    Where gate and up have names of their own, but for the layout `apart`, each of the three tensors has the rows of one
+    expert after another's, down transposed (DBRX).
     """
 
     qkv_layout: QKVLayout = QKVLayout()
@@ -89,6 +90,7 @@ class TensorNames:
     latent: str = "model.layers.{layer}.self_attn.kv_a_proj_with_mqa"
     latent_norm: str = "model.layers.{layer}.self_attn.kv_a_layernorm"
     latent_up: str = "model.layers.{layer}.self_attn.kv_b_proj"
+    rotated_norm: str = "model.layers.{layer}.self_attn.k_rope_only_layernorm"
     attention: str = "model.layers.{layer}.self_attn"
     """The module: scales of the KV cache and old rotary tables lie under it."""
 
@@ -152,6 +154,10 @@ class TensorNames:
     """The modules that make further vectors of a token's first."""
     stream_unprojection: str = "model.altup_unembed_projections"
     """The projections that precede the merge of the vectors into one."""
+    mixer_connections: str = "model.layers.{layer}.attn_hc"
+    """The module of the hyper-connections around the mixer."""
+    feed_forward_connections: str = "model.layers.{layer}.ffn_hc"
+    head_connections: str = "model.hc_head"
     mixer_stream: str = "model.layers.{layer}.input_residual"
     """The whole name, of what the stream is multiplied with before the mixer's result is added."""
     feed_forward_stream: str = "model.layers.{layer}.post_attention_residual"
@@ -232,9 +238,10 @@ def base_model_names(prefix: str, *modules: str) -> StoredNames:
 
 
 def with_base_model_names(stored: StoredNames, names: TensorNames) -> StoredNames:
-    """`stored` with the names of files that were saved from the model without its head, if it renames nothing itself.
+    """`stored` with the names of files that were saved from the model without its head.
 
-    They lack the first part of `names`, such as `model.`.
+    They lack the first part of `names`, such as `model.`. What `stored` renames by itself goes before, with that part and
+    without.
     """
     first, dot, _ = names.embedding.partition(".")
     prefix = first + dot

@@ -38,6 +38,8 @@ _SMALL = {
     "qk_rope_head_dim": 32,
     "v_head_dim": 32,
     "rotary_dim": 16,
+    "indexer_budget": 256,
+    "indexer_compress_ratio": 4,
     "attention_types": [[["global", "local"], 4]],
 }
 """Fields enough for any family; it has defaults for those that only it has."""

@@ -22,6 +22,13 @@ EXPERTS = {
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 36,
 }
+INDEXED = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 156,
+    "indexer_compress_ratio": 6,
+}
 CASES = {
     "lfm2": Case(
         "Lfm2",
@@ -103,6 +110,24 @@ CASES = {
     ),
     "qwen3-5": Case("Qwen3_5", {**UNEVEN, **DELTA, **GATED, "linear_num_key_heads": 3, "linear_num_value_heads": 9}),
     "qwen3-5-moe": Case("Qwen3_5Moe", {**DELTA, **EXPERTS, **GATED, "linear_num_key_heads": 1}, std=0.15),
+    "qwen4-exp": Case(
+        "Qwen4Exp",
+        {
+            **DELTA,
+            **EXPERTS,
+            **INDEXED,
+            **GATED,
+            "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+            "attention_bias": True,
+            "hc_count": 3,
+            "hc_lowrank": 10,
+            "norm_topk_prob": False,
+            "output_gate_type": "sigmoid",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5},
+        },
+        std=0.15,
+    ),
+    "qwen4-exp-plain": Case("Qwen4Exp", {**DELTA, **EXPERTS, **INDEXED, **GATED, "hc_lowrank": 7}, std=0.15),
     "minimax": Case(
         "MiniMax",
         {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from family_cases.case import Case
+from family_cases.case import WINDOW, Case
 
 _LATENT = {
     "num_key_value_heads": 8,
@@ -110,6 +110,60 @@ CASES = {
     ),
     "glm-moe-dsa": Case(
         "GlmMoeDsa", {**_LATENT, **_EXPERTS, "mlp_layer_types": ["sparse", "dense", "sparse"], "index_n_heads": 2}
+    ),
+    "hy-v4": Case(
+        "HYV4",
+        {
+            **_LATENT,
+            **_EXPERTS,
+            "index_n_heads": 2,
+            "attention_bias": True,
+            "n_group": 4,
+            "topk_group": 2,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "hc_mult": 3,
+            "hc_magnitude": 1.4,
+            "hc_eps": 0.02,
+            "swiglu_limit": 0.6,
+            "rms_norm_eps": 0.01,
+            "rope_parameters": _YARN,
+        },
+        std=0.12,
+    ),
+    "hy-v4-plain": Case(
+        "HYV4", {**_LATENT, **_EXPERTS, "index_n_heads": 2, "n_shared_experts": 2, "hidden_act": "gelu"}, std=0.12
+    ),
+    "dots3-note": Case(
+        "Dots3Note",
+        {
+            **_LATENT,
+            **_EXPERTS,
+            "index_n_heads": 2,
+            "head_dim": 20,
+            "attention_bias": True,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_hidden_layers": 4,
+            "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+            "layer_types": ["indexed_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            "use_dsa": None,
+            "sliding_window": WINDOW,
+            "shared_experts_intermediate_size": 22,
+            "n_shared_experts": 2,
+            "rms_norm_eps": 0.01,
+            "swa_num_attention_heads": 4,
+            "swa_num_key_value_heads": 4,
+            "swa_q_lora_rank": 30,
+            "swa_kv_lora_rank": 18,
+            "swa_head_dim": 16,
+            "swa_qk_nope_head_dim": 10,
+            "swa_v_head_dim": 14,
+            "rope_parameters": {
+                "indexed_attention": _YARN,
+                "full_attention": {"rope_type": "default", "rope_theta": 300.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+        },
     ),
     "minicpm3": Case(
         "MiniCPM3",

@@ -22,6 +22,7 @@ from octavo_engine.model.families.dbrx import DBRX
 from octavo_engine.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from octavo_engine.model.families.diffllama import DIFFLLAMA
 from octavo_engine.model.families.doge import DOGE
+from octavo_engine.model.families.dots3_note import DOTS3_NOTE
 from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.eurobert import EUROBERT_FAMILIES
@@ -54,6 +55,7 @@ from octavo_engine.model.families.gte import GTE_FAMILIES
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hy_v3 import HY_V3
+from octavo_engine.model.families.hy_v4 import HY_V4
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.jamba import JAMBA
 from octavo_engine.model.families.jetmoe import JETMOE
@@ -100,6 +102,7 @@ from octavo_engine.model.families.qwen3 import QWEN3
 from octavo_engine.model.families.qwen3_moe import QWEN3_MOE
 from octavo_engine.model.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from octavo_engine.model.families.qwen3_vl_moe import QWEN3_VL_MOE
+from octavo_engine.model.families.qwen4_exp import QWEN4_EXP
 from octavo_engine.model.families.recurrent_gemma import RECURRENT_GEMMA
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
 from octavo_engine.model.families.smollm3 import SMOLLM3
@@ -187,12 +190,14 @@ _ALL = (
     DEEPSEEK_V32,
     GLM_MOE_DSA,
     FLINT,
+    DOTS3_NOTE,
     KOLIBRI1,
     MELLUM,
     LAGUNA,
     HY_V3,
     COHERE2_MOE,
     COHERE_COMPASS,
+    HY_V4,
     ARIA_TEXT,
     AFMOE,
     LFM2,
@@ -215,6 +220,7 @@ _ALL = (
     QWEN3_5_MOE,
     OLMO_HYBRID,
     KIMI_LINEAR,
+    QWEN4_EXP,
     BAILING_HYBRID,
     GPT_NEOX,
     GPT_NEOX_JAPANESE,

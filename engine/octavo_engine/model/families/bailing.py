@@ -10,7 +10,7 @@ from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.kimi_linear import KIMI_LINEAR
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
-from octavo_engine.model.spec import KimiDeltaAttentionSpec, LayerSpec, ModelSpec
+from octavo_engine.model.spec import KimiDeltaAttentionSpec, LayerSpec, ModelSpec, OutputGateSpec
 
 _ATTENTION = "model.layers.{layer}.attention"
 _NAMES = TensorNames(
@@ -38,7 +38,8 @@ def _read(fields: Fields) -> ModelSpec:
     router, beside = mixtures.sigmoid_router(fields), mixtures.shared(fields, "n_shared_experts")
     experts = mixtures.experts(fields, router, count="num_local_experts", shared=beside)
     feed_forward = mixtures.by_type(fields, experts, fields.integer("first_k_dense_replace", 0, 4096))
-    linear, latents = _linear(fields), replace(latent.attention(fields, interleaved=True), head_gate=True)
+    linear, gate = _linear(fields), OutputGateSpec(per_head=True)
+    latents = replace(latent.attention(fields, interleaved=True), output_gate=gate)
     layers = tuple(
         LayerSpec(
             mixer=latents if full else linear,

@@ -52,7 +52,7 @@ def _without_share(fields: Fields) -> Fields:
         return fields
     plain_dim, rotary_dim = (fields.integer(f"qk_{part}_head_dim", 1, 1024) for part in ("nope", "rope"))
     head_dim = plain_dim + rotary_dim
-    given = rope.number(share, 0, 1, default=rotary_dim / head_dim)
+    given = holder.number(share, 0, 1, default=rotary_dim / head_dim)
     if int(head_dim * given) != rotary_dim:
         raise rope.wrong(share, given, f"is not qk_rope_head_dim {rotary_dim} of heads of {head_dim}")
     kept = {name: value for name, value in rope.values.items() if name != share}

@@ -29,6 +29,7 @@ _OF_IMAGES = (
     "vision_projection",
     "visual_embeddings_table",
     "audio_tower",
+    "audio_encoder",
     "embed_audio",
     "projector",
     "vision_embed_tokens",

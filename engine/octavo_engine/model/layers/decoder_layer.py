@@ -20,6 +20,7 @@ from octavo_engine.model.layers.biased_attention import BiasedAttention
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.layers.gated_recurrence import GatedRecurrence
+from octavo_engine.model.layers.hyper_connections import Connections, connections
 from octavo_engine.model.layers.kimi_delta_attention import KimiDeltaAttention
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.laurel import Laurel
@@ -123,6 +124,7 @@ class DecoderLayer(nn.Module):
         laurel, updates = spec.laurel, spec.alternating_updates
         self.laurel = None if laurel is None else Laurel(laurel, hidden_size, layer, options)
         self.updates = None if updates is None else AlternatingUpdates(updates, hidden_size, layer, options)
+        self.connections = _connections(spec, hidden_size, options)
         self.stream_weights = (
             parameter(2, hidden_size, dtype=options.dtype, device=options.device) if spec.stream_weights else None
         )
@@ -152,6 +154,8 @@ class DecoderLayer(nn.Module):
         """Return the stream after the layer without the expert shortcut."""
         if self.updates is not None:
             return self._updated(self.updates, summed(stream), rope, attention)
+        if self.connections is not None:
+            return self._connected(self.connections, summed(stream), rope, attention)
         stream = self._parts(stream, rope, attention)
         if self.per_layer_input is not None and attention.per_layer_inputs is not None:
             stream = self.per_layer_input(summed(stream), attention.per_layer_inputs)
@@ -173,6 +177,21 @@ class DecoderLayer(nn.Module):
 
         updated: Tensor = updates(x, compute, addend)
         return updated
+
+    def _connected(self, around: nn.ModuleList, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
+        """Return all vectors of each token, of which each part reads one and to all of which it adds."""
+
+        def mixed(vector: Tensor) -> Tensor:
+            mixer = cast("Mixing", self.mixer)
+            return summed(mixer(_before(self.before_mixer, vector, mixer)[0], None, rope, attention))
+
+        def fed(vector: Tensor) -> Tensor:
+            feed_forward = cast("MLP | MoE", self.feed_forward)
+            return summed(feed_forward(_before(self.before_feed_forward, vector, feed_forward)[0], None))
+
+        for connected, part in zip(around, (mixed, fed), strict=True):
+            x = connected(x, part)
+        return x
 
     def _parts(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
         """The stream after mixer and feed-forward."""
@@ -275,25 +294,21 @@ class DecoderLayer(nn.Module):
         for role in ("before_mixer", "after_mixer", "before_feed_forward", "after_feed_forward"):
             if (norm := getattr(self, role)) is not None:
                 yield from norm.tensors(self.options.names.of_layer(role, self.layer))
-        if self.block is not None:
-            yield from self.block.tensors()
-        if self.mixer is not None:
-            yield from self.mixer.tensors()
-        if self.feed_forward is not None:
-            yield from self.feed_forward.tensors()
-        if self.shortcut is not None:
-            yield from self.shortcut.tensors()
-        if self.per_layer_input is not None:
-            yield from self.per_layer_input.tensors()
-        if self.laurel is not None:
-            yield from self.laurel.tensors()
-        if self.updates is not None:
-            yield from self.updates.tensors()
+        for part in (*self._modules_of_parts(), self.updates):
+            if part is not None:
+                yield from part.tensors()
+        if self.connections is not None:
+            for role, around in zip(("mixer_connections", "feed_forward_connections"), self.connections, strict=True):
+                yield from cast("Connections", around).tensors(self.options.names.of_layer(role, self.layer))
         if self.stream_weights is not None:
             for role, weights in zip(("mixer_stream", "feed_forward_stream"), self.stream_weights, strict=True):
                 yield plain(self.options.names.of_layer(role, self.layer), weights, unsharded(self.hidden_size))
         if self.output_scale is not None:
             yield plain(self.options.names.of_layer("output_scale", self.layer), self.output_scale, unsharded(1))
+
+    def _modules_of_parts(self) -> tuple[Any, ...]:
+        """The modules that compute something of what they read, one after the other; None: there is no such part."""
+        return self.block, self.mixer, self.feed_forward, self.shortcut, self.per_layer_input, self.laurel
 
     def sequence_bytes(self) -> int:
         """Return an upper bound of one sequence's bytes in it besides its tokens: its state as it is computed with."""
@@ -308,9 +323,9 @@ class DecoderLayer(nn.Module):
         norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
         norms = (self.before_mixer, self.before_feed_forward)
         norm += max(each.gate_bytes() if isinstance(each, SelfGatedNorm) else 0 for each in norms)
-        every = (self.block, self.mixer, self.feed_forward, self.shortcut, self.per_layer_input, self.laurel)
-        parts = [part.step_bytes() for part in every if part is not None]
+        parts = [part.step_bytes() for part in self._modules_of_parts() if part is not None]
         beside = 0 if self.updates is None else self.updates.step_bytes()
+        beside += 0 if self.connections is None else cast("Connections", self.connections[0]).step_bytes()
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
         apart |= self.spec.norms.stream_scales != (1, 1) or self.spec.stream_weights
         beside += 2 * hidden * size  # what a shortcut carries
@@ -322,6 +337,13 @@ def _mixer(spec: LayerSpec, hidden_size: int, layer: int, options: LayerOptions)
         return None
     mixing: Mixing = _MIXERS[type(spec.mixer)](spec.mixer, hidden_size, layer, options)
     return mixing
+
+
+def _connections(spec: LayerSpec, hidden_size: int, options: LayerOptions) -> nn.ModuleList | None:
+    """Return the hyper-connections around the mixer and around the feed-forward."""
+    if spec.connections is None:
+        return None
+    return nn.ModuleList(connections(spec.connections, hidden_size, options) for _ in range(2))
 
 
 def _feed_forward(spec: LayerSpec, hidden_size: int, layer: int, options: LayerOptions) -> MLP | MoE | None:

@@ -12,6 +12,7 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded
+from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.delta_rule import CHUNK, DeltaInputs
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
@@ -89,11 +90,11 @@ class GatedDeltaNet(nn.Module):
         return query, key, value.view(len(value), -1, spec.value_dim)
 
     def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
-        """x [T, H, Dv], each head normalised by its root mean square, times silu(gate); [T, H * Dv]."""
+        """x [T, H, Dv], each head normalised by its root mean square, times the activated gate; [T, H * Dv]."""
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.spec.norm_eps)
         normed = (self.norm * normed.to(x.dtype)).view(len(x), -1)
-        return (normed * F.silu(gate.float())).to(x.dtype)
+        return (normed * ACTIVATIONS[self.spec.gate_activation](gate.float())).to(x.dtype)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """The layer's tensors in a checkpoint."""

@@ -17,7 +17,7 @@ from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored, unsharded
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
 from octavo_engine.model.layers.latent_lora import LatentLora, added
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
@@ -81,9 +81,13 @@ class LatentAttention(nn.Module):
         """What adapters add to that projection, where they are served."""
         method = options.method(layer, "output")
         self.output = Linear(values, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
-        gated, method = spec.head_gate, options.method(layer, "output_gate")
-        self.gate = Linear(hidden, (self.heads,), bias=False, options=options, method=method) if gated else None
-        self.variant = AttentionVariant(spec.scale)
+        gate, method = spec.output_gate, options.method(layer, "output_gate")
+        gates = self.heads if gate is not None and gate.per_head else values
+        self.gate = None if gate is None else Linear(hidden, (gates,), bias=False, options=options, method=method)
+        self.rotated_norm = Norm(spec.rotary_dim, spec.norm, options) if spec.rotated_norm else None
+        sinks = parameter(self.heads.size, dtype=torch.float32, device=options.device) if spec.sinks else None
+        self.sinks = sinks
+        self.variant = AttentionVariant(spec.scale, sinks=sinks)
 
     @property
     def input_scaling(self) -> Scaling | None:
@@ -100,7 +104,7 @@ class LatentAttention(nn.Module):
         query = self.query(self._read_by_queries(x, compressed)).view(len(latent), self.heads.size, -1)
         plain_part, rotated = query[..., : spec.plain_dim], query[..., spec.plain_dim : spec.key_dim]
         gate = query[..., spec.key_dim :]
-        shared = cached[:, None, spec.latent :]
+        shared = self._shared(cached[:, spec.latent :])[:, None]
         if rope is not None:
             rotated, shared = rotate(rotated, rope), rotate(shared, rope)
         up_key, up_value = self.up[:, : spec.plain_dim], self.up[:, spec.plain_dim :]
@@ -117,10 +121,14 @@ class LatentAttention(nn.Module):
         if self.lora is not None and adapters is not None:
             values = added(self.lora.value, values, attended, adapters)
         if self.gate is not None:
-            values = values * self.gate(x).float().sigmoid().to(values.dtype)[..., None]
+            values = values * self.gate(x).float().sigmoid().to(values.dtype).view(*values.shape[:2], -1)
         if spec.query_gate:
             values = values * gate.float().sigmoid().to(values.dtype)
         return self.output.add_to(residual, values.reshape(len(latent), -1))
+
+    def _shared(self, x: Tensor) -> Tensor:
+        """The part of all heads' keys that is rotated, [T, rotary], before that."""
+        return x if self.rotated_norm is None else cast("Tensor", self.rotated_norm(x.contiguous())[0])
 
     def _read_by_queries(self, x: Tensor | Quantized, compressed: Tensor) -> Tensor | Quantized:
         """What queries are projected from: their latent, or the layer's input x."""
@@ -145,6 +153,11 @@ class LatentAttention(nn.Module):
         yield from self.output.tensors(names.of_layer("output", layer))
         if self.gate is not None:
             yield from self.gate.tensors(names.of_layer("output_gate", layer))
+        if self.rotated_norm is not None:
+            order = head_order(spec.rope, spec.rotary_dim)
+            yield from self.rotated_norm.tensors(names.of_layer("rotated_norm", layer), order=order)
+        if self.sinks is not None:
+            yield plain(names.of_layer("sinks", layer), self.sinks, self.heads)
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
@@ -157,10 +170,11 @@ class LatentAttention(nn.Module):
         hidden, rows = self.compressed.columns.size, sum(self.compressed.parts)
         narrow = (3 + (spec.latent_scales != (1, 1))) * rows + 2 * spec.head_dim
         each = 2 * spec.key_dim + 3 * spec.head_dim + 2 * spec.latent + 2 * spec.value_dim
-        each += (spec.value_dim + _FLOAT32_BYTES) * spec.head_gate
+        gates = 0 if spec.output_gate is None else 1 if spec.output_gate.per_head else spec.value_dim
+        each += (spec.value_dim + gates * _FLOAT32_BYTES) * (gates > 0)
         each += 4 * spec.value_dim * _FLOAT32_BYTES * spec.query_gate
         narrow += 3 * rows * spec.query_gate
-        rotated = 4 * (heads + 1) * spec.rotary_dim + 3 * rows
+        rotated = (4 * (heads + 1) + 3 * spec.rotated_norm) * spec.rotary_dim + 3 * rows
         quantized = 0 if self.query.method is UNQUANTIZED else max(rows, hidden) + hidden * size
         return (hidden + narrow + heads * each) * size + rotated * _FLOAT32_BYTES + quantized
 

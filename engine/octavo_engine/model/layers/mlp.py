@@ -95,17 +95,26 @@ class MLP(nn.Module):
             return compute.activate(gate_up(x), activation)
         if self.adapters is not None:
             return compute.gate(gate_up(x) + self.adapters(cast("Tensor", x)), activation)
-        if self.spec.sparsity or self.spec.gate_scale != 1 or self.spec.limit is not None:
+        if self._changes_gates:
             return self._gated(*torch.chunk(gate_up(x), 2, dim=-1))
         if gate_up.plain and gate_up.lora is None:
             return compute.gated(cast("Tensor", x), gate_up.weight, gate_up.bias, activation)
         return compute.gate_for(gate_up(x), activation, self.down.input_scaling)
 
+    @property
+    def _changes_gates(self) -> bool:
+        """Whether a gate is not only activated and multiplied."""
+        spec = self.spec
+        return spec.sparsity > 0 or spec.gate_scale != 1 or spec.limit is not None or spec.activated_limit is not None
+
     def _gated(self, gate: Tensor, up: Tensor) -> Tensor:
         """[T, inner] of gate and up [T, inner], where a gate is not only activated."""
         if self.spec.limit is not None:
             return cut_off(gate, up, self.spec.limit, self.spec.alpha)
-        return self.options.compute.activate(self._changed(gate), self.spec.activation) * up
+        activated = self.options.compute.activate(self._changed(gate), self.spec.activation)
+        if (most := self.spec.activated_limit) is not None:
+            activated, up = activated.clamp(max=most), up.clamp(-most, most)
+        return activated * up
 
     def _changed(self, gate: Tensor) -> Tensor:
         """The gate [T, inner] before its activation."""
@@ -129,7 +138,7 @@ class MLP(nn.Module):
         quantized = self.gate_up.quantized_input_bytes(inner)
         activation = 0 if self.xielu is None else 4 * inner  # the terms of its sums
         norm = 0 if self.inner_norm is None else self.inner_norm.step_bytes()
-        cut = 3 * inner * (self.spec.limit is not None)
+        cut = 3 * inner * (self.spec.limit is not None or self.spec.activated_limit is not None)
         scaled = cut + 2 * inner * (self.spec.gate_scale != 1) + 2 * hidden * (self.spec.output_scale != 1)
         sparse = 4 * inner * _FLOAT32_BYTES if self.spec.sparsity else 0
         adapters = 0 if self.adapters is None else self.adapters.step_bytes() + 2 * inner * size

@@ -96,7 +96,9 @@ class MoE(nn.Module):
             self.down_bias,
             limit=spec.limit,
             alpha=spec.alpha,
-            activation=None if spec.activation in {"silu", "swish"} else ACTIVATIONS[spec.activation],
+            up_offset=spec.up_offset,
+            activation=None if self._only_silu else ACTIVATIONS[spec.activation],
+            activated_limit=spec.activated_limit,
             gated=spec.gated,
             gate_up_scales=self.gate_up_scales,
             down_scales=self.down_scales,
@@ -106,8 +108,13 @@ class MoE(nn.Module):
 
     def _kept_as_stored(self) -> MXFP4 | None:
         """Return how experts are stored, if they stay so: where our kernels compute them; None: in the model's type."""
-        silu = self.spec.gated and self.spec.activation in {"silu", "swish"}
-        return self.spec.quantization if silu and self.options.mxfp4_experts else None
+        known = self.spec.gated and self._only_silu
+        return self.spec.quantization if known and self.options.mxfp4_experts else None
+
+    @property
+    def _only_silu(self) -> bool:
+        """Whether gates are activated by SiLU and not changed after that."""
+        return self.spec.activation in {"silu", "swish"} and self.spec.activated_limit is None
 
     def _alignment(self) -> int:
         """Ranks share the experts' intermediate size in multiples of this."""
@@ -241,8 +248,11 @@ class MoE(nn.Module):
             for expert in range(self.spec.num_experts, self.spec.num_experts + self.spec.zero_experts):
                 stored = (name.replace("{expert}", str(expert)) for name in (gate, up))  # transformers has them
                 yield from (ignored(f"{name}.weight") for name in stored)
+        elif gate == up:
+            yield from self._bundled(gate, down)
         else:
-            yield from self._stacked(gate, up, down) if gate != up else self._bundled(gate, down)
+            apart = names.expert_layout == "apart"
+            yield from self._apart(gate, up, down) if apart else self._stacked(gate, up, down)
 
     def _numbered(self, expert: int, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
         size = self.inner.size
@@ -257,6 +267,13 @@ class MoE(nn.Module):
                 yield plain(f"{name}.bias", bias, self.inner)
             bias_of_down = None if self.down_bias is None else self.down_bias[expert]
             yield vector_of_first_rank(f"{down}.bias", bias_of_down, self.hidden)
+
+    def _apart(self, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
+        """Tensors of all experts' gates, ups and downs, each expert's like a linear's weight."""
+        every, size = unsharded(self.spec.num_experts), self.inner.size
+        yield plain(gate, self.gate_up[:, :size], every, self.inner, self.hidden)
+        yield plain(up, self.gate_up[:, size:], every, self.inner, self.hidden)
+        yield plain(down, self.down, every, self.hidden, self.inner)
 
     def _stacked(self, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
         """Tensors of all experts' rows, as many of each as its intermediate size; down is transposed."""

@@ -23,6 +23,11 @@ from octavo_engine.model.spec.feed_forward import (
     SharedExpertSpec,
 )
 from octavo_engine.model.spec.head import ClassifierSpec, HeadSpec, HeadTransformSpec
+from octavo_engine.model.spec.hyper_connections import (
+    ConnectionsSpec,
+    GatedConnectionsSpec,
+    WeightedConnectionsSpec,
+)
 from octavo_engine.model.spec.layer import (
     AlternatingUpdatesSpec,
     LaurelSpec,
@@ -54,9 +59,11 @@ __all__ = [
     "AttentionSpec",
     "BiasedAttentionSpec",
     "ClassifierSpec",
+    "ConnectionsSpec",
     "DifferentialAttentionSpec",
     "ExpertGroups",
     "FeedForward",
+    "GatedConnectionsSpec",
     "GatedDeltaNetSpec",
     "GatedNormSpec",
     "GatedRecurrenceSpec",
@@ -88,4 +95,5 @@ __all__ = [
     "SharedExpertSpec",
     "ShortConvSpec",
     "StateMixer",
+    "WeightedConnectionsSpec",
 ]

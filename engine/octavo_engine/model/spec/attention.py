@@ -131,11 +131,17 @@ class LatentAttentionSpec:
     latent_scales: tuple[float, float] = (1.0, 1.0)
     """Factors of the normalised latents of queries, and of keys and values (LongCat)."""
     query_scaling: QueryScaling | None = None
-    head_gate: bool = False
-    """Whether each head's result is multiplied with the sigmoid of one more projection to a number (Ling 3)."""
+    output_gate: OutputGateSpec | None = None
+    """The gate of the heads' results, by a projection of its own (Ling 3, Hy4)."""
     query_gate: bool = False
     """Whether the queries' projection also has rows of a gate for each number of a head's result, each head's behind
     those of its query, and reads their latent both normalised and as it is (A.X K2)."""
+    rotated_norm: bool = False
+    """Whether the part of a key that is rotated is normalised before, with weights of its own (dots3)."""
+    sinks: bool = False
+    """Whether each head has one logit more in the softmax, without a value (Hy4)."""
+    window: int | None = None
+    """Tokens that a query sees, its own included; None: all."""
 
     @property
     def key_dim(self) -> int:
@@ -160,7 +166,8 @@ class LatentAttentionSpec:
     @property
     def kv_group(self) -> KVGroupSpec:
         """Its part of the KV cache, without layer numbers."""
-        return KVGroupSpec("full", (), 1, self.head_dim, latent=self.latent)
+        kind = "full" if self.window is None else "sliding"
+        return KVGroupSpec(kind, (), 1, self.head_dim, self.window, latent=self.latent)
 
     @property
     def kv_of_layer(self) -> None:

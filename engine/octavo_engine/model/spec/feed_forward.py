@@ -34,6 +34,8 @@ class MLPSpec:
     limit: float | None = None
     """Gate and up are cut off there (`Experts.limit`), whatever `activation` is; None: they are not."""
     alpha: float = 1.0
+    activated_limit: float | None = None
+    """The activated gate is cut off above it, and up at both sides (`Experts.activated_limit`); None: they are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,10 @@ class MoESpec:
     limit: float | None = None
     """Gate and up are cut off there (`Experts.limit`); None: silu(gate) * up."""
     alpha: float = 1.0
+    up_offset: float = 1.0
+    """A number that is added to what is cut off of up (0 in Hy4)."""
+    activated_limit: float | None = None
+    """The activated gate is cut off above it, and up at both sides (`Experts.activated_limit`); None: they are not."""
     activation: str = "silu"
     """A name in `layers/activations.py`."""
     gated: bool = True

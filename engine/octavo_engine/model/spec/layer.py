@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from octavo_engine.model.spec.attention import AttentionSpec
 from octavo_engine.model.spec.feed_forward import FeedForward, MLPSpec, MoESpec
+from octavo_engine.model.spec.hyper_connections import ConnectionsSpec
 from octavo_engine.model.spec.mixer import AttentionMixer, Mixer, ParallelMixersSpec, StateMixer
 from octavo_engine.model.spec.norms import NormSpec
 
@@ -106,6 +107,9 @@ class LayerSpec:
     laurel: LaurelSpec | None = None
     alternating_updates: AlternatingUpdatesSpec | None = None
     """The same in all layers; None: the residual stream is one vector for each token."""
+    connections: ConnectionsSpec | None = None
+    """How parts read and change a residual stream of several vectors for each token. The same in all layers, which have
+    no norms after a part."""
     output_scale: bool = False
     """Whether the layer's result is multiplied with a number that the checkpoint has for it."""
     stream_weights: bool = False

@@ -137,7 +137,7 @@ class GatedDeltaNetSpec:
     """Linear attention whose state is corrected towards each token's value by the gated delta rule (arXiv 2412.06464).
 
     Query, key and value go through a causal convolution and an activation, query and key are divided by their lengths;
-    what is read of the state is normalised, multiplied with the silu of a gate, and projected.
+    what is read of the state is normalised, multiplied with the activation of a gate, and projected.
     """
 
     num_heads: int
@@ -153,6 +153,8 @@ class GatedDeltaNetSpec:
     norm_eps: float
     most_strength: float = 1.0
     """The largest correction of the state, a factor of the sigmoid (2: negative eigenvalues)."""
+    gate_activation: str = "silu"
+    """The activation of the gate."""
 
     @property
     def kv_group(self) -> KVGroupSpec:

@@ -1,0 +1,80 @@
+"""Tencent's Hy4: DeepSeek V3.2's shape with gated heads and sinks, and hyper-connections."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from octavo_engine.model.families import sparse_index
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import TensorNames
+from octavo_engine.model.spec import (
+    LatentAttentionSpec,
+    LayerSpec,
+    ModelSpec,
+    MoESpec,
+    OutputGateSpec,
+    WeightedConnectionsSpec,
+)
+
+_EXPERTS = "model.layers.{layer}.mlp.experts"
+_NAMES = TensorNames(
+    expert_gate=f"{_EXPERTS}.gate_up_proj", expert_up=f"{_EXPERTS}.gate_up_proj", expert_down=f"{_EXPERTS}.down_proj"
+)
+_ENDINGS = (
+    (".learnable_sink_param", ".sinks"),
+    (".linear_gate.weight", ".gate_proj.weight"),
+    *((f".hc_head_{each}", f".hc_{each}") for each in ("fn", "base", "scale")),
+    *(
+        (f".hc_pre.hc_{there}_layer.hc_{each}", f".{here}_hc.{each}")
+        for there, here in (("attn", "attn"), ("mlp", "ffn"))
+        for each in ("fn", "base", "scale")
+    ),
+)
+"""The names in published files and in those that transformers 5.23 writes, unlike those that it has in memory."""
+
+
+def _read(fields: Fields) -> ModelSpec:
+    fields = replace(fields, values={**fields.values, "rope_interleave": False, "first_k_dense_replace": 1})
+    spec = sparse_index.read(fields, HY_V4.architecture)
+    around = WeightedConnectionsSpec(
+        count=fields.integer("hc_mult", 1, 64),
+        eps=fields.number("rms_norm_eps", 0, 1),
+        weight_offset=fields.number("hc_eps", 0, 1),
+        magnitude=fields.number("hc_magnitude", 0, 1e3),
+    )
+    limit = fields.number("swiglu_limit", 1e-3, 1e6)
+    stored = replace(spec.stored_names, renamed=(("model.hc_pre.", "model."),), endings=_ENDINGS)
+    layers = tuple(_connected(layer, around, limit) for layer in spec.layers)
+    return replace(spec, layers=layers, names=_NAMES, stored_names=stored)
+
+
+def _connected(layer: LayerSpec, around: WeightedConnectionsSpec, limit: float) -> LayerSpec:
+    mixer = replace(cast("LatentAttentionSpec", layer.mixer), output_gate=OutputGateSpec(), sinks=True)
+    part = layer.feed_forward
+    if isinstance(part, MoESpec):
+        part = replace(part, activation="silu", limit=limit, up_offset=0.0)
+    return replace(layer, mixer=mixer, feed_forward=part, connections=around)
+
+
+HY_V4 = Family(
+    architecture="HYV4ForCausalLM",
+    model_type="hy_v4",
+    read=_read,
+    defaults={
+        **sparse_index.DEFAULTS,
+        "moe_intermediate_size": 768,
+        "rms_norm_eps": 1e-5,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 2.827,
+        "hc_mult": 4,
+        "hc_magnitude": 2.0,
+        "hc_eps": 1e-6,
+        "swiglu_limit": 10.0,
+        "eos_token_id": 120025,
+    },
+)

@@ -1,0 +1,46 @@
+"""Residual streams of several vectors for each token (hyper-connections, arXiv 2409.19606).
+
+Each part of a layer reads one vector that is made of all of a token's, and adds its result to all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo_engine.model.spec.norms import NormSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedConnectionsSpec:
+    """A part reads the weighted sum of a token's vectors, and its result is added to each, times another weight (Hy4).
+
+    All weights are sigmoids of one projection of all vectors, which is divided by their root mean square; in float32.
+    """
+
+    count: int
+    """Vectors of a token."""
+    eps: float
+    """The epsilon of the root mean square."""
+    weight_offset: float
+    """A number that is added to each weight."""
+    magnitude: float
+    """A factor of the sigmoids that results are multiplied with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedConnectionsSpec:
+    """A part reads the mean of a token's vectors, each normalised by itself and multiplied with gates (Qwen4 Exp).
+
+    There is a gate for each number, made of all vectors by two projections. The result is added to each vector, times a
+    weight between 0 and 2. After the last layer such a mean is what the head reads, without a norm.
+    """
+
+    count: int
+    """Vectors of a token."""
+    rank: int
+    """The numbers between the two projections."""
+    norm: NormSpec
+    """The norm of each vector, which has weights of its own."""
+
+
+ConnectionsSpec = WeightedConnectionsSpec | GatedConnectionsSpec
