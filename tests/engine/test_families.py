@@ -376,3 +376,38 @@ def test_wrong_values_are_named(architecture: str, changes: dict[str, Any], mess
     with pytest.raises(ModelLoadError) as caught:
         spec_of(tmp_path, architecture, **changes)
     assert message in str(caught.value)
+    "no bound": ("HYV4ForCausalLM", {**FOUR, "swiglu_limit": 0.0}, "swiglu_limit 0.0 is not between"),
+    "n-grams": ("Qwen4ExpForCausalLM", {"ple_layer_ids": [1]}, "ple_layer_ids [1] is not supported"),
+    "blocks of an indexer": (
+        "Qwen4ExpForCausalLM",
+        {**FOUR, "indexer_budget": 63, "indexer_compress_ratio": 4},
+        "indexer_budget 63 is not a multiple of indexer_compress_ratio 4",
+    ),
+    "no blocks of an indexer": ("Qwen4ExpForCausalLM", FOUR, "indexer_budget is missing"),
+    "another gate": ("Qwen4ExpForCausalLM", {**FOUR, "hidden_act": "gelu"}, "output_gate_type 'gelu' is not supported"),
+    "one layer's own size": (
+        "Dots3NoteForCausalLM",
+        {**FOUR, "per_layer_config": {"2": {"hidden_size": 32}}},
+        "per_layer_config.2.hidden_size 32 is not supported for one layer alone",
+    ),
+    "a RoPE that is missing": (
+        "Dots3NoteForCausalLM",
+        {**FOUR, "rope_parameters": {"indexed_attention": {"rope_theta": 1e4}}},
+        "rope_parameters.sliding_attention None is missing",
+    ),
+    "a share that contradicts": (
+        "Mistral4ForCausalLM",
+        {"rope_scaling": {"rope_type": "default", "rope_theta": 1e4}, "partial_rotary_factor": 0.25},
+        "partial_rotary_factor 0.25 is not qk_rope_head_dim 64 of heads of 128",
+    ),
+    "gates that are numbers": ("Step3p7TextForCausalLM", {**FOUR, "gating": False}, "gating False is not supported"),
+    "bounds": (
+        "Step3p7TextForCausalLM",
+        {**FOUR, "swiglu_limits": [1.0]},
+        "swiglu_limits [1.0] is not 4 numbers or null",
+    ),
+    "layers with experts": (
+        "Step3p7TextForCausalLM",
+        {**FOUR, "moe_layers_enum": "1,x"},
+        "moe_layers_enum '1,x' is no list",
+    ),

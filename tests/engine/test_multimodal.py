@@ -162,9 +162,89 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         IMAGES,
     ),
+    "Step3p7": (
+        {
+            "pad_token_id": 0,
+            "head_dim": 16,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "sliding_window": 8,
+            "num_sliding_attention_heads": 4,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 36,
+            "share_expert_dim": 20,
+            "moe_router_scaling_factor": 1.7,
+            "attention_bias": True,
+            "swiglu_limits": [0.0, 0.4, None],
+            "swiglu_limits_shared": [0.5, None, 0.6],
+            "query_pre_attn_scalar": 24,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+        },
+        IMAGES,
+    ),
+    "Granite4Vision": (
+        {"logits_scaling": 3.0, "embedding_multiplier": 2.0, "residual_multiplier": 0.6, "attention_multiplier": 0.2},
+        {**IMAGES, "model_type": "siglip_vision_model", "hidden_size": 64},
+    ),
+    "PerceptionLM": (
+        {"model_type": "llama"},
+        {**IMAGES, "model_type": "siglip_vision_model", "model_args": {"embed_dim": 32}},
+    ),
+    "Qwen4Exp": (
+        {
+            "head_dim": 16,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "shared_expert_intermediate_size": 20,
+            "hc_lowrank": 8,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "indexer_n_heads": 2,
+            "indexer_kv_heads": 1,
+            "indexer_head_dim": 16,
+            "indexer_budget": 32,
+            "indexer_compress_ratio": 4,
+        },
+        QWEN_IMAGES,
+    ),
+    "Dots3Note": (
+        {
+            "num_key_value_heads": 8,
+            "q_lora_rank": 40,
+            "kv_lora_rank": 24,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 12,
+            "v_head_dim": 10,
+            "head_dim": 20,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 36,
+            "index_n_heads": 2,
+            "use_sliding_window": False,
+        },
+        {**IMAGES, "adapter_in_dim": 32, "adapter_out_dim": 64, "num_local_experts": 4, "pyramid_num_routed": [-1, 4]},
+    ),
     "AudioFlamingo3": ({}, {}),
     "Voxtral": ({"tie_word_embeddings": True}, {}),  # it has a weight of its own for the head all the same
 }
+WHOLE: dict[str, dict[str, Any]] = {
+    "Granite4Vision": {"deepstack_layer_map": [[0, 1]], "downsample_rate": "1/2", "spatial_vision_layer": 0},
+    "Dots3Note": {
+        "audio_config": {
+            **{name: IMAGES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")},
+            "num_attention_heads": 2,
+            "feature_size": 16,
+            "downsample_hidden_size": 8,
+            "adapter_input_size": 32,
+            "adapter_out_dim": 64,
+        }
+    },
+}
+"""Fields beside the parts' own."""
 ODDLY_SAVED = ("blocks", "encoder.layers")
 """What transformers 5 calls the layers of Kimi K2.5 and Qianfan OCR in the files that it writes."""
 HEARING = {"AudioFlamingo3", "Qwen3ASR", "Qwen3OmniMoeThinker", "Voxtral"}

@@ -109,6 +109,7 @@ from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
 from octavo_engine.model.families.stablelm import STABLELM
 from octavo_engine.model.families.starcoder2 import STARCODER2
+from octavo_engine.model.families.step3p7 import STEP3P7
 from octavo_engine.model.families.without_head import family_without_head
 from octavo_engine.model.families.zamba import ZAMBA
 from octavo_engine.model.families.zamba2 import ZAMBA2
@@ -189,15 +190,16 @@ _ALL = (
     LLAMA4,
     DEEPSEEK_V32,
     GLM_MOE_DSA,
-    FLINT,
     DOTS3_NOTE,
+    FLINT,
     KOLIBRI1,
     MELLUM,
     LAGUNA,
+    STEP3P7,
     HY_V3,
+    HY_V4,
     COHERE2_MOE,
     COHERE_COMPASS,
-    HY_V4,
     ARIA_TEXT,
     AFMOE,
     LFM2,
@@ -218,9 +220,9 @@ _ALL = (
     QWEN3_NEXT,
     QWEN3_5,
     QWEN3_5_MOE,
+    QWEN4_EXP,
     OLMO_HYBRID,
     KIMI_LINEAR,
-    QWEN4_EXP,
     BAILING_HYBRID,
     GPT_NEOX,
     GPT_NEOX_JAPANESE,

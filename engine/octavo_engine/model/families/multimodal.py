@@ -47,6 +47,9 @@ _OF_IMAGES = (
     "high_res_vision_neck",
     "high_res_vision_proj",
     "patch_merge_mlp",
+    "layerwise_projectors",
+    "spatial_projectors",
+    "vit_large_projector",
 )
 STORED_NAMES = StoredNames(
     renamed=(

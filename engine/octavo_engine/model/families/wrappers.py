@@ -28,6 +28,7 @@ WRAPPERS: Mapping[str, str] = {
     "GotOcr2ForConditionalGeneration": "",
     "GraniteSpeechForConditionalGeneration": "GraniteForCausalLM",
     "GraniteSpeechPlusForConditionalGeneration": "GraniteForCausalLM",
+    "Granite4VisionForConditionalGeneration": "GraniteForCausalLM",
     "HunYuanVLForConditionalGeneration": "HunYuanDenseV1ForCausalLM",
     "Idefics2ForConditionalGeneration": "",
     "Idefics3ForConditionalGeneration": "",
@@ -50,6 +51,7 @@ WRAPPERS: Mapping[str, str] = {
     "MusicFlamingoForConditionalGeneration": "",
     "Ovis2ForConditionalGeneration": "",
     "PaddleOCRVLForConditionalGeneration": "LlamaForCausalLM",
+    "PerceptionLMForConditionalGeneration": "",
     "QianfanOCRForConditionalGeneration": "",
     "Qwen2AudioForConditionalGeneration": "",
     "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
@@ -61,9 +63,10 @@ WRAPPERS: Mapping[str, str] = {
     "Qwen3VLMoeForConditionalGeneration": "Qwen3VLMoeTextForCausalLM",
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
-    "SmolVLMForConditionalGeneration": "",
-    "VideoLlama3ForConditionalGeneration": "",
     "Qwen4ExpForConditionalGeneration": "Qwen4ExpForCausalLM",
+    "SmolVLMForConditionalGeneration": "",
+    "Step3p7ForConditionalGeneration": "Step3p7TextForCausalLM",
+    "VideoLlama3ForConditionalGeneration": "",
     "VideoLlavaForConditionalGeneration": "",
     "VipLlavaForConditionalGeneration": "",
     "VoxtralForConditionalGeneration": "",
@@ -85,6 +88,7 @@ PLAIN_HEADS = frozenset(WRAPPERS) - {
     "Gemma3nForConditionalGeneration",
     "Gemma4ForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration",
+    "Granite4VisionForConditionalGeneration",
 }
 """Architectures that compute logits without the scales and softcaps of their language model."""
 NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
