@@ -192,6 +192,13 @@ def test_every_parameter_is_counted_and_filled(pair: Pair) -> None:
         ("gemma3n", "model."),
         ("falcon-h1", "model."),
         ("axk2", "model."),
+        ("mamba", "backbone."),
+        ("qwen3-next", "model."),
+        ("qwen3-5-moe", "model."),
+        ("olmo-hybrid", "model."),
+        ("zamba2", "model."),
+        ("kimi-linear", "model."),
+        ("hy-v4", "model."),
     ],
 )
 def test_checkpoints_of_the_model_without_its_head(
@@ -322,6 +329,21 @@ def test_when_olmo_hybrid_rotates(tmp_path: Path) -> None:
     assert rope(rope_parameters={"rope_type": "default"}) == RopeSpec(10000.0), "the base of the configuration class"
 
 
+def test_how_mistral_4_says_which_share_of_a_head_rotates(tmp_path: Path) -> None:
+    """As transformers reads it: the older `rope_scaling` takes the place of all that the class has by default."""
+    yarn = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    rope, half = {**yarn, "llama_4_scaling_beta": 0.4}, {"partial_rotary_factor": 0.5}
+
+    def read(**changes: Any) -> ModelSpec:
+        return spec_of(tmp_path, "Mistral4ForCausalLM", **FOUR, **changes)
+
+    expected = read(rope_parameters={**rope, **half})
+    assert expected.layers[0].mixer.rope.theta == 500.0
+    assert read(rope_scaling=rope, **half) == read(rope_scaling={**rope, **half}) == expected
+    assert read(rope_parameters=rope, partial_rotary_factor=0.25) == expected, "it has no effect there"
+    assert read(partial_rotary_factor=0.5) == read() != expected
+
+
 @pytest.mark.parametrize("name", ["su", "yarn"])
 def test_the_first_phi3_called_longrope_by_other_names(name: str, tmp_path: Path) -> None:
     def read(name: str) -> ModelSpec:
@@ -367,15 +389,6 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "add_cross_attention True is not supported",
     ),
     "another pooling": ("CohereCompassForCausalLM", {"pooling": "mean"}, "pooling 'mean' is not supported"),
-    "a scale": ("GraniteForCausalLM", {"logits_scaling": 0}, "logits_scaling 0 is not between"),
-}
-
-
-@pytest.mark.parametrize(("architecture", "changes", "message"), WRONG.values(), ids=WRONG)
-def test_wrong_values_are_named(architecture: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError) as caught:
-        spec_of(tmp_path, architecture, **changes)
-    assert message in str(caught.value)
     "no bound": ("HYV4ForCausalLM", {**FOUR, "swiglu_limit": 0.0}, "swiglu_limit 0.0 is not between"),
     "n-grams": ("Qwen4ExpForCausalLM", {"ple_layer_ids": [1]}, "ple_layer_ids [1] is not supported"),
     "blocks of an indexer": (
@@ -411,3 +424,12 @@ def test_wrong_values_are_named(architecture: str, changes: dict[str, Any], mess
         {**FOUR, "moe_layers_enum": "1,x"},
         "moe_layers_enum '1,x' is no list",
     ),
+    "a scale": ("GraniteForCausalLM", {"logits_scaling": 0}, "logits_scaling 0 is not between"),
+}
+
+
+@pytest.mark.parametrize(("architecture", "changes", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_values_are_named(architecture: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        spec_of(tmp_path, architecture, **changes)
+    assert message in str(caught.value)

@@ -245,11 +245,12 @@ def with_base_model_names(stored: StoredNames, names: TensorNames) -> StoredName
     """
     first, dot, _ = names.embedding.partition(".")
     prefix = first + dot
-    if stored.renamed or not dot:
+    if not dot:
         return stored
     every = (str(getattr(names, field.name)) for field in fields(names))
     modules = {name.removeprefix(prefix).partition(".")[0] + "." for name in every if name.startswith(prefix)}
-    return replace(stored, renamed=base_model_names(prefix, *sorted(modules)).renamed)
+    bare = ((there.removeprefix(prefix), here) for there, here in stored.renamed if there.startswith(prefix))
+    return replace(stored, renamed=(*stored.renamed, *bare, *base_model_names(prefix, *sorted(modules)).renamed))
 
 
 LLAMA_NAMES = TensorNames()

@@ -38,4 +38,6 @@ class Family:
             for name, value in self.defaults.items()
             if not (name in self.nullable and name in config and config[name] is None)
         }
+        if "rope_scaling" in given:  # the older name: all that the file says of RoPE, and no default beside it
+            defaults.pop("rope_parameters", None)
         return Fields(origin, {**defaults, **given})

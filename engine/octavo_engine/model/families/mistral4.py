@@ -46,17 +46,20 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _without_share(fields: Fields) -> Fields:
-    """Without the share of a head that rotates, which has to be what `qk_rope_head_dim` says in other words."""
-    rope, share = fields.mapping("rope_parameters"), "partial_rotary_factor"
-    if rope is None:
-        return fields
+    """Without the share of a head that rotates, which has to be what `qk_rope_head_dim` says in other words.
+
+    Beside `rope_scaling` the share may stand among the other fields; beside `rope_parameters` it has no effect there.
+    """
+    name, share = ("rope_scaling" if fields.has("rope_scaling") else "rope_parameters"), "partial_rotary_factor"
+    rope = fields.mapping(name) or Fields(fields.origin, {})
+    holder = fields if name == "rope_scaling" and not rope.has(share) else rope
     plain_dim, rotary_dim = (fields.integer(f"qk_{part}_head_dim", 1, 1024) for part in ("nope", "rope"))
     head_dim = plain_dim + rotary_dim
     given = holder.number(share, 0, 1, default=rotary_dim / head_dim)
     if int(head_dim * given) != rotary_dim:
-        raise rope.wrong(share, given, f"is not qk_rope_head_dim {rotary_dim} of heads of {head_dim}")
-    kept = {name: value for name, value in rope.values.items() if name != share}
-    return replace(fields, values={**fields.values, "rope_parameters": kept})
+        raise holder.wrong(share, given, f"is not qk_rope_head_dim {rotary_dim} of heads of {head_dim}")
+    kept = rope.without(share).values
+    return replace(fields, values={**fields.values, name: kept}).without(share)
 
 
 MISTRAL4 = Family(
