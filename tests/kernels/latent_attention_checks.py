@@ -28,6 +28,8 @@ def _check(
     dtype: torch.dtype = torch.float32,
     query_lens: tuple[int, ...] | None = None,
     first_row: int = 0,
+    window: int | None = None,
+    with_sinks: bool = False,
 ) -> None:
     """One step over `contexts`, NaN wherever none of them lies and in output and scratch.
 
@@ -54,11 +56,25 @@ def _check(
     )
     output = torch.full((ends[-1], heads, latent), torch.nan, dtype=dtype, device=device)
     scratch = torch.full((latent_scratch_floats(latent),), torch.nan, device=device)
-    latent_attention(output, query.to(device), cache.to(device), sequences, scratch, latent=latent, scale=scale)
+    sinks = torch.randn(heads) if with_sinks else None
+    latent_attention(
+        output,
+        query.to(device),
+        cache.to(device),
+        sequences,
+        scratch,
+        latent=latent,
+        scale=scale,
+        sinks=None if sinks is None else sinks.to(device),
+        window=window,
+    )
+    sink = torch.full((heads, 1), -torch.inf) if sinks is None else sinks[:, None]
     for x, begin, end in zip(tokens, ends, ends[1:], strict=False):
         for row in range(begin, end):
-            seen = x[: max(0, len(x) - end + row + 1)].double()
-            weights = (query[row].double() @ seen.T * scale).softmax(-1)
+            last = max(0, len(x) - end + row + 1)
+            seen = x[0 if window is None else max(0, last - window) : last].double()
+            scores = query[row].double() @ seen.T * scale
+            weights = torch.cat((scores, sink.double()), dim=-1).softmax(-1)[:, :-1] if last else scores
             assert_right(output[row].cpu(), weights @ seen[:, :latent])
 
 
@@ -73,6 +89,9 @@ CHECKS = [
     Check("context_of_8k", partial(_check, (8192 - 70,), 16, 64, latent=64)),
     Check("chunks", partial(_check, (40, 7, 33), 5, 16, latent=64, query_lens=(3, 7, 0), first_row=2)),
     Check("chunk_and_heads_of_two_tiles", partial(_check, (70,), 20, 32, latent=64, query_lens=(33,))),
+    Check("sinks", partial(_check, (1, 33, 200), 5, 16, latent=64, with_sinks=True)),
+    Check("windows", partial(_check, (1, 31, 70, 200), 5, 16, latent=64, window=40, with_sinks=True)),
+    Check("windows_of_chunks", partial(_check, (70, 9), 5, 16, latent=64, query_lens=(20, 9), window=11)),
     Check("not_split", partial(_check, tuple(range(1, 66)), 20, 16, latent=64)),
     Check("long", partial(_check, (8192, 100, 5000), 128, 64, dtype=torch.bfloat16), large=True),
     Check(
@@ -95,6 +114,8 @@ _CONSTANTS = {
     "LATENT": 512,
     "ROTATED": 64,
     "BLOCK_SIZE": 64,
+    "WINDOW": 0,
+    "sinks": None,
     "ROWS": ROWS,
     "TILE_TOKENS": 32,
     "PRECISION": "tf32",

@@ -55,7 +55,7 @@ def _only_by_torch(task: AttentionTask, device: torch.device) -> str | None:
     if any(group.chunked for group in task.groups):
         return "chunked windows"
     if task.latent and not (triton_runs_on(device) and _module("triton").computes(task)):
-        return "latent attention" if not triton_runs_on(device) else "latents of these sizes, or with windows or sinks"
+        return "latent attention" if not triton_runs_on(device) else "latents of these sizes"
     return None
 
 

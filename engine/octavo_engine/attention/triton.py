@@ -152,7 +152,17 @@ class TritonAttention:
     ) -> None:
         scratch = self._scratch_for(query, latent_scratch_floats(latent))
         for sequences in metadata.launches:
-            latent_attention(output, query, cache.key[:, :, 0], sequences, scratch, latent=latent, scale=variant.scale)
+            latent_attention(
+                output,
+                query,
+                cache.key[:, :, 0],
+                sequences,
+                scratch,
+                latent=latent,
+                scale=variant.scale,
+                sinks=variant.sinks,
+                window=metadata.window,
+            )
 
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
@@ -184,12 +194,10 @@ def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
 
 
 def computes(task: AttentionTask) -> bool:
-    """Return True if the kernels compute it: not chunked windows, and latents of sizes that have tiles, without windows
-    and sinks."""
+    """Return True if the kernels compute it: not chunked windows, nor latent caches that there are no tiles for."""
     latents = [group for group in task.groups if group.latent is not None]
     return not any(group.chunked for group in task.groups) and all(
-        task.plain and group.window is None and has_tiles_for(group.latent or 0, group.head_dim - (group.latent or 0))
-        for group in latents
+        has_tiles_for(group.latent or 0, group.head_dim - (group.latent or 0)) for group in latents
     )
 
 

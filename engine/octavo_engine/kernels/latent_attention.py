@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from octavo_engine.kernels.attention_reduce import Partials, reduce_segments, store_partials
-from octavo_engine.kernels.attention_segments import PagedSequences, segment_size
-from octavo_engine.kernels.paged_tiles import find_tile, online_softmax
+from octavo_engine.kernels.attention_segments import PagedSequences, segment_size, visible_range
+from octavo_engine.kernels.paged_tiles import empty_softmax, find_tile, online_softmax
 
 _LOG2_E = 1.4426950408889634
 _PROGRAMS = 256
@@ -40,6 +40,7 @@ def latent_attention_kernel(
     block_table,  # [S, M]
     cu_query_lens,  # [S + 1]
     context_lens,  # [S]
+    sinks,  # [H], None: none
     num_seqs,
     scale,  # times log2(e)
     query_stride,
@@ -51,6 +52,7 @@ def latent_attention_kernel(
     LATENT: tl.constexpr,
     ROTATED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,  # 0: none
     ROWS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
     SEGMENTS: tl.constexpr,
@@ -64,16 +66,16 @@ def latent_attention_kernel(
     if number >= query_len:
         return
     token = first_row + number
-    begin, end = 0, tl.load(context_lens + sequence) - query_len + number + 1
+    context_len, segment = tl.load(context_lens + sequence), tl.program_id(2)
+    position = context_len - query_len + number
+    begin, end = visible_range(position, 1, context_len, WINDOW, TILE_TOKENS)
     if partial_sums is not None:
-        segment = tl.program_id(2)
-        seen = end
-        size = segment_size(seen, SEGMENTS, 1, TILE_TOKENS)
-        split = seen > size
-        begin = segment * size
-        if (segment > 0) & (begin >= seen):
+        size = segment_size(end - begin, SEGMENTS, 1, TILE_TOKENS)
+        split = end - begin > size
+        begin += segment * size
+        if (segment > 0) & (begin >= end):
             return
-        end = tl.minimum(begin + size, seen)
+        end = tl.minimum(begin + size, end)
 
     heads = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = heads < NUM_HEADS
@@ -81,13 +83,13 @@ def latent_attention_kernel(
     queries = query + token.to(tl.int64) * query_stride + heads[:, None] * query_head_stride
     q_latent = tl.load(queries + latent[None, :], mask=inside[:, None], other=0.0)
     q_rotated = tl.load(queries + LATENT + rotated[None, :], mask=inside[:, None], other=0.0)
-    maximum = tl.full([ROWS], float("-inf"), dtype=tl.float32)
-    total = tl.zeros([ROWS], dtype=tl.float32)
-    sums = tl.zeros([ROWS, LATENT], dtype=tl.float32)
+    maximum, total, sums = empty_softmax(sinks, heads, inside, segment, ROWS, LATENT)
     table = block_table + sequence.to(tl.int64) * table_stride
     lanes = tl.arange(0, TILE_TOKENS)
     for start in range(begin, end, TILE_TOKENS):
         known = start + lanes < end
+        if WINDOW > 0:
+            known = known & (start + lanes > position - WINDOW)
         blocks = tl.load(table + start // BLOCK_SIZE + lanes // BLOCK_SIZE, mask=known, other=0)
         places = (blocks.to(tl.int64) * BLOCK_SIZE + start % BLOCK_SIZE + lanes % BLOCK_SIZE)[:, None] * WIDTH
         k = tl.load(cache + places + latent[None, :], mask=known[:, None], other=0.0).to(q_latent.dtype)
@@ -122,8 +124,13 @@ def latent_attention(
     *,
     latent: int,
     scale: float,
+    sinks: torch.Tensor | None = None,
+    window: int | None = None,
 ) -> None:
     """Causal attention of queries [T, H, latent + rotated] over a cache [num_blocks, B, latent + rotated].
+
+    `sinks` [H]: a logit more in the softmax for each head, without a value. `window`: tokens that a query sees, its own
+    included.
 
     Values are the cache's first `latent` numbers; `output` is [T, H, latent]. The sizes are such that `has_tiles_for`
     them. The cache is of the queries' type or float8_e4m3fn, which is read as it is, without a scale. A sequence
@@ -144,6 +151,7 @@ def latent_attention(
         sequences.block_table,
         sequences.cu_query_lens,
         sequences.context_lens,
+        sinks,
         num_seqs,
         scale * _LOG2_E,
         *query.stride()[:2],
@@ -153,6 +161,7 @@ def latent_attention(
         LATENT=latent,
         ROTATED=rotated,
         BLOCK_SIZE=cache.shape[1],
+        WINDOW=window or 0,
         ROWS=ROWS,
         TILE_TOKENS=_TILE_TOKENS,
         SEGMENTS=segments,
@@ -172,7 +181,7 @@ def latent_attention(
             tile_tokens=_TILE_TOKENS,
             least=1,
             max_segments=SEGMENTS,
-            window=None,
+            window=window,
         )
 
 
