@@ -424,6 +424,16 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {**FOUR, "moe_layers_enum": "1,x"},
         "moe_layers_enum '1,x' is no list",
     ),
+    "whose latents are read": (
+        "MistralLarge4TextForCausalLM",
+        {**FOUR, "kv_source_layers": [0, 0, 1, 0]},
+        "kv_source_layers [0, 0, 1, 0] is not supported",
+    ),
+    "latents of a layer that rotates": (
+        "MistralLarge4TextForCausalLM",
+        {**FOUR, "kv_source_layers": [0, 1, 2, 2], "no_rope_layers": [1, 1, 1, 0]},
+        "kv_source_layers [0, 1, 2, 2] is not supported",
+    ),
     "a scale": ("GraniteForCausalLM", {"logits_scaling": 0}, "logits_scaling 0 is not between"),
 }
 

@@ -194,6 +194,28 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model_type": "llama"},
         {**IMAGES, "model_type": "siglip_vision_model", "model_args": {"embed_dim": 32}},
     ),
+    "MistralLarge4": (
+        {
+            "pad_token_id": 0,
+            "num_hidden_layers": 6,
+            "num_key_value_heads": 8,
+            "kv_lora_rank": 24,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 12,
+            "v_head_dim": 10,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 36,
+            "n_group": 2,
+            "topk_group": 1,
+            "index_n_heads": 2,
+            "no_rope_layers": [1, 0, 1, 0, 1, 1],
+            "kv_source_layers": [0, 1, 0, 1, 4, 4],
+            "final_logit_softcapping": 4.0,
+            "attention_bias": True,
+        },
+        {**IMAGES, "model_type": "pixtral"},
+    ),
     "Qwen4Exp": (
         {
             "head_dim": 16,
@@ -271,6 +293,9 @@ def drawn(model: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.25)
+        for name, buffer in model.named_buffers():
+            if name.endswith(("correction_bias", "rotary_emb.alpha")):
+                buffer.normal_(std=0.25)
     return model
 
 

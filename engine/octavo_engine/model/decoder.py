@@ -39,7 +39,7 @@ from octavo_engine.model.layers.rope import RotaryEmbedding
 from octavo_engine.model.layers.run_layers import one_by_one
 from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
-from octavo_engine.model.spec import AttentionMixer, LayerSpec, ModelSpec, QueryScaling, RopeSpec
+from octavo_engine.model.spec import AttentionMixer, LayerSpec, LearntQueryScaling, ModelSpec, QueryScaling, RopeSpec
 
 Attending = Attention | LatentAttention | DifferentialAttention | BiasedAttention | AttentionExperts
 
@@ -161,6 +161,8 @@ class Decoder(nn.Module):
             yield from self.per_layer_embedding.tensors()
         if self.vectors is not None:
             yield from self.vectors.tensors()
+        for rotation in self.rotations():
+            yield from rotation.tensors(names.rope_scales)
         for layer in self.decoder_layers:
             yield from layer.tensors()
             yield from (ignored(name.replace("{layer}", str(layer.layer))) for name in names.buffers)
@@ -201,6 +203,9 @@ def _vectors(layer: LayerSpec, hidden_size: int, options: LayerOptions) -> Token
     return None if layer.connections is None else ConnectedVectors(layer.connections, hidden_size, options)
 
 
-def _rotation(mixer: AttentionMixer | None) -> tuple[RopeSpec | None, int, QueryScaling | None]:
+_Rotation = tuple[RopeSpec | None, int, QueryScaling | LearntQueryScaling | None]
+
+
+def _rotation(mixer: AttentionMixer | None) -> _Rotation:
     """Return a key that is equal for layers with equal angles of rotation; layers that do not attend have none."""
     return (None, 2, None) if mixer is None else (mixer.rope, mixer.rope_size, mixer.query_scaling)

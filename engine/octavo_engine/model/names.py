@@ -54,6 +54,8 @@ class TensorNames:
     positions: str = "model.embed_positions"
     text_kinds: str = "model.token_type_embeddings"
     embedding_norm: str = "model.embed_norm"
+    rope_scales: str = "model.rotary_emb.alpha"
+    """The whole name, of the logarithms of what frequencies of rotation are multiplied with."""
     embedding_in: str = "model.project_in"
     """The projection of tokens' vectors to the hidden size."""
     embedding_out: str = "model.project_out"
@@ -90,6 +92,8 @@ class TensorNames:
     latent: str = "model.layers.{layer}.self_attn.kv_a_proj_with_mqa"
     latent_norm: str = "model.layers.{layer}.self_attn.kv_a_layernorm"
     latent_up: str = "model.layers.{layer}.self_attn.kv_b_proj"
+    query_scaling: str = "model.layers.{layer}.self_attn.softmax_scaling"
+    """The module with each head's two numbers, `.s` and `.b`."""
     rotated_norm: str = "model.layers.{layer}.self_attn.k_rope_only_layernorm"
     attention: str = "model.layers.{layer}.self_attn"
     """The module: scales of the KV cache and old rotary tables lie under it."""
@@ -240,8 +244,7 @@ def base_model_names(prefix: str, *modules: str) -> StoredNames:
 def with_base_model_names(stored: StoredNames, names: TensorNames) -> StoredNames:
     """`stored` with the names of files that were saved from the model without its head.
 
-    They lack the first part of `names`, such as `model.`. What `stored` renames by itself goes before, with that part and
-    without.
+    They lack the first part of `names`, such as `model.`. What `stored` renames by itself goes before, with it or not.
     """
     first, dot, _ = names.embedding.partition(".")
     prefix = first + dot

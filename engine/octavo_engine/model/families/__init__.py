@@ -78,6 +78,7 @@ from octavo_engine.model.families.minimax_m3 import MINIMAX_M3, MINIMAX_M3_PUBLI
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mistral4 import MISTRAL4
+from octavo_engine.model.families.mistral_large4 import MISTRAL_LARGE4
 from octavo_engine.model.families.mixtral import MIXTRAL
 from octavo_engine.model.families.modernbert import MODERNBERT_FAMILIES
 from octavo_engine.model.families.modernbert_decoder import MODERNBERT_DECODER
@@ -245,6 +246,7 @@ _ALL = (
     DEEPSEEK_V3,
     GLM4_MOE_LITE,
     MISTRAL4,
+    MISTRAL_LARGE4,
     LONGCAT_FLASH,
     MINICPM3,
     YOUTU,

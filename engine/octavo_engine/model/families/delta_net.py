@@ -26,22 +26,17 @@ def mixer(fields: Fields, **values: Any) -> GatedDeltaNetSpec:
     )
 
 
-def attends(fields: Fields, default: Callable[[int], bool]) -> list[bool]:
-    """Return for each layer whether it attends to all tokens: by `layer_types`, or by `default` without it."""
-    count, kinds = reading.num_layers(fields), fields.values.get("layer_types")
+def attends(fields: Fields, default: Callable[[int], bool], *others: str) -> list[bool]:
+    """Return for each layer whether it attends to all tokens: by `layer_types`, or by `default` without it.
+
+    `others` are further names of types of layers that do.
+    """
+    count, kinds, known = reading.num_layers(fields), fields.values.get("layer_types"), ("full_attention", *others)
     if kinds is None:
         return [default(layer) for layer in range(count)]
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != count
-        or set(map(str, kinds))
-        - {
-            "linear_attention",
-            "full_attention",
-        }
-    ):
-        raise fields.wrong("layer_types", kinds, f"is not {count} times linear_attention or full_attention")
-    return [kind == "full_attention" for kind in kinds]
+    if not isinstance(kinds, list) or len(kinds) != count or set(map(str, kinds)) - {"linear_attention", *known}:
+        raise fields.wrong("layer_types", kinds, f"is not {count} times linear_attention or {' or '.join(known)}")
+    return [kind != "linear_attention" for kind in kinds]
 
 
 def every(fields: Fields) -> Callable[[int], bool]:

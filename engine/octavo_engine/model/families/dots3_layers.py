@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from octavo_engine.model.families import reading
-from octavo_engine.model.families.per_layer import of_layer
+from octavo_engine.model.families.per_layer import of_layer, rope_of_type
 from octavo_engine.model.fields import Fields
 
 _FULL, _INDEXED, _SLIDING = "full_attention", "indexed_attention", "sliding_attention"
@@ -53,18 +53,8 @@ def _sizes_of_windows(fields: Fields) -> Mapping[str, Any]:
 
 
 def _rope(fields: Fields, kind: str) -> Mapping[str, Any]:
-    """The RoPE of layers of one type, but for the share of a head that rotates: `qk_rope_head_dim` says that."""
-    theta = fields.number("rope_theta", 1e-3, 1e12, default=80_000_000.0)
-    given = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
-    if given is None:
-        windows = fields.number("swa_rope_theta", 1e-3, 1e12, default=50_000.0)
-        return {"rope_theta": windows if kind == _SLIDING else theta}
-    if {_FULL, _INDEXED, _SLIDING} & set(given.values):
-        own = given.mapping(kind)
-        if own is None:
-            raise given.wrong(kind, None, "is missing, and some layers are of that type")
-        given = own
-    return {
-        "rope_theta": theta,
-        **{name: value for name, value in given.values.items() if name != "partial_rotary_factor"},
-    }
+    """The RoPE of layers of one type; `qk_rope_head_dim` says which share of a head rotates."""
+    theta, given = fields.number("rope_theta", 1e-3, 1e12), rope_of_type(fields, kind)
+    if given is None and kind == _SLIDING:
+        theta = fields.number("swa_rope_theta", 1e-3, 1e12, default=50_000.0)
+    return {"rope_theta": theta, **(given or {})}

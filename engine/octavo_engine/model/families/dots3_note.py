@@ -1,14 +1,10 @@
-"""dots3: latent attention of two sizes, with windows or with an indexer that chooses tokens; DeepSeek V3's experts.
-
-The indexer chooses `index_topk` of them. Contexts that are no longer are attended to in full, and these alone are
-computed here: that is then the longest context.
-"""
+"""dots3: latent attention of two sizes, with windows or with DeepSeek V3.2's indexer, and DeepSeek V3's experts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo_engine.model.families import latent, mixtures, reading
+from octavo_engine.model.families import latent, mixtures, reading, sparse_index
 from octavo_engine.model.families.dots3_layers import fields_of_layers
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
@@ -23,7 +19,7 @@ def _read(fields: Fields) -> ModelSpec:
     shared = mixtures.shared(fields, "n_shared_experts", "shared_experts_intermediate_size")
     router = mixtures.sigmoid_router(fields)
     moe = mixtures.experts(fields, router, count="n_routed_experts", shared=shared)
-    feed_forward = mixtures.by_type(fields, moe, 1)
+    feed_forward = mixtures.by_type(_with_types(fields), moe, 1)
     kinds = fields_of_layers(fields)
     layers = tuple(
         LayerSpec(mixer=_mixer(own, kind), feed_forward=feed_forward(layer), norms=reading.norms_before(norm))
@@ -33,12 +29,22 @@ def _read(fields: Fields) -> ModelSpec:
     indexed = [layer for layer, (kind, _) in enumerate(kinds) if kind == "indexed_attention"]
     ignored = tuple(f"model.layers.{layer}.self_attn.indexer." for layer in indexed)
     longest = fields.integer("index_topk", 1, 1 << 30) if indexed else spec.max_position
-    further = f"model.layers.{spec.num_layers}."  # the layer that predicts a second token
-    return replace(
-        spec,
-        max_position=min(spec.max_position, longest),
-        stored_names=StoredNames(ignored=(*ignored, further)),
-    )
+    ignored += (f"model.layers.{spec.num_layers}.",)  # it predicts a second token
+    return replace(spec, max_position=min(spec.max_position, longest), stored_names=StoredNames(ignored=ignored))
+
+
+def _with_types(fields: Fields) -> Fields:
+    """The fields with `mlp_layer_types`; published files say it by `first_k_dense_replace` and `moe_layer_freq`."""
+    if fields.has("mlp_layer_types"):
+        return fields
+    count, first = reading.num_layers(fields), fields.integer("first_k_dense_replace", 0, 1 << 16)
+    if isinstance(fields.values.get("moe_layer_freq"), list):
+        sparse = [each != 0 for each in fields.integers("moe_layer_freq")]
+    else:
+        every = fields.integer("moe_layer_freq", 1, 1 << 16, default=1)
+        sparse = [layer % every == 0 for layer in range(count)]
+    types = ["sparse" if layer >= first and each else "dense" for layer, each in enumerate(sparse)]
+    return replace(fields, values={**fields.values, "mlp_layer_types": types})
 
 
 def _mixer(fields: Fields, kind: str) -> LatentAttentionSpec:
@@ -66,23 +72,18 @@ DOTS3_NOTE = Family(
         "sliding_window_size": "sliding_window",
     },
     defaults={
+        **sparse_index.DEFAULTS,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 1024,
         "moe_intermediate_size": 1536,
         "shared_experts_intermediate_size": 1536,
-        "n_shared_experts": 1,
-        "n_routed_experts": 256,
-        "num_experts_per_tok": 8,
         "routed_scaling_factor": 1.0,
         "n_group": 1,
         "topk_group": 1,
-        "kv_lora_rank": 512,
-        "q_lora_rank": 1024,
-        "qk_rope_head_dim": 64,
-        "qk_nope_head_dim": 128,
-        "v_head_dim": 128,
-        "index_topk": 2048,
         "sliding_window": 512,
-        "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
+        "rope_theta": 8e7,
+        "max_position_embeddings": 524288,
         "eos_token_id": 151668,
     },
 )

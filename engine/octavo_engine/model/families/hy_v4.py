@@ -7,8 +7,8 @@ from typing import cast
 
 from octavo_engine.model.families import sparse_index
 from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.hy_v4_names import ENDINGS, NAMES
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import (
     LatentAttentionSpec,
     LayerSpec,
@@ -17,22 +17,6 @@ from octavo_engine.model.spec import (
     OutputGateSpec,
     WeightedConnectionsSpec,
 )
-
-_EXPERTS = "model.layers.{layer}.mlp.experts"
-_NAMES = TensorNames(
-    expert_gate=f"{_EXPERTS}.gate_up_proj", expert_up=f"{_EXPERTS}.gate_up_proj", expert_down=f"{_EXPERTS}.down_proj"
-)
-_ENDINGS = (
-    (".learnable_sink_param", ".sinks"),
-    (".linear_gate.weight", ".gate_proj.weight"),
-    *((f".hc_head_{each}", f".hc_{each}") for each in ("fn", "base", "scale")),
-    *(
-        (f".hc_pre.hc_{there}_layer.hc_{each}", f".{here}_hc.{each}")
-        for there, here in (("attn", "attn"), ("mlp", "ffn"))
-        for each in ("fn", "base", "scale")
-    ),
-)
-"""The names in published files and in those that transformers 5.23 writes, unlike those that it has in memory."""
 
 
 def _read(fields: Fields) -> ModelSpec:
@@ -45,9 +29,9 @@ def _read(fields: Fields) -> ModelSpec:
         magnitude=fields.number("hc_magnitude", 0, 1e3),
     )
     limit = fields.number("swiglu_limit", 1e-3, 1e6)
-    stored = replace(spec.stored_names, renamed=(("model.hc_pre.", "model."),), endings=_ENDINGS)
+    stored = replace(spec.stored_names, renamed=(("model.hc_pre.", "model."),), endings=ENDINGS)
     layers = tuple(_connected(layer, around, limit) for layer in spec.layers)
-    return replace(spec, layers=layers, names=_NAMES, stored_names=stored)
+    return replace(spec, layers=layers, names=NAMES, stored_names=stored)
 
 
 def _connected(layer: LayerSpec, around: WeightedConnectionsSpec, limit: float) -> LayerSpec:
@@ -64,10 +48,7 @@ HY_V4 = Family(
     read=_read,
     defaults={
         **sparse_index.DEFAULTS,
-        "moe_intermediate_size": 768,
         "rms_norm_eps": 1e-5,
-        "qk_nope_head_dim": 192,
-        "v_head_dim": 256,
         "n_group": 1,
         "topk_group": 1,
         "routed_scaling_factor": 2.827,

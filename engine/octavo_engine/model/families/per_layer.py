@@ -1,11 +1,14 @@
-"""Reads `per_layer_config`, which has an object for each layer whose sizes are not the model's."""
+"""Reads what differs between layers: `per_layer_config`, of each one, and `rope_parameters`, of each type."""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
+from typing import Any
 
 from octavo_engine.model.fields import Fields
+
+_TYPES = {"full_attention", "indexed_attention", "sliding_attention"}
 
 
 def of_layer(fields: Fields, layer: int, allowed: Set[str]) -> Fields:
@@ -16,3 +19,14 @@ def of_layer(fields: Fields, layer: int, allowed: Set[str]) -> Fields:
         name = min(unknown)
         raise own.wrong(name, own.values[name], "is not supported for one layer alone")
     return replace(fields, values={**fields.values, **own.values})
+
+
+def rope_of_type(fields: Fields, kind: str) -> Mapping[str, Any] | None:
+    """The RoPE of layers of one type, but for the share of a head that rotates; None: no field says it."""
+    given = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
+    if given is not None and _TYPES & set(given.values):
+        own = given.mapping(kind)
+        if own is None:
+            raise given.wrong(kind, None, "is missing, and some layers are of that type")
+        given = own
+    return None if given is None else given.without("partial_rotary_factor").values

@@ -1,8 +1,6 @@
 """Qwen4 Exp: Qwen3.5's layers around gated hyper-connections, and attention whose indexer chooses blocks of tokens.
 
-It chooses `indexer_budget` tokens, in blocks of `indexer_compress_ratio`, beside those of the last block that is not
-complete. Contexts that are no longer are attended to in full, and these alone are computed here: that is then the
-longest context.
+Up to `indexer_budget` tokens and an incomplete block all are chosen: that is the longest context here.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ def _read(fields: Fields) -> ModelSpec:
     around = GatedConnectionsSpec(
         count=fields.integer("hc_count", 2, 64), rank=fields.integer("hc_lowrank", 1, 1 << 16), norm=norm
     )
-    attends = delta_net.attends(_as_full_attention(fields), delta_net.every(fields))
+    attends = delta_net.attends(fields, delta_net.every(fields), "indexed_attention")
     gate = fields.text("output_gate_type", default=fields.text("hidden_act"))
     if gate not in ("sigmoid", "silu"):
         raise fields.wrong("output_gate_type", gate, "is not supported, only sigmoid and silu")
@@ -49,16 +47,8 @@ def _read(fields: Fields) -> ModelSpec:
     return replace(spec, max_position=min(spec.max_position, _longest(fields))) if indexers else spec
 
 
-def _as_full_attention(fields: Fields) -> Fields:
-    """The fields with layers that an indexer chooses for called what they are computed as."""
-    kinds = fields.values.get("layer_types")
-    if not isinstance(kinds, list):
-        return fields
-    called = ["full_attention" if kind == "indexed_attention" else kind for kind in kinds]
-    return replace(fields, values={**fields.values, "layer_types": called})
-
-
 def _longest(fields: Fields) -> int:
+    """Return the longest context that is attended to in full: the indexer chooses complete blocks alone."""
     budget, size = (fields.integer(f"indexer_{name}", 1, 1 << 30) for name in ("budget", "compress_ratio"))
     if budget % size:
         raise fields.wrong("indexer_budget", budget, f"is not a multiple of indexer_compress_ratio {size}")

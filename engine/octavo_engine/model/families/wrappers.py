@@ -48,6 +48,7 @@ WRAPPERS: Mapping[str, str] = {
     "MiniCPMV4_7ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "MiniMaxM3SparseForConditionalGeneration": "MiniMaxM3SparseForCausalLM",
     "Mistral3ForConditionalGeneration": "",
+    "MistralLarge4ForConditionalGeneration": "MistralLarge4TextForCausalLM",
     "MusicFlamingoForConditionalGeneration": "",
     "Ovis2ForConditionalGeneration": "",
     "PaddleOCRVLForConditionalGeneration": "LlamaForCausalLM",
@@ -89,6 +90,7 @@ PLAIN_HEADS = frozenset(WRAPPERS) - {
     "Gemma4ForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration",
     "Granite4VisionForConditionalGeneration",
+    "MistralLarge4ForConditionalGeneration",
 }
 """Architectures that compute logits without the scales and softcaps of their language model."""
 NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})

@@ -27,7 +27,7 @@ from octavo_engine.model.layers.rope import head_order
 from octavo_engine.model.quantization.dequantized import Dequantized, stored_tensors
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
-from octavo_engine.model.spec import LatentAttentionSpec
+from octavo_engine.model.spec import LatentAttentionSpec, LearntQueryScaling
 
 _FLOAT32_BYTES = 4
 
@@ -50,22 +50,26 @@ class LatentAttention(nn.Module):
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "query heads")
         hidden, rank = unsharded(hidden_size, "hidden_size"), spec.query_rank
         queries, values = self.heads.times(spec.key_dim), self.heads.times(spec.value_dim)
-        latent = unsharded(spec.head_dim)
         self._low_rank = () if rank is None else (unsharded(rank, "q_lora_rank"),)
-        orders = (*(None for _ in self._low_rank), _order(spec, spec.latent, 1))
+        cached = (unsharded(spec.head_dim),) if spec.kv_of_layer is None else ()
+        orders = *(None for _ in self._low_rank), *(_order(spec, spec.latent, 1) for _ in cached)
         # Small, and of sizes that are rarely complete blocks of a quantization scheme.
-        self._narrow = (*(("query_down",) if self._low_rank else ()), "latent")
+        self._narrow = ("query_down",) * len(self._low_rank) + ("latent",) * len(cached)
         stored = tuple(options.stored_by(options.names.of_layer(role, layer)) for role in self._narrow)
-        self.compressed = Linear(
-            hidden,
-            (*self._low_rank, latent),
-            bias=spec.bias,
-            options=options,
-            method=Dequantized(stored),
-            orders=orders,
+        self.compressed = (
+            Linear(
+                hidden,
+                (*self._low_rank, *cached),
+                bias=spec.bias,
+                options=options,
+                method=Dequantized(stored),
+                orders=orders,
+            )
+            if self._narrow
+            else None
         )
         self.query_norm = None if rank is None else Norm(rank, spec.norm, options)
-        self.latent_norm = Norm(spec.latent, spec.norm, options)
+        self.latent_norm = Norm(spec.latent, spec.norm, options) if cached else None
         order = (_order(spec, spec.plain_dim, self.heads.size, spec.value_dim if spec.query_gate else 0),)
         source = self._low_rank[0] if self._low_rank else hidden
         if spec.query_gate:
@@ -88,6 +92,11 @@ class LatentAttention(nn.Module):
         sinks = parameter(self.heads.size, dtype=torch.float32, device=options.device) if spec.sinks else None
         self.sinks = sinks
         self.variant = AttentionVariant(spec.scale, sinks=sinks)
+        learnt = isinstance(spec.query_scaling, LearntQueryScaling)
+        self.query_factors = (
+            parameter(2, self.heads.size, dtype=options.dtype, device=options.device) if learnt else None
+        )
+        """Each head's slope and offset of the factor of queries."""
 
     @property
     def input_scaling(self) -> Scaling | None:
@@ -98,25 +107,23 @@ class LatentAttention(nn.Module):
         self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
     ) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
-        spec, compressed = self.spec, self.compressed(x)
-        cached = compressed[:, -spec.head_dim :]
-        latent = _scaled(self.latent_norm(cached[:, : spec.latent].contiguous())[0], spec.latent_scales[1])
-        query = self.query(self._read_by_queries(x, compressed)).view(len(latent), self.heads.size, -1)
+        spec, compressed = self.spec, None if self.compressed is None else self.compressed(x)
+        query = self.query(self._read_by_queries(x, compressed)).unflatten(-1, (self.heads.size, -1))
         plain_part, rotated = query[..., : spec.plain_dim], query[..., spec.plain_dim : spec.key_dim]
         gate = query[..., spec.key_dim :]
-        shared = self._shared(cached[:, spec.latent :])[:, None]
         if rope is not None:
-            rotated, shared = rotate(rotated, rope), rotate(shared, rope)
+            rotated = rotate(rotated, rope)
         up_key, up_value = self.up[:, : spec.plain_dim], self.up[:, spec.plain_dim :]
         absorbed = torch.bmm(plain_part.transpose(0, 1), up_key).transpose(0, 1)
         adapters = None if self.lora is None else self.lora.of_step()
         if self.lora is not None and adapters is not None:
             absorbed = added(self.lora.query, absorbed, plain_part, adapters)
-        keys = torch.cat((latent[:, None], shared), dim=-1)
-        query = torch.cat((absorbed, rotated), dim=-1)
-        if rope is not None and rope.query_scale is not None:
-            query = query * rope.query_scale.to(query.dtype)
-        attended = attention.attend_prepared(self.layer, query, keys, self.variant)
+        query = self._grown(torch.cat((absorbed, rotated), dim=-1), rope)
+        if spec.kv_of_layer is None:
+            keys = self._keys(cast("Tensor", compressed)[:, -spec.head_dim :], rope)
+            attended = attention.attend_prepared(self.layer, query, keys, self.variant)
+        else:
+            attended = attention.attend_again(spec.kv_of_layer, query, self.variant, None, None)
         values = torch.bmm(attended.transpose(0, 1), up_value.transpose(1, 2)).transpose(0, 1)
         if self.lora is not None and adapters is not None:
             values = added(self.lora.value, values, attended, adapters)
@@ -124,29 +131,48 @@ class LatentAttention(nn.Module):
             values = values * self.gate(x).float().sigmoid().to(values.dtype).view(*values.shape[:2], -1)
         if spec.query_gate:
             values = values * gate.float().sigmoid().to(values.dtype)
-        return self.output.add_to(residual, values.reshape(len(latent), -1))
+        return self.output.add_to(residual, values.reshape(len(values), -1))
 
-    def _shared(self, x: Tensor) -> Tensor:
-        """The part of all heads' keys that is rotated, [T, rotary], before that."""
-        return x if self.rotated_norm is None else cast("Tensor", self.rotated_norm(x.contiguous())[0])
+    def _keys(self, cached: Tensor, rope: Rope | None) -> Tensor:
+        """What is cached of [T, latent + rotary], normalised and rotated, [T, 1, latent + rotary]."""
+        norm, shared = cast("Norm", self.latent_norm), cached[:, self.spec.latent :]
+        latent = _scaled(
+            cast("Tensor", norm(cached[:, : self.spec.latent].contiguous())[0]), self.spec.latent_scales[1]
+        )
+        if self.rotated_norm is not None:
+            shared = cast("Tensor", self.rotated_norm(shared.contiguous())[0])
+        rotated = shared[:, None] if rope is None else rotate(shared[:, None], rope)
+        return torch.cat((latent[:, None], rotated), dim=-1)
 
-    def _read_by_queries(self, x: Tensor | Quantized, compressed: Tensor) -> Tensor | Quantized:
+    def _grown(self, query: Tensor, rope: Rope | None) -> Tensor:
+        """Queries [T, heads, D] times what grows with their positions."""
+        if rope is None or rope.query_scale is None:
+            return query
+        scale = rope.query_scale.to(query.dtype)
+        if self.query_factors is not None:
+            slope, offset = self.query_factors[..., None]
+            scale = slope * scale + offset
+        return query * scale
+
+    def _read_by_queries(self, x: Tensor | Quantized, compressed: Tensor | None) -> Tensor | Quantized:
         """What queries are projected from: their latent, or the layer's input x."""
         spec = self.spec
-        if self.query_norm is None:
+        if self.query_norm is None or compressed is None or spec.query_rank is None:
             return x
-        latent = compressed[:, : -spec.head_dim].contiguous()
+        latent = compressed[:, : spec.query_rank].contiguous()
         normed = _scaled(cast("Tensor", self.query_norm(latent)[0]), spec.latent_scales[0])
         return torch.cat((normed, latent), dim=-1) if spec.query_gate else normed
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """The layer's tensors in a checkpoint."""
         names, layer, spec = self.options.names, self.layer, self.spec
-        yield from self.compressed.tensors(*(names.of_layer(role, layer) for role in self._narrow))
+        if self.compressed is not None:
+            yield from self.compressed.tensors(*(names.of_layer(role, layer) for role in self._narrow))
         yield from self.query.tensors(names.of_layer(self._query_role, layer))
         if self.query_norm is not None:
             yield from self.query_norm.tensors(names.of_layer("query_latent_norm", layer))
-        yield from self.latent_norm.tensors(names.of_layer("latent_norm", layer))
+        if self.latent_norm is not None:
+            yield from self.latent_norm.tensors(names.of_layer("latent_norm", layer))
         rows, columns = self.heads.times(spec.plain_dim + spec.value_dim), unsharded(spec.latent)
         name, target = names.of_layer("latent_up", layer), self.up.view(-1, spec.latent)
         yield from stored_tensors(self.options.stored_by(name), name, target, rows, columns)
@@ -156,6 +182,9 @@ class LatentAttention(nn.Module):
         if self.rotated_norm is not None:
             order = head_order(spec.rope, spec.rotary_dim)
             yield from self.rotated_norm.tensors(names.of_layer("rotated_norm", layer), order=order)
+        if self.query_factors is not None:
+            name = names.of_layer("query_scaling", layer)
+            yield from (plain(f"{name}.{end}", self.query_factors[row], self.heads) for row, end in enumerate("sb"))
         if self.sinks is not None:
             yield plain(names.of_layer("sinks", layer), self.sinks, self.heads)
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
@@ -167,7 +196,7 @@ class LatentAttention(nn.Module):
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
         spec, size, heads = self.spec, self.options.dtype.itemsize, self.heads.size
-        hidden, rows = self.compressed.columns.size, sum(self.compressed.parts)
+        hidden, rows = sum(self.output.parts), 0 if self.compressed is None else sum(self.compressed.parts)
         narrow = (3 + (spec.latent_scales != (1, 1))) * rows + 2 * spec.head_dim
         each = 2 * spec.key_dim + 3 * spec.head_dim + 2 * spec.latent + 2 * spec.value_dim
         gates = 0 if spec.output_gate is None else 1 if spec.output_gate.per_head else spec.value_dim

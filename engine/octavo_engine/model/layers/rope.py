@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.attention.rope import Rope
-from octavo_engine.model.spec import QueryScaling, RopeSpec
+from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.spec import LearntQueryScaling, QueryScaling, RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
@@ -92,8 +95,10 @@ def _yarn(frequencies: Tensor, rope: RopeSpec, head_dim: int) -> Tensor:
     return frequencies / rope.factor * slower + frequencies * (1 - slower)
 
 
-def query_scale(positions: Tensor, scaling: QueryScaling) -> Tensor:
-    """Return the factors of the queries at `positions` [T], float32 [T, 1, 1]."""
+def query_scale(positions: Tensor, scaling: QueryScaling | LearntQueryScaling) -> Tensor:
+    """Return the factors of the queries at `positions` [T], float32 [T, 1, 1], or what heads make theirs of."""
+    if isinstance(scaling, LearntQueryScaling):
+        return torch.log1p(positions.to(torch.float32))[:, None, None]
     periods = ((positions.to(torch.float32) + scaling.shift) / scaling.period).floor()
     return (1 + scaling.beta * torch.log(1 + periods))[:, None, None]
 
@@ -109,7 +114,11 @@ class RotaryEmbedding(nn.Module):
     """Frequencies of long sequences, if they differ."""
 
     def __init__(
-        self, rope: RopeSpec | None, head_dim: int, device: torch.device, query_scaling: QueryScaling | None = None
+        self,
+        rope: RopeSpec | None,
+        head_dim: int,
+        device: torch.device,
+        query_scaling: QueryScaling | LearntQueryScaling | None = None,
     ) -> None:
         """None: nothing is rotated."""
         super().__init__()
@@ -122,6 +131,8 @@ class RotaryEmbedding(nn.Module):
             rotating = inverse_frequencies(replace(rope, factors=rope.long_factors), head_dim)
             frequencies = self._padded(rotating, head_dim).to(device)
         self.register_buffer("long_inv_freq", frequencies, persistent=False)
+        learnt = rope is not None and rope.learnt
+        self.log_scales = parameter(self.rotating, dtype=torch.float32, device=device) if learnt else None
 
     def _padded(self, rotating: Tensor, head_dim: int) -> Tensor:
         """The frequencies of all pairs of a head [head_dim / 2]."""
@@ -144,9 +155,16 @@ class RotaryEmbedding(nn.Module):
         return self._rotation(positions, frequencies, factors)
 
     def _rotation(self, positions: Tensor, frequencies: Tensor, factor: Tensor | float) -> Rope:
+        if self.log_scales is not None:
+            frequencies = frequencies[: self.rotating] * self.log_scales.exp()
         angles = positions.to(torch.float32)[:, None, None] * frequencies
         cos, sin = angles.cos(), angles.sin()
         if isinstance(factor, Tensor) or factor != 1:
             cos[..., : self.rotating].mul_(factor)
             sin[..., : self.rotating].mul_(factor)
         return Rope(cos, sin, None if self.query_scaling is None else query_scale(positions, self.query_scaling))
+
+    def tensors(self, name: str) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        if self.log_scales is not None:
+            yield plain(name, self.log_scales, unsharded(self.rotating))

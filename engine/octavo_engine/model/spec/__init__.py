@@ -11,6 +11,7 @@ from octavo_engine.model.spec.attention import (
     BiasedAttentionSpec,
     DifferentialAttentionSpec,
     LatentAttentionSpec,
+    LearntQueryScaling,
     OutputGateSpec,
     QueryScaling,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "LaurelSpec",
     "LayerNorms",
     "LayerSpec",
+    "LearntQueryScaling",
     "LightningAttentionSpec",
     "MLPSpec",
     "Mamba2Spec",

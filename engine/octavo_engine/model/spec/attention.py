@@ -21,6 +21,11 @@ class QueryScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class LearntQueryScaling:
+    """Queries grow with their position p: times s * ln(1 + p) + b, of which each head has its own (Mistral Large 4)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ALiBiSpec:
     """Attention with linear biases (arXiv 2108.12409): a head's scores grow with a key's position times its slope."""
 
@@ -130,7 +135,7 @@ class LatentAttentionSpec:
     """Whether the projections to latents and of the output have biases."""
     latent_scales: tuple[float, float] = (1.0, 1.0)
     """Factors of the normalised latents of queries, and of keys and values (LongCat)."""
-    query_scaling: QueryScaling | None = None
+    query_scaling: QueryScaling | LearntQueryScaling | None = None
     output_gate: OutputGateSpec | None = None
     """The gate of the heads' results, by a projection of its own (Ling 3, Hy4)."""
     query_gate: bool = False
@@ -142,6 +147,8 @@ class LatentAttentionSpec:
     """Whether each head has one logit more in the softmax, without a value (Hy4)."""
     window: int | None = None
     """Tokens that a query sees, its own included; None: all."""
+    kv_of_layer: int | None = None
+    """The earlier layer whose cached latents and rotated parts are read; None: the layer has its own."""
 
     @property
     def key_dim(self) -> int:
@@ -164,14 +171,12 @@ class LatentAttentionSpec:
         return self.rotary_dim
 
     @property
-    def kv_group(self) -> KVGroupSpec:
-        """Its part of the KV cache, without layer numbers."""
+    def kv_group(self) -> KVGroupSpec | None:
+        """Its part of the KV cache, without layer numbers; None if it reads another layer's."""
+        if self.kv_of_layer is not None:
+            return None
         kind = "full" if self.window is None else "sliding"
         return KVGroupSpec(kind, (), 1, self.head_dim, self.window, latent=self.latent)
-
-    @property
-    def kv_of_layer(self) -> None:
-        """Each layer has a cache of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,8 @@ class RopeSpec:
     proportion: float = 1.0
     backwards: bool = False
     """Whether pairs rotate by negative angles (NanoChat)."""
+    learnt: bool = False
+    """Whether frequencies are multiplied with the exponentials of numbers in the checkpoint (Mistral Large 4)."""
     interleaved: bool = False
     """Whether checkpoints hold the rows of query and key so that the two dimensions of a pair are neighbours. They are
     permuted while they are loaded: what is computed has dimensions i and i + rotary_dim / 2 as a pair."""
