@@ -41,14 +41,14 @@ class WeightedConnections(nn.Module):
         scales = self.scales.repeat_interleave(spec.count)
         weights = torch.sigmoid(projected * scales + self.base)
         reading, adding = weights[:, : spec.count], weights[:, spec.count :]
-        vectors = wide.view(len(x), spec.count, -1) * (reading + spec.weight_offset)[..., None]
+        vectors = wide.view(len(x), spec.count, self.hidden_size) * (reading + spec.weight_offset)[..., None]
         return vectors.sum(dim=1).to(x.dtype), spec.magnitude * adding + spec.weight_offset
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         """x [T, count * hidden] with what `part` makes of one vector added to all of them."""
         vector, weights = self.read(x)
         result = part(vector).float()
-        vectors = x.view(len(x), self.spec.count, -1)
+        vectors = x.view(len(x), self.spec.count, self.hidden_size)
         return (weights[..., None] * result[:, None] + vectors).to(x.dtype).flatten(1)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
@@ -78,10 +78,10 @@ class GatedConnections(nn.Module):
 
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """One vector [T, hidden] of a token's [T, count * hidden], and the stream [T, count * hidden] normalised."""
-        count = self.spec.count
-        normed = self.norm.weights.apply(x.view(len(x), count, -1)).flatten(1)
-        gates = self.up(torch.nn.functional.silu(self.down(normed) / count)).sigmoid()
-        return (gates * normed).view(len(x), count, -1).mean(dim=1), normed
+        shape = (len(x), self.spec.count, self.hidden_size)
+        normed = self.norm.weights.apply(x.view(shape)).flatten(1)
+        gates = self.up(torch.nn.functional.silu(self.down(normed) / self.spec.count)).sigmoid()
+        return (gates * normed).view(shape).mean(dim=1), normed
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         """x [T, count * hidden] with what `part` makes of one vector added to all of them."""
