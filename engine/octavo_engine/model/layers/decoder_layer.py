@@ -323,7 +323,7 @@ class DecoderLayer(nn.Module):
         norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
         norms = (self.before_mixer, self.before_feed_forward)
         norm += max(each.gate_bytes() if isinstance(each, SelfGatedNorm) else 0 for each in norms)
-        parts = [part.step_bytes() for part in self._modules_of_parts() if part is not None]
+        parts: list[int] = [part.step_bytes() for part in self._modules_of_parts() if part is not None]
         beside = 0 if self.updates is None else self.updates.step_bytes()
         beside += 0 if self.connections is None else cast("Connections", self.connections[0]).step_bytes()
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1

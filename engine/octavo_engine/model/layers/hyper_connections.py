@@ -87,7 +87,8 @@ class GatedConnections(nn.Module):
         """x [T, count * hidden] with what `part` makes of one vector added to all of them."""
         vector, normed = self.read(x)
         weights = 2 * (cast("Linear", self.adding)(normed) / self.spec.count).sigmoid()
-        return x + (part(vector)[:, None] * weights[..., None]).flatten(1)
+        added: Tensor = x + (part(vector)[:, None] * weights[..., None]).flatten(1)
+        return added
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
         """The module's tensors in a checkpoint."""
