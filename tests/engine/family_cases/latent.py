@@ -160,7 +160,7 @@ CASES = {
             "swa_qk_nope_head_dim": 10,
             "swa_v_head_dim": 14,
             "rope_parameters": {
-                "indexed_attention": _YARN,
+                "indexed_attention": dict(_YARN),  # transformers adds to it
                 "full_attention": {"rope_type": "default", "rope_theta": 300.0},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
             },
