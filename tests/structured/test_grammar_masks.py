@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from threading import Event
 from typing import Any
 
@@ -19,6 +20,7 @@ from llguidance import LLTokenizer
 from octavo_engine.core.request import Request
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.sampling_params import SamplingParams
+from octavo_engine.structured import grammars_in_use
 from octavo_engine.structured.grammar import (
     choice_grammar,
     json_object_grammar,
@@ -74,9 +76,9 @@ def masks(tokens: LLTokenizer) -> GrammarMasks:
     return GrammarMasks(lambda: tokens, tokens.vocab_size)
 
 
-def ask(masks: GrammarMasks, name: str, grammar: str | None) -> None:
+def ask(masks: GrammarMasks, name: str, grammar: str | None, tenant: str = "") -> None:
     sampling = SamplingParams(max_tokens=400, grammar=grammar)
-    masks.add(Request(request_id=name, prompt_token_ids=(1,), sampling=sampling))
+    masks.add(Request(request_id=name, prompt_token_ids=(1,), sampling=sampling, tenant=tenant))
 
 
 def allowed(line: torch.Tensor) -> list[int]:
@@ -193,20 +195,30 @@ def test_a_grammar_that_allows_nothing_or_takes_too_much_is_the_requests_own_fau
     assert isinstance(error, NotAdmissibleError)
 
 
-@pytest.mark.parametrize("regex", ["a{30}{10000}", "a{99999}{99999}", "x(ab){100000}"])
-def test_a_long_text_without_a_choice_is_refused_before_a_step_has_to_wait_for_its_mask(
-    masks: GrammarMasks, regex: str
+@pytest.mark.parametrize(
+    ("regex", "begun"), [("a{30}{10000}", ""), ("x(ab){100000}", ""), ("(b|c)a{99999}{99999}", "b"), ("(b|c)(word ){9}", "c")]
+)
+def test_no_mask_looks_along_a_text_without_a_choice(
+    regex: str, begun: str, masks: GrammarMasks, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It did, and asked the tokenizer for the tokens of such a text: up to 110 ms of everyone's step."""
+
+    def tokenized(*_: object, **__: object) -> list[int]:
+        raise AssertionError("a mask asked the tokenizer")
+
+    answer = tokenizer.encode(begun, add_special_tokens=False) if begun else []
+    monkeypatch.setattr(Tokenizer, "encode", tokenized)
     ask(masks, "forced", regex_grammar(regex))
-    error = masks._answers["forced"].matcher.exception()
-    assert isinstance(error, NotAdmissibleError)
-    assert "leaves no choice about the first" in str(error)
-    assert not masks._compiled
+    for _ in range(3):
+        choices = [tokenizer.decode([token]) for token in allowed(line_of(masks, "forced", answer))]
+        assert all(one.startswith(another) for one, another in pairwise(sorted(choices, key=len, reverse=True)))
+        answer = [*answer, min(allowed(line_of(masks, "forced", answer)))]
 
 
-def test_a_text_without_a_choice_may_have_some_length(masks: GrammarMasks) -> None:
-    ask(masks, "const", json_schema_grammar({"const": "long " * 800}))
-    assert len(allowed(line_of(masks, "const", []))) == 1
+def test_a_const_is_written_as_it_is(masks: GrammarMasks, tokenizer: Tokenizer) -> None:
+    text = "long " * 20
+    written = draw(masks, tokenizer, json_schema_grammar({"const": text}), 0)
+    assert written is not None and json.loads(written) == text
 
 
 def test_a_token_that_the_grammar_does_not_allow_is_an_error_of_its_request(masks: GrammarMasks) -> None:
@@ -233,36 +245,92 @@ def test_a_mask_has_the_models_width_not_the_tokenizers(more: int, tokenizer: To
     assert max(allowed(line)) < min(tokenizer.vocab_size, len(line) * 32)
 
 
+def compiled(masks: GrammarMasks, name: str) -> None:
+    """Wait for the request's grammar."""
+    matcher = masks._answers[name].matcher
+    assert matcher is not None
+    matcher.exception()
+
+
 def test_a_compiled_grammar_is_used_again_and_few_are_kept(
     masks: GrammarMasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from octavo_engine.structured import grammar_masks
 
-    compiled: list[str] = []
+    asked: list[str] = []
     real = grammar_masks.LLMatcher
 
     def compile_(tokens: LLTokenizer, grammar: str, **options: Any) -> Any:
-        compiled.append(grammar)
+        asked.append(json.loads(grammar)["grammars"][0]["lark_grammar"])
         return real(tokens, grammar, **options)
 
     monkeypatch.setattr(grammar_masks, "LLMatcher", compile_)
     grammars = [choice_grammar([f"choice {number}"]) for number in range(20)]
+    monkeypatch.setattr(grammars_in_use, "KEPT_BYTES", 16.5 * grammars_in_use.estimated_bytes(grammars[0]))
     for number, grammar in enumerate([grammars[0], grammars[0], *grammars, grammars[0], grammars[19]]):
         ask(masks, str(number), grammar)
-        masks._answers[str(number)].matcher.result()
+        compiled(masks, str(number))
         masks.remove(str(number))
-    assert compiled == [*grammars, grammars[0]]
+    assert asked == [*grammars, grammars[0]]
+
+
+def test_a_tenant_has_room_for_some_grammars_at_a_time_and_for_any_one(
+    masks: GrammarMasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled, a grammar may take 200 times its length, and hundreds of requests may wait."""
+    grammars = [choice_grammar([f"choice {number}"]) for number in range(4)]
+    monkeypatch.setattr(grammars_in_use, "TENANT_BYTES", 2.5 * grammars_in_use.estimated_bytes(grammars[0]))
+    for number, grammar in enumerate([grammars[0], *grammars]):
+        ask(masks, f"rude {number}", grammar, "rude")
+    ask(masks, "large", choice_grammar(["long" * 10_000]), "another")
+    begun = [name for name, answer in masks._answers.items() if answer.matcher is not None]
+    assert begun == ["rude 0", "rude 1", "rude 2", "large"]
+    for name in begun:
+        compiled(masks, name)
+        assert masks.is_ready(name)
+    assert not masks.is_ready("rude 3")
+    for name in ("rude 3", "rude 0"):  # the one has never begun, and the grammar of the other is still used
+        masks.remove(name)
+        assert masks._answers["rude 4"].matcher is None
+    masks.remove("rude 1")
+    compiled(masks, "rude 4")
+    for name in ("rude 2", "rude 4", "large"):
+        masks.remove(name)
+    assert not masks._waiting and not masks._in_use._bytes and not masks._in_use._requests
 
 
 def test_a_grammar_whose_request_has_ended_is_not_compiled(masks: GrammarMasks) -> None:
     go_on = Event()
-    masks._thread.submit(go_on.wait, 10)
+    masks._thread.submit("", lambda: go_on.wait(10))
     ask(masks, "gone", 'start: "never compiled"')
     masks.remove("gone")
     ask(masks, "here", 'start: "compiled"')
     go_on.set()
-    assert masks._answers["here"].matcher.exception() is None
-    assert list(masks._compiled) == ['start: "compiled"']
+    compiled(masks, "here")
+    assert 'start: "compiled"' in masks._kept and 'start: "never compiled"' not in masks._kept
+
+
+def test_a_tenants_grammar_waits_for_few_of_another(masks: GrammarMasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many grammars a key sends, another's newcomer waits for one of them, and what it sent before stays."""
+    honest = [choice_grammar([text]) for text in ("kept", "newcomer")]
+    monkeypatch.setattr(grammars_in_use, "KEPT_BYTES", 16.5 * grammars_in_use.estimated_bytes(honest[1]))
+    ask(masks, "first", honest[0], "honest")
+    go_on, order = Event(), list[str]()
+    masks._thread.submit("rude", lambda: go_on.wait(10))
+    for name, tenant, grammar in (
+        *((f"rude {number}", "rude", choice_grammar([f"rude {number}"])) for number in range(30)),
+        ("second", "honest", honest[1]),
+    ):
+        ask(masks, name, grammar, tenant)
+        matcher = masks._answers[name].matcher
+        assert matcher is not None
+        matcher.add_done_callback(lambda _, tenant=tenant: order.append(tenant))
+    go_on.set()
+    for name in masks._answers:
+        compiled(masks, name)
+    assert order.index("honest") <= 1
+    assert honest[0] in masks._kept and honest[1] in masks._kept
+    assert len(masks._kept._kept) == 16
 
 
 def test_sampling_params_carry_the_grammar() -> None:

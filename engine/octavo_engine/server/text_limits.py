@@ -11,6 +11,9 @@ HEADROOM = 256 << 20
 """Bytes of memory beside what the process has after loading its tokenizer, and beside `TOKEN_BYTES` for each token."""
 TOKEN_BYTES = 192
 """Bytes that the tokenizer takes for a token, counted for as many as the model's longest sequence may have."""
+STACK = 8 << 20
+"""Bytes of the stack. A grammar or a schema nested so deep that a worker takes it is far from what the engine's thread
+for grammars can take, which has 32 times as much."""
 MAX_RESULT = 16 << 20
 """Bytes of a result."""
 NICENESS = 5

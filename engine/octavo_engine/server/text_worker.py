@@ -36,7 +36,7 @@ from octavo_engine.server.prepared import (
     decode_task,
     encode,
 )
-from octavo_engine.server.text_limits import CPU_SECONDS, HEADROOM, MAX_RESULT, NICENESS, TOKEN_BYTES
+from octavo_engine.server.text_limits import CPU_SECONDS, HEADROOM, MAX_RESULT, NICENESS, STACK, TOKEN_BYTES
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]] = {
@@ -75,6 +75,8 @@ def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str
     """Answer one task after another."""
     loaded = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK if hard < 0 else min(STACK, hard), hard))
     connection.sendall(LENGTH.pack(0))  # ready
     while data := receive(connection):
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process

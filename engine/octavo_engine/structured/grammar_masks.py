@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 
 import torch
@@ -14,14 +15,11 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from torch import Tensor
 
 from octavo_engine.core.request import Request
-from octavo_engine.structured.grammar import LIMITS, GrammarError
+from octavo_engine.structured.grammar import LIMITS, GrammarError, without_forcing
+from octavo_engine.structured.grammars_in_use import GrammarsInUse, KeptGrammars
 from octavo_engine.structured.mask_provider import MaskRow
+from octavo_engine.structured.tenant_turns import TenantTurns
 
-_CACHED_GRAMMARS = 16
-"""Compiled grammars that are kept for the next request that asks for the same: at most some 40 MB each."""
-_MAX_FORCED = 4 << 10
-"""The most bytes at the beginning of an answer about which a grammar leaves no choice. Each mask walks along them:
-64 answers at the beginning of 32 KB took 0.4 s of CPU time in a step, of 4 KB 0.05 s."""
 _BITS = 32
 
 
@@ -29,7 +27,10 @@ _BITS = 32
 class _Answer:
     """The state of one answer's grammar."""
 
-    matcher: Future[LLMatcher]
+    tenant: str
+    grammar: str
+    matcher: Future[LLMatcher] | None = None
+    """None while the tenant's other grammars leave no room for this one."""
     consumed: int = 0
     """Tokens of the answer that the matcher knows."""
 
@@ -37,40 +38,60 @@ class _Answer:
 class GrammarMasks:
     """Knows which tokens may follow in each answer that has a grammar.
 
-    Grammars are compiled on a thread, and their requests begin after that: a step of all requests does not wait for the
-    grammar of one. The first one has to wait for the vocabulary as well, unless `prepare` was called before. All
-    methods are called by one thread.
+    Grammars are compiled on a thread, the tenants' in turn, and their requests begin after that: a step of all requests
+    does not wait for the grammar of one. The first one has to wait for the vocabulary as well, unless `prepare` was
+    called before. All methods are called by one thread.
     """
 
     def __init__(self, load_vocabulary: Callable[[], LLTokenizer], vocab_size: int) -> None:
         self._words = -(-vocab_size // _BITS)
         self._load_vocabulary = load_vocabulary
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-grammar")
+        self._thread = TenantTurns("octavo-grammar")
         self._filler = LLExecutor(max(1, (os.cpu_count() or 1) // 2))
         self._first_filler = LLExecutor(1)
         """For first masks, so that those of a step do not wait for them."""
         self._vocabulary: LLTokenizer | None = None
-        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._kept = KeptGrammars()
+        self._in_use = GrammarsInUse()
         self._answers: dict[str, _Answer] = {}
+        self._waiting: dict[str, deque[_Answer]] = {}
+        """Each tenant's answers whose grammars have no room yet."""
 
     def prepare(self) -> None:
         """Begin to read the vocabulary, which takes about a second."""
-        self._thread.submit(self._tokens)
+        self._thread.submit("", self._tokens)
 
     def add(self, request: Request) -> None:
-        """Begin to compile the request's grammar, if it has one."""
+        """Begin to compile the request's grammar, if it has one, or as soon as its tenant has room for it."""
         if (grammar := request.sampling.grammar) is not None:
-            self._answers[request.request_id] = _Answer(self._thread.submit(self._matcher, grammar))
+            answer = self._answers[request.request_id] = _Answer(request.tenant, grammar)
+            self._waiting.setdefault(request.tenant, deque()).append(answer)
+            self._begin(request.tenant)
+
+    def _begin(self, tenant: str) -> None:
+        """Have those of the tenant's grammars compiled for which there is room now."""
+        waiting = self._waiting.get(tenant, deque())
+        while waiting and self._in_use.take(tenant, waiting[0].grammar):
+            answer = waiting.popleft()
+            answer.matcher = self._thread.submit(tenant, partial(self._matcher, tenant, answer.grammar))
+        if not waiting:
+            self._waiting.pop(tenant, None)
 
     def is_ready(self, request_id: str) -> bool:
         """Return True if the request's grammar is compiled or cannot be compiled, or if it has none."""
         answer = self._answers.get(request_id)
-        return answer is None or answer.matcher.done()
+        return answer is None or (answer.matcher is not None and answer.matcher.done())
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended, or never had a grammar."""
-        if (answer := self._answers.pop(request_id, None)) is not None:
+        if (answer := self._answers.pop(request_id, None)) is None:
+            return
+        if answer.matcher is None:
+            self._waiting[answer.tenant].remove(answer)
+        else:
             answer.matcher.cancel()  # what is not begun is not compiled: grammars that are still wanted come sooner
+            self._in_use.give_back(answer.tenant, answer.grammar)
+        self._begin(answer.tenant)
 
     def guides(self, request_id: str) -> bool:
         """Return True if the request has a grammar."""
@@ -114,6 +135,8 @@ class GrammarMasks:
         """The row's matcher, after all tokens of its answer, or the exception that ends this row's request."""
         answer = self._answers[row.request_id]
         try:
+            if answer.matcher is None:
+                raise RuntimeError("a mask was asked for before its grammar was compiled")
             matcher = answer.matcher.result()
         except Exception as error:  # noqa: BLE001  # whatever the grammar or the vocabulary did
             return error
@@ -123,26 +146,19 @@ class GrammarMasks:
             matcher.consume_tokens(new)
         return matcher
 
-    def _matcher(self, grammar: str) -> LLMatcher:
-        """A matcher at the beginning of an answer."""
-        if (known := self._compiled.pop(grammar, None)) is None:
-            known = self._compile(grammar)
-        self._compiled[grammar] = known
-        if len(self._compiled) > _CACHED_GRAMMARS:
-            self._compiled.popitem(last=False)
-        return known.deep_copy()
+    def _matcher(self, tenant: str, grammar: str) -> LLMatcher:
+        """A matcher at the beginning of an answer. Called in the thread, which alone has what is kept."""
+        matcher = self._kept.pop(grammar) or self._compile(grammar)
+        self._kept.keep(tenant, grammar, matcher)
+        return matcher.deep_copy()
 
     def _compile(self, grammar: str) -> LLMatcher:
         """Compile a grammar and compute its first mask, which may take longer than any later one."""
-        matcher = LLMatcher(self._tokens(), grammar, log_level=0, limits=LIMITS)
+        matcher = LLMatcher(self._tokens(), without_forcing(grammar), log_level=0, limits=LIMITS)
         if not matcher.is_error():
             self._fill([(matcher, 0, [])], 1, self._first_filler)
         if matcher.is_error():
             raise GrammarError(_reason(matcher))
-        if (forced := len(matcher.compute_ff_bytes())) > _MAX_FORCED:
-            raise GrammarError(
-                f"it leaves no choice about the first {forced} bytes of the answer; at most {_MAX_FORCED} are allowed"
-            )
         return matcher
 
     def _tokens(self) -> LLTokenizer:
