@@ -327,6 +327,8 @@ def parse_adapter(text: str) -> tuple[str, str]:
     return name, path
 
 
+MAX_ADAPTERS = 1024
+"""Names of adapters that a server may have, as each is a model in lists; `--max-cpu-loras` bounds how many are kept."""
 _LONGEST_ADAPTER_NAME = 256
 
 

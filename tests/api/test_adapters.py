@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from octavo_engine.server import adapters
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
 from tests.api.served import Served, serve
@@ -76,6 +77,26 @@ def test_of_loads_of_one_name_at_once_one_succeeds(served: Served) -> None:
         assert all("'sql' has already been loaded" in message for _, message in answers[1:])
         assert post(UNLOAD)[0] == 200
     assert len(served.http.get("/v1/models").json()["data"]) == 1
+
+
+def test_the_number_of_names_is_bounded_and_those_that_are_loading_count(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapters, "MAX_ADAPTERS", 3)
+
+    def load(name: str, path: str = "fine") -> Any:
+        return served.http.post(LOAD, json={"lora_name": name, "lora_path": path, "load_inplace": True})
+
+    assert load("a").status_code == load("b").status_code == 200
+    with ThreadPoolExecutor(3) as pool:
+        answers = [answer for answer in pool.map(lambda name: load(name, "slow"), "cde")]
+    assert sorted(answer.status_code for answer in answers) == [200, 400, 400]
+    refused = error_of(load("f"))
+    assert (refused["code"], refused["param"]) == ("too_many_adapters", "lora_name")
+    assert "3 adapters are loaded, and a server may have 3; unload one" in refused["message"]
+    assert load("a", "another").status_code == 200
+    assert served.http.post(UNLOAD, json={"lora_name": "b"}).status_code == load("f").status_code == 200
+    assert load("missing", "missing").status_code == 400
 
 
 @pytest.mark.parametrize(

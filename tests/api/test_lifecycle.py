@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import http.client
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -108,6 +111,39 @@ def test_a_signal_while_loading_ends_at_once(start: Callable[..., Served]) -> No
     server = start(load=False)
     server.signal()
     assert server.join() == 0
+
+
+def test_a_signal_while_an_adapter_loads_or_a_file_comes_ends_in_an_explicit_error(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn cancels what has not ended by then; the client saw a 500 without a word about why."""
+    monkeypatch.setattr(run, "_CLOSING", 1.0)
+    server, began = start(batch_storage=tmp_path), threading.Event()
+    server.engine.state.ready = replace(READY, max_loras=2)
+
+    async def load(*_: str) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(server.engine, "load_adapter", load)
+    with ThreadPoolExecutor() as pool, socket.create_connection(("127.0.0.1", server.port)) as uploading:
+        body = {"lora_name": "a", "lora_path": "b"}
+        loading = pool.submit(server.http.post, "/v1/load_lora_adapter", json=body)
+        form = "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 9999"
+        part = 'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        uploading.sendall(f"{form}\r\n\r\n--b\r\n{part}some bytes".encode())
+        server.wait_until(lambda: began.is_set() and any(tmp_path.rglob("*")))
+        server.signal()
+        answers = [(loading.result().status_code, loading.result().json()), read_answer(uploading)]
+    assert [(status, body["error"]["code"]) for status, body in answers] == [(503, "server_shutting_down")] * 2
+    assert server.join() == 0
+
+
+def read_answer(client: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Status and body of the next answer."""
+    answer = http.client.HTTPResponse(client)
+    answer.begin()
+    return answer.status, json.loads(answer.read())
 
 
 def test_drain_lets_answers_finish_and_takes_no_new_ones(start: Callable[..., Served]) -> None:

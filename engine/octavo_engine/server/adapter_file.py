@@ -17,7 +17,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from octavo_engine.config import check_adapter_name
+from octavo_engine.config import MAX_ADAPTERS, check_adapter_name
 from octavo_engine.engine.client import EngineState
 from octavo_engine.errors import ModelLoadError
 
@@ -29,7 +29,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
 """Seconds after which an adapter that could not be loaded is tried again; doubled each time."""
 _PATIENCE = 60.0
 """Seconds for which a server whose model is loaded takes no requests yet, while its first adapters load."""
-_MAX_ADAPTERS = 1024
 _MAX_BYTES = 4 << 20
 
 _UNDER_WAY = ("Fetching", "Loading")
@@ -61,7 +60,7 @@ class AdapterList(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    adapters: Annotated[list[AdapterEntry], Field(max_length=_MAX_ADAPTERS)]
+    adapters: Annotated[list[AdapterEntry], Field(max_length=MAX_ADAPTERS)]
 
 
 class AdapterEngine(Protocol):

@@ -6,6 +6,7 @@ An adapter is read and checked in the engine's own threads; requests go on meanw
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 from typing import Annotated
 from weakref import WeakValueDictionary
 
@@ -14,6 +15,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from octavo_engine.config import MAX_ADAPTERS
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.server.adapter_file import AdapterName
 from octavo_engine.server.auth import key_of
@@ -49,12 +51,18 @@ def routes(serving: Serving) -> APIRouter:
     """Both endpoints."""
     router = APIRouter()
     locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+    loading: set[str] = set()
 
     @router.post("/v1/load_lora_adapter", response_model=None)
     async def load(request: Request) -> Response:
         body = parse(LoadBody, _body(serving, request))
         async with locks.setdefault(body.lora_name, asyncio.Lock()):
-            await _load(serving, body)
+            _check_room(serving.engine.state.adapters.keys() | loading, body.lora_name)
+            loading.add(body.lora_name)
+            try:
+                await _load(serving, body)
+            finally:
+                loading.discard(body.lora_name)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
     @router.post("/v1/unload_lora_adapter", response_model=None)
@@ -87,6 +95,15 @@ def _body(serving: Serving, request: Request) -> bytes:
         return bytes(upload.data)
     finally:
         upload.release()
+
+
+def _check_room(names: Set[str], name: str) -> None:
+    """APIError 400 if a server that has these adapters, or is loading them, may not have one of another name."""
+    if name not in names and len(names) >= MAX_ADAPTERS:
+        message = f"lora_name: {len(names)} adapters are loaded, and a server may have {MAX_ADAPTERS}"
+        raise APIError(
+            400, f"{message}; unload one with POST /v1/unload_lora_adapter", param="lora_name", code="too_many_adapters"
+        )
 
 
 async def _load(serving: Serving, body: LoadBody) -> None:

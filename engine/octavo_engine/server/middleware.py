@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo_engine.server.access_log import AccessLog
 from octavo_engine.server.auth import ANYONE, Key, KeyRing, key_of, presented_key, unauthorized
 from octavo_engine.server.bytes_in_use import BytesInUse, Hold
-from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers
+from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers, shutting_down
 from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.limits import Arrival
 from octavo_engine.server.refusal import RefusedError, Rejection
@@ -93,6 +93,10 @@ class RequestContext:
             if started:
                 raise
             await error_response(error, scope)(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # by uvicorn, which has waited for it to end when the server does
+            if started:
+                raise
+            await error_response(shutting_down(), scope)(scope, receive, send_with_id)
         except Exception:
             log.exception("request %s failed", shown)
             if started and not ended:
