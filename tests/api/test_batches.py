@@ -177,6 +177,23 @@ def test_no_line_begins_while_a_request_waits(start: Start, tmp_path: Path) -> N
     assert ended(server, client, batch).status == "completed"
 
 
+def test_a_key_with_many_batches_leaves_every_second_turn_to_another(start: Start, tmp_path: Path) -> None:
+    keys = write_keys(tmp_path / "keys.yaml", "rude", "other")
+    server = start(batch_storage=tmp_path / "files", api_key_file=keys, max_key_share=1.0)
+    server.play("one two", hold_after=0)
+    rude, other = (server.openai(api_key=f"sk-{name}") for name in ("rude", "other"))
+    first = [begin(rude, *[line(f"{batch}-{n}") for n in range(6)]) for batch in range(3)]
+    server.wait_until(lambda: server.do(lambda: len(server.engine.requests)) == 2)
+    last = begin(other, *[line(f"o{n}") for n in range(3)])
+    server.wait_until(lambda: other.batches.retrieve(last.id).status == "in_progress")
+    server.do(server.engine.release.set)
+    for client, batch in ((other, last), *((rude, each) for each in first)):
+        assert ended(server, client, batch).status == "completed"
+    tenants = [request.tenant for request in server.do(lambda: list(server.engine.requests))]
+    assert [index for index, tenant in enumerate(tenants) if tenant == "other"][-1] <= 12
+    assert len(tenants) == 21
+
+
 def test_keys_see_only_their_own(start: Start, tmp_path: Path) -> None:
     server = start(batch_storage=tmp_path / "kept", api_key_file=write_keys(tmp_path / "keys.yaml", "ann", "bob"))
     server.play("Hello.")

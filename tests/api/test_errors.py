@@ -73,6 +73,7 @@ CASES: list[tuple[str, Any, str | None, str]] = [
     (CHAT, {"messages": [HI], "n": 100, "logprobs": True, "top_logprobs": 20}, "logprobs", "more than 1024"),
     (TEXT, {"prompt": ["x"] * 3, "n": 100}, "n", "make 300 answers, more than 256"),
     (TEXT, {"prompt": ["x"] * 257}, "prompt", "at most 256"),
+    (TEXT, {"prompt": [[46778] * 500] * 2, "n": 128, "echo": True}, "echo", "10368000 characters to repeat"),
     (CHAT, {"messages": [HI], "seed": 1 << 63}, "seed", "less"),
     (CHAT, {"messages": [HI], "presence_penalty": 3}, "presence_penalty", "less"),
     (CHAT, {"messages": [HI], "repetition_penalty": 0}, "repetition_penalty", "equal to 0.01"),

@@ -9,12 +9,14 @@ import json
 import logging
 import os
 import queue
+import re
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -122,6 +124,19 @@ def test_signals_that_let_a_server_drain_do_not_end_its_workers(start: Callable[
     for _ in range(len(pids) + 1):
         assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
     assert {worker._process.pid for worker in server.serving.text._workers} == pids
+
+
+def test_a_grammar_that_is_nested_too_deep_ends_a_worker_whatever_the_limit_of_the_stack_is(
+    start: Callable[..., Served],
+) -> None:
+    """Otherwise it would be compiled in the engine, whose end is everyone's."""
+    worker = f"ulimit -s $(ulimit -Hs); exec {sys.executable} -m octavo_engine.server.text_worker"
+    server = start(program=("sh", "-c", worker))
+    rules = "\n".join(f'r{number}: r{number + 1} "a"' for number in range(9000))
+    body = {"prompt": "x", "guided_grammar": f'start: r0\n{rules}\nr9000: "x"'}
+    answer = server.http.post(TEXT, json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request_too_complex")
+    assert server.http.post(TEXT, json={"prompt": "x"}).status_code == 200
 
 
 async def test_a_worker_that_ends_by_itself_was_not_killed_from_outside() -> None:
@@ -433,6 +448,38 @@ def test_with_too_many_connections_the_one_that_is_idle_for_longest_goes(start: 
         client.close()
 
 
+def test_a_key_that_uploads_on_all_connections_leaves_room_for_others(
+    start: Callable[..., Served], tmp_path: Path
+) -> None:
+    """Bodies that come slowly are not idle; all further connections were closed, of whatever client."""
+    server = start(max_connections=8, api_key_file=keys(tmp_path))
+    server.play("Hello", hold_after=1)
+
+    def begin(name: str, length: int, body: str = "") -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+        head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-{name}\r\nContent-Type: application/json"
+        client.sendall(f"{head}\r\nContent-Length: {length}\r\n\r\n{body}".encode())
+        return client
+
+    server.http.close()  # its kept connection would be the first to go
+    with contextlib.ExitStack() as opened:
+        body = json.dumps({"prompt": "x"})
+        answered = opened.enter_context(begin("small", len(body), body))
+        server.wait_until(lambda: server.engine.requests)
+        slow = []
+        for number, name in enumerate(["other", *["small"] * 6], 2):
+            slow.append(opened.enter_context(begin(name, 1000)))
+            server.wait_until(lambda number=number: len(server.server._http.server_state.connections) == number)
+        newcomer = opened.enter_context(begin("other", len(body), body))
+        server.do(server.engine.release.set)
+        for client in (newcomer, answered):
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+        with contextlib.suppress(ConnectionResetError):
+            assert slow[1].recv(1) == b""  # the key's oldest
+        slow[0].sendall(json.dumps({"prompt": "z"}).ljust(1000).encode())
+        assert slow[0].recv(15) == b"HTTP/1.1 200 OK"
+
+
 def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -> None:
     """Clients that open and close connections as fast as they can cost the server's loop nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -504,6 +551,52 @@ def test_an_answer_that_is_not_read_is_dropped_and_counts_until_then(
         client.sendall(head.encode() + body)
         server.wait_until(lambda: counted and server.serving.unread.used == 0)
     assert counted[0] > 100_000
+
+
+def test_of_64_streams_the_20_that_are_not_read_end_and_the_others_are_complete(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for the 20 is bounded while the others go on, and all of it is given back."""
+    monkeypatch.setattr(connection, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(acceptor, "_SEND_BUFFER", 4096)
+    server, word = start(max_queued_requests=300, max_queued_tokens=10_000, max_kv_commitment=1000.0), " internationally"
+    server.play(word * 300, step=10)
+    most, take = [0], server.serving.unread.take
+
+    def counting(key: Key, size: int) -> None:
+        take(key, size)
+        most[0] = max(most[0], server.serving.unread.used)
+
+    monkeypatch.setattr(server.serving.unread, "take", counting)
+
+    def ask(client: socket.socket, n: int) -> None:
+        body = json.dumps({"prompt": "x", "max_tokens": 300, "stream": True, "n": n})
+        head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+
+    def read(client: socket.socket) -> bytes:
+        with contextlib.suppress(ConnectionResetError), client.makefile("rb") as answer:
+            return answer.read()
+        return b""
+
+    def answer_of_a_reader(_: int) -> str:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+            ask(client, 1)
+            return read(client).decode()
+
+    with contextlib.ExitStack() as opened, ThreadPoolExecutor(44) as pool:
+        silent = [opened.enter_context(socket.socket()) for _ in range(20)]
+        for client in silent:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", server.port))
+            ask(client, 8)
+        answers = list(pool.map(answer_of_a_reader, range(44)))
+        server.wait_until(lambda: len(server.engine.requests) == 44 + 20 * 8)
+        server.wait_until(lambda: not server.serving.running and server.serving.unread.used == 0)
+        assert all(b"[DONE]" not in read(client) for client in silent)
+    assert {"".join(re.findall(r'"text":"([^"]*)"', answer)) for answer in answers} == {word * 300}
+    assert all(answer.count("data: [DONE]") == 1 for answer in answers)
+    assert most[0] > 100_000
 
 
 async def test_a_client_that_reads_a_little_now_and_then_has_no_more_time_than_its_request() -> None:

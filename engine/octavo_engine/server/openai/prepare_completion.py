@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
@@ -14,6 +15,9 @@ from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.text.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS = 16
+_MOST_ECHOED = 8 << 20
+"""Characters of prompts that the answers of one request may begin with. A token may have 80: 128 times a context of 8,192
+would be 80 MB."""
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
@@ -49,7 +53,14 @@ def _echoes(body: CompletionBody, tokenizer: Tokenizer, prompts: Sequence[Sequen
     if not body.echo:
         return [""] * len(prompts)
     kept = body.truncate_prompt_tokens is None
-    return [
+    echoes = [
         text if isinstance(text, str) and kept else tokenizer.decode(ids)
         for text, ids in zip(body.prompt, prompts, strict=True)
     ]
+    if (size := sum(map(len, echoes)) * (body.n or 1)) > _MOST_ECHOED:
+        message = (
+            f"echo: {len(echoes)} prompts with n {body.n or 1} are {size} characters to repeat, more than {_MOST_ECHOED} "
+            "in one request; leave echo out, or ask for fewer choices"
+        )
+        raise APIError(400, message, param="echo")
+    return echoes

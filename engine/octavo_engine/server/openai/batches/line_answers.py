@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.errors import APIError, internal_error
+from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.middleware import Upload
 from octavo_engine.server.serving import Serving
 
@@ -43,23 +44,27 @@ class Gate:
     """Decides when lines run: in up to half of --max-num-seqs while there is no other request, else only the oldest.
 
     When another request comes, the other lines are aborted, to be asked again when none has been there for a while.
-    Lines of several batches take turns.
+    Keys take turns, however many batches one of them has.
     """
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._turn = asyncio.Lock()
+        self._turns: FairTurns[None] = FairTurns(1, lambda: False)
+        self._turns.add(None)
         self._attempts: list[asyncio.Task[Answer]] = []
         """Lines that are being answered, the oldest first."""
         self._others_at = float("-inf")
 
-    async def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer | None:
+    async def run(self, key: str, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer | None:
         """Run `work` when its turn has come; None if it was aborted because other requests arrived."""
-        async with self._turn:
+        await self._turns.acquire(key)
+        try:
             while not self.has_room():
                 await asyncio.sleep(_LOOK_AGAIN)
             attempt = asyncio.create_task(work())
             self._attempts.append(attempt)
+        finally:
+            self._turns.release(key, None)
         try:
             while not (await asyncio.wait((attempt,), timeout=_LOOK_AGAIN))[0]:
                 if self._others() and attempt not in self._attempts[:_BESIDE_OTHERS]:
@@ -98,7 +103,7 @@ class LineAnswers:
     async def ask(self, key_name: str, path: str, body: bytes) -> Answer:
         """The answer to a body, however long the server is full; APIError if the key does not exist any more."""
         while True:
-            answer = await self.gate.run(partial(self._ask_once, key_name, path, body))
+            answer = await self.gate.run(key_name, partial(self._ask_once, key_name, path, body))
             if answer is not None:
                 if answer.status not in _FULL:
                     return answer
