@@ -89,7 +89,7 @@ def test_the_number_of_names_is_bounded_and_those_that_are_loading_count(
 
     assert load("a").status_code == load("b").status_code == 200
     with ThreadPoolExecutor(3) as pool:
-        answers = [answer for answer in pool.map(lambda name: load(name, "slow"), "cde")]
+        answers = list(pool.map(lambda name: load(name, "slow"), "cde"))
     assert sorted(answer.status_code for answer in answers) == [200, 400, 400]
     refused = error_of(load("f"))
     assert (refused["code"], refused["param"]) == ("too_many_adapters", "lora_name")

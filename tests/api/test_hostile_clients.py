@@ -126,6 +126,29 @@ def test_signals_that_let_a_server_drain_do_not_end_its_workers(start: Callable[
     assert {worker._process.pid for worker in server.serving.text._workers} == pids
 
 
+def test_what_accepted_requests_take_is_bounded_with_a_copy_of_the_parameters_for_each_answer(
+    start: Callable[..., Served],
+) -> None:
+    """48,000 allowed tokens for 256 answers were 600 MB in the engine, and a list of such requests waited."""
+    server = start()
+    server.play("Hello", hold_after=0)
+    body: dict[str, Any] = {"prompt": "x", "max_tokens": 4, "allowed_token_ids": list(range(1000, 49_000))}
+    answer = server.http.post(TEXT, json={**body, "n": 64})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request_too_complex")
+    assert "parameters of its 64 answers" in answer.json()["error"]["message"]
+    server.serving.accepted.total = 500_000
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.http.post, TEXT, json={**body, "n": 2})
+        server.wait_until(lambda: len(server.engine.requests) == 2)
+        assert 400_000 < server.serving.accepted.used < 450_000
+        refused = server.http.post(TEXT, json={**body, "n": 2})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_overloaded")
+        assert "bytes of accepted requests are in use" in refused.json()["error"]["message"]
+        server.do(server.engine.release.set)
+        assert waiting.result().status_code == 200
+    assert server.serving.accepted.used == 0
+
+
 def test_a_grammar_that_is_nested_too_deep_ends_a_worker_whatever_the_limit_of_the_stack_is(
     start: Callable[..., Served],
 ) -> None:
@@ -559,7 +582,10 @@ def test_of_64_streams_the_20_that_are_not_read_end_and_the_others_are_complete(
     """What waits for the 20 is bounded while the others go on, and all of it is given back."""
     monkeypatch.setattr(connection, "STALL_SECONDS", 1.0)
     monkeypatch.setattr(acceptor, "_SEND_BUFFER", 4096)
-    server, word = start(max_queued_requests=300, max_queued_tokens=10_000, max_kv_commitment=1000.0), " internationally"
+    server, word = (
+        start(max_queued_requests=300, max_queued_tokens=10_000, max_kv_commitment=1000.0),
+        " internationally",
+    )
     server.play(word * 300, step=10)
     most, take = [0], server.serving.unread.take
 

@@ -129,9 +129,9 @@ def test_a_signal_while_an_adapter_loads_or_a_file_comes_ends_in_an_explicit_err
     with ThreadPoolExecutor() as pool, socket.create_connection(("127.0.0.1", server.port)) as uploading:
         body = {"lora_name": "a", "lora_path": "b"}
         loading = pool.submit(server.http.post, "/v1/load_lora_adapter", json=body)
-        form = "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 9999"
+        form = "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b"
         part = 'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-        uploading.sendall(f"{form}\r\n\r\n--b\r\n{part}some bytes".encode())
+        uploading.sendall(f"{form}\r\nContent-Length: 9999\r\n\r\n--b\r\n{part}some bytes".encode())
         server.wait_until(lambda: began.is_set() and any(tmp_path.rglob("*")))
         server.signal()
         answers = [(loading.result().status_code, loading.result().json()), read_answer(uploading)]

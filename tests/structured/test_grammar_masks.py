@@ -196,7 +196,8 @@ def test_a_grammar_that_allows_nothing_or_takes_too_much_is_the_requests_own_fau
 
 
 @pytest.mark.parametrize(
-    ("regex", "begun"), [("a{30}{10000}", ""), ("x(ab){100000}", ""), ("(b|c)a{99999}{99999}", "b"), ("(b|c)(word ){9}", "c")]
+    ("regex", "begun"),
+    [("a{30}{10000}", ""), ("x(ab){100000}", ""), ("(b|c)a{99999}{99999}", "b"), ("(b|c)(word ){9}", "c")],
 )
 def test_no_mask_looks_along_a_text_without_a_choice(
     regex: str, begun: str, masks: GrammarMasks, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,9 @@ def busy(turns: TenantTurns) -> Event:
 def test_tenants_take_turns_and_each_has_its_own_order() -> None:
     turns, done = TenantTurns("test"), list[str]()
     go_on = busy(turns)
-    pieces = [turns.submit(name[0], lambda name=name: done.append(name)) for name in ("a1", "a2", "a3", "b1", "c1", "b2")]
+    pieces = [
+        turns.submit(name[0], lambda name=name: done.append(name)) for name in ("a1", "a2", "a3", "b1", "c1", "b2")
+    ]
     go_on.set()
     for piece in pieces:
         piece.result(10)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.server.auth import Key
+from octavo_engine.server.bytes_in_use import Hold
 from octavo_engine.server.key_limits import KeyLimits, KeyMeter
 from octavo_engine.server.occupancy import Occupancy
 from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
@@ -83,6 +84,8 @@ class AdmittedRequest:
     """Sequences that have begun and not ended."""
     tokens_each: int = 0
     kv_each: int = 0
+    size: Hold | None = None
+    """The bytes that it takes."""
     _left: bool = False
 
     def add_tokens(self, prompt: int, answer: int) -> None:
@@ -120,6 +123,8 @@ class AdmittedRequest:
         if self._left:
             return
         self._left = True
+        if self.size is not None:
+            self.size.release()
         self._release_kv(self.waiting + self.begun, served=False)
         self._leave_queue(self.waiting, served=False)
         self.admission.begun -= self.begun

@@ -118,6 +118,8 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True):
     """A request that can be generated."""
 
     request: PreparedRequest
+    size: int
+    """Bytes of its messages to the engine, one for each answer, and of what its answer repeats."""
 
 
 Result = Prepared | JSONAnswer | Rejected

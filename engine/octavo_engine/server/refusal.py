@@ -20,6 +20,7 @@ Rejection = Literal[
     "tokenizing",
     "uploads",
     "unread_answers",
+    "accepted_bytes",
     "loading",
     "draining",
     "invalid",

@@ -38,7 +38,7 @@ from octavo_engine.server.prepared import Setup
 from octavo_engine.server.progress import show_loading
 from octavo_engine.server.repeated_warnings import limit_warnings_of_connections
 from octavo_engine.server.serving import Serving
-from octavo_engine.server.spare_connection import spare_connection
+from octavo_engine.server.spare_connection import spare_connections
 from octavo_engine.server.tracing import Tracing
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -245,18 +245,20 @@ class Server:
         self._loop.call_soon_threadsafe(self._adopt, connection)
 
     def _adopt(self, connection: socket.socket) -> None:
-        """Serve a connection; with too many of them, another one is closed for it."""
+        """Serve a connection; with too many of them, others are closed."""
         self._acceptor.taken()
         state = self._http.server_state
         if len(state.connections) >= self._most_connections:
-            spare = spare_connection([each for each in state.connections if isinstance(each, ClientConnection)])
-            if spare is None:
+            spare = spare_connections([each for each in state.connections if isinstance(each, ClientConnection)])
+            if not spare:
                 connection.close()
                 connection_log.warning(
                     "a connection was closed: all %d (--max-connections) are in use", self._most_connections
                 )
                 return
-            spare.abort()
+            for each in spare:
+                each.abort()
+                state.connections.discard(each)  # at once, or the next connection would look for more
         self._begin(self._connect(connection))
 
     async def _connect(self, connection: socket.socket) -> None:

@@ -48,6 +48,8 @@ GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages
 """The paths whose requests wait for the engine."""
 _MAX_UPLOADS = 96 << 20
 """Bytes of bodies that have come and are not prepared yet."""
+_MAX_ACCEPTED = 64 << 20
+"""Bytes of prepared requests whose answers have not ended. Numbers take some ten times as much in memory."""
 _SHOWN = 20
 """Models that an error names."""
 _MAX_UNREAD = 96 << 20
@@ -142,6 +144,7 @@ class Serving:
     text: TextPool = field(init=False)
     uploads: BytesInUse = field(init=False)
     unread: BytesInUse = field(init=False)
+    accepted: BytesInUse = field(init=False)
     listed_adapters: AdapterFile | None = None
     """The adapters of --lora-modules-file."""
     running: Running = field(default_factory=Running)
@@ -170,6 +173,7 @@ class Serving:
         self.text = TextPool(self.several_keys)
         self.uploads = BytesInUse(_MAX_UPLOADS, "uploads", "request bodies", self.several_keys)
         self.unread = BytesInUse(_MAX_UNREAD, "unread_answers", "answers that are not read", self.several_keys)
+        self.accepted = BytesInUse(_MAX_ACCEPTED, "accepted_bytes", "accepted requests", self.several_keys)
         self.metrics = Metrics(
             self.names[0],
             lambda: self.engine.state,

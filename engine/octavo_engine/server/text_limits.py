@@ -14,6 +14,10 @@ TOKEN_BYTES = 192
 STACK = 8 << 20
 """Bytes of the stack. A grammar or a schema nested so deep that a worker takes it is far from what the engine's thread
 for grammars can take, which has 32 times as much."""
+MAX_REQUEST = 16 << 20
+"""Bytes of a prepared request with a copy of its parameters for each answer, as the engine gets them."""
+MAX_PARAMETERS = 2 << 20
+"""Bytes of these parameters, of a request with several answers: the engine reads them between two steps."""
 MAX_RESULT = 16 << 20
 """Bytes of a result."""
 NICENESS = 5

@@ -36,7 +36,16 @@ from octavo_engine.server.prepared import (
     decode_task,
     encode,
 )
-from octavo_engine.server.text_limits import CPU_SECONDS, HEADROOM, MAX_RESULT, NICENESS, STACK, TOKEN_BYTES
+from octavo_engine.server.text_limits import (
+    CPU_SECONDS,
+    HEADROOM,
+    MAX_PARAMETERS,
+    MAX_REQUEST,
+    MAX_RESULT,
+    NICENESS,
+    STACK,
+    TOKEN_BYTES,
+)
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]] = {
@@ -100,7 +109,21 @@ def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> 
         return Rejected(error.status, error.detail.message, error.detail.code, error.detail.param)
     except MemoryError:
         return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
-    return Prepared(found) if isinstance(found, PreparedRequest) else found
+    return _of_size(found) if isinstance(found, PreparedRequest) else found
+
+
+def _of_size(request: PreparedRequest) -> Prepared | Rejected:
+    """The request with its size. One that is too large would be for every server."""
+    parameters = request.sequences * len(encode(request.sampling))
+    size = len(encode(request)) + (request.n - 1) * len(encode(request.prompts)) + parameters
+    if size <= MAX_REQUEST and (parameters <= MAX_PARAMETERS or request.sequences == 1):
+        return Prepared(request, size)
+    message = (
+        f"the request takes {size} bytes (at most {MAX_REQUEST}), {parameters} of them parameters of its "
+        f"{request.sequences} answers (at most {MAX_PARAMETERS}); ask for fewer answers, or give fewer "
+        "allowed_token_ids, bad_words or tools, or a shorter grammar"
+    )
+    return Rejected(400, message, "request_too_complex", None)
 
 
 def receive(connection: socket.socket) -> bytes:

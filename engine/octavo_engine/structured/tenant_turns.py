@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _STACK = 256 << 20
-"""Bytes of the thread's stack, of which only what is used takes memory. llguidance calls itself for each rule that leads
-to another one, and ends the process where its stack ends: a text worker, whose stack is far smaller, has to be the one."""
+"""Bytes of the thread's stack, of which only what is used takes memory. llguidance calls itself for each rule that
+leads to another one, and ends the process where its stack ends. That has to be a text worker, whose stack is far
+smaller."""
 
 
 class TenantTurns:
-    """A thread; a piece of work waits for at most one piece of each other tenant, and for those of its own before it."""
+    """A thread. A piece of work waits for at most one of each other tenant, and for those of its own before it."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)

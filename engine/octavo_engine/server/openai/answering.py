@@ -106,7 +106,7 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
         asked = prepared.request
         adapter = serving.check_model(asked.model)
         times.shorten(asked.timeout)
-        admitted = _enter(serving, request, asked, times)
+        admitted = _enter(serving, request, prepared, times)
         requests = GenerationRequest(
             requests=engine_requests(asked, admitted, times.left, adapter),
             n=asked.n,
@@ -153,8 +153,9 @@ async def prepare(
     return found
 
 
-def _enter(serving: Serving, request: Request, asked: PreparedRequest, times: Times) -> AdmittedRequest:
+def _enter(serving: Serving, request: Request, prepared: Prepared, times: Times) -> AdmittedRequest:
     """The request, admitted; RefusedError if there is no room, APIError 400 for a priority that would not act."""
+    asked = prepared.request
     if asked.priority and not serving.priorities:
         message = "priority: has no effect without --scheduling-policy or --prefix-cache-policy priority"
         raise APIError(400, message, param="priority", code="unsupported_parameter")
@@ -163,6 +164,8 @@ def _enter(serving: Serving, request: Request, asked: PreparedRequest, times: Ti
         arrival.leave_queue()
     admitted = serving.admission.enter(key, asked.sequences, key.priority_of(asked.priority), times.left)
     try:
+        admitted.size = serving.accepted.hold(key)
+        admitted.size.add(prepared.size)
         admitted.add_tokens(asked.prompt_tokens, asked.sampling.max_tokens)
     except BaseException:
         admitted.leave()

@@ -15,9 +15,9 @@ from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.text.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS = 16
-_MOST_ECHOED = 8 << 20
-"""Characters of prompts that the answers of one request may begin with. A token may have 80: 128 times a context of 8,192
-would be 80 MB."""
+_MOST_ECHOED = 2 << 20
+"""Characters of prompts that the answers of one request may begin with, if there are several. A token may have 80, so
+that 128 times a context of 8,192 tokens would be 80 MB."""
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
@@ -57,10 +57,11 @@ def _echoes(body: CompletionBody, tokenizer: Tokenizer, prompts: Sequence[Sequen
         text if isinstance(text, str) and kept else tokenizer.decode(ids)
         for text, ids in zip(body.prompt, prompts, strict=True)
     ]
-    if (size := sum(map(len, echoes)) * (body.n or 1)) > _MOST_ECHOED:
+    answers = len(echoes) * (body.n or 1)
+    if answers > 1 and (size := sum(map(len, echoes)) * (body.n or 1)) > _MOST_ECHOED:
         message = (
-            f"echo: {len(echoes)} prompts with n {body.n or 1} are {size} characters to repeat, more than {_MOST_ECHOED} "
-            "in one request; leave echo out, or ask for fewer choices"
+            f"echo: {len(echoes)} prompts with n {body.n or 1} are {size} characters to repeat, more than "
+            f"{_MOST_ECHOED} in one request; leave echo out, or ask for fewer choices"
         )
         raise APIError(400, message, param="echo")
     return echoes
