@@ -76,18 +76,21 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "expert_bias")):
                 buffer.normal_(std=0.2)
+            elif name.endswith("tid2eid"):
+                chances = torch.rand(len(buffer), model.config.n_routed_experts)
+                buffer.copy_(chances.argsort(dim=-1)[:, : buffer.shape[1]])
     return model
 
 
 def num_parameters(model: Any) -> int:
-    """Return the number of learnt parameters: those that correct a router's choice are buffers in some families.
+    """Return the number of learnt parameters: what makes or corrects a router's choice are buffers in some families.
 
     Those of an indexer (DeepSeek V3.2) do not count, as nothing reads them in contexts this short, nor those of experts
     that return their input (LongCat).
     """
-    ends = ("correction_bias", "expert_bias")
+    ends = ("correction_bias", "expert_bias", "tid2eid")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(ends))
-    learnt = (parameter for name, parameter in model.named_parameters() if ".indexer." not in name)
+    learnt = (parameter for name, parameter in model.named_parameters() if ".self_attn.indexer." not in name)
     zero = getattr(model.config, "zero_expert_num", 0)
     idle = (p[:zero].numel() for name, p in model.named_parameters() if name.endswith("experts.gate_up_proj"))
     return sum(tensor.numel() for tensor in (*learnt, *corrections)) - sum(idle)

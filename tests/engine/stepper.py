@@ -11,9 +11,10 @@ from torch import Tensor
 from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.states import allocate_states, prepare_states
+from octavo_engine.attention.token_rows import allocate_rows, prepare_rows
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.runner.kv_cache import group_indices
+from octavo_engine.runner.kv_cache import group_indices, row_group_indices
 
 
 def step_inputs(
@@ -41,7 +42,7 @@ def step_inputs(
         context_lens=torch.tensor(contexts, dtype=torch.int32),
         block_tables=(tables,) * groups,
         slot_mapping=(torch.tensor(slots),) * groups,
-        token_indices=torch.arange(len(tokens)) if sample is None else torch.tensor(sample),
+        token_indices=torch.arange(len(tokens)) if sample is None else torch.tensor(sample, dtype=torch.int64),
         query_lens_host=tuple(query_lens),
         context_lens_host=tuple(contexts),
     )
@@ -73,7 +74,7 @@ class Stepper:
         self.caches = {
             layer: cache
             for group in self.groups
-            if not group.states
+            if group.for_backend
             for layer, cache in self.backend.allocate(group, num_blocks, block_size, dtype, torch.device("cpu")).items()
         }
         for cache in self.caches.values():
@@ -86,7 +87,12 @@ class Stepper:
             if group.states
             for layer, states in allocate_states(group, num_blocks, dtype, torch.device("cpu")).items()
         }
-        for tensor in (tensor for states in self.states.values() for tensor in states):
+        self.rows = {
+            place: rows
+            for group in self.groups
+            for place, rows in allocate_rows(group, num_blocks, block_size, dtype, torch.device("cpu")).items()
+        }
+        for tensor in (*(tensor for states in self.states.values() for tensor in states), *self.rows.values()):
             tensor.fill_(float("nan"))
         self.free = list(range(num_blocks))
         random.Random(0).shuffle(self.free)
@@ -110,12 +116,16 @@ class Stepper:
             metadata=tuple(
                 prepare_states(inputs, index, len(self.states[group.layers[0]][0]) - 1)
                 if group.states
+                else prepare_rows(inputs, index, self.block_size, group.rate)
+                if group.rows
                 else self.backend.prepare(inputs, index, self.block_size, group.window)
                 for index, group in enumerate(self.groups)
             ),
             group_of_layer=[group_of_layer.get(layer, -1) for layer in range(len(self.decoder.layers))],
             states=self.states,
             state_groups=group_indices(self.groups, states=True),
+            rows=self.rows,
+            row_groups=row_group_indices(self.groups),
         )
         logits = self.decoder.logits(self.decoder(inputs, context))
         return [logits] if sample is not None else list(logits.split([count for _, count in work]))

@@ -159,16 +159,16 @@ def test_a_step_takes_no_more_memory_than_planned(name: str, dtype: torch.dtype,
     stepper = Stepper(decoder)
     with peak_memory() as peak:
         stepper.step([(Sequence([7] * 8), 8) for _ in range(20)], sample=list(range(7, 160, 8)))
-    planned = footprint.step_bytes(decoder, 160, 20)
+    planned = footprint.step_bytes(decoder, 160, 20, footprint.compressed_attention_bytes(decoder, 160, 8))
     planned += decoder.compute.widens * footprint.widening_bytes(decoder, 160)
     assert planned / 8 < peak.bytes <= planned
 
 
 def planned_parameters(spec: ModelSpec) -> int:
-    """Return the number of parameters behind a plan's bytes; numbers that correct a router's choice have four bytes."""
+    """Return the number of parameters behind a plan's bytes, some of which have four bytes instead of two."""
     blueprint = make_blueprint(spec, torch.bfloat16, Shard())
-    in_float32 = sum(parameter.numel() for parameter in blueprint.parameters() if parameter.dtype == torch.float32)
-    return footprint.weight_bytes(blueprint) // 2 - in_float32
+    of_four = sum(parameter.numel() for parameter in blueprint.parameters() if parameter.dtype.itemsize == 4)
+    return footprint.weight_bytes(blueprint) // 2 - of_four
 
 
 def test_every_parameter_is_counted_and_filled(pair: Pair) -> None:

@@ -32,6 +32,16 @@ class StateSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RowSpec:
+    """One tensor of what a layer keeps of tokens and computes with by itself, such as compressed keys."""
+
+    name: str
+    """Its name within the layer."""
+    size: int
+    """Numbers of a row."""
+
+
+@dataclass(frozen=True, slots=True)
 class KVGroupSpec:
     """Layers whose caches are allocated, shared and freed together (one block table for all of them)."""
 
@@ -48,13 +58,29 @@ class KVGroupSpec:
     """The tensors of one state in each layer of a recurrent group."""
     chunked: bool = False
     """Whether windows are chunks, side by side: a query sees the tokens before it in its own chunk of `window`."""
+    rows: tuple[RowSpec, ...] = ()
+    """The tensors of each layer of a group whose layers attend by themselves (attention/token_rows.py)."""
+    rate: int = 1
+    """Such rows stand for so many tokens each, and lie where the last of them does."""
+
+    @property
+    def for_backend(self) -> bool:
+        """True if an attention backend keeps it and attends to it."""
+        return not self.states and not self.rows
+
+    def rows_of_block(self, block_size: int) -> int:
+        """The most rows that end in one block."""
+        return -(-block_size // self.rate)
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """One state in all layers of the group, where the model computes in `dtype`."""
         return len(self.layers) * sum(state.bytes(dtype) for state in self.states)
 
-    def bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Keys and values of one token in all layers of the group."""
+    def bytes_per_token(self, dtype: torch.dtype, block_size: int = 16) -> int:
+        """Keys and values of one token in all layers of the group; of rows its share of a block of `block_size`."""
+        if self.rows:
+            numbers = len(self.layers) * sum(row.size for row in self.rows) * self.rows_of_block(block_size)
+            return -(-numbers * dtype.itemsize // block_size)
         return (2 if self.latent is None else 1) * len(self.layers) * self.num_kv_heads * self.head_dim * dtype.itemsize
 
 

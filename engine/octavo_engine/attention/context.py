@@ -14,6 +14,7 @@ from octavo_engine.attention.bidirectional import attend_both_ways
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate, split_heads
 from octavo_engine.attention.states import StateStep
+from octavo_engine.attention.token_rows import TokenRows
 from octavo_engine.kernels.norm_weights import NormWeights
 
 
@@ -32,6 +33,12 @@ class AttentionContext:
     """The state tensors [slots, size] of each layer that keeps a state, by layer index."""
     state_groups: Mapping[int, int] = field(default_factory=dict)
     """The KV group of each layer's states, by layer index."""
+    rows: Mapping[tuple[int, str], Tensor] = field(default_factory=dict)
+    """The tensors of rows [blocks, rows, size] that layers keep, by layer index and name."""
+    row_groups: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    """The KV group of each of them."""
+    token_ids: Tensor | None = None
+    """[T] of models whose layers choose by the token itself."""
     per_layer_inputs: Tensor | None = None
     """[T, layers, size] of models whose layers get vectors of the tokens besides the residual stream."""
     embedded: Tensor | None = None
@@ -44,6 +51,10 @@ class AttentionContext:
     def state(self, layer: int) -> tuple[tuple[Tensor, ...], StateStep]:
         """The tensors [slots, size] of all sequences' states in `layer`, and where this step's are."""
         return self.states[layer], self.metadata[self.state_groups[layer]]
+
+    def rows_of(self, layer: int, name: str) -> TokenRows:
+        """The rows of this name that `layer` keeps."""
+        return TokenRows(self.rows[layer, name], self.metadata[self.row_groups[layer, name]])
 
     def attend(
         self, layer: int, heads: Tensor, variant: AttentionVariant, rope: Rope | None, qk_norm: QKNorm | None

@@ -39,3 +39,15 @@ def rotate(x: Tensor, rope: Rope) -> Tensor:
     halves = torch.cat((first * rope.cos - second * rope.sin, second * rope.cos + first * rope.sin), dim=-1)
     rotated = halves.to(x.dtype)
     return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated
+
+
+def rotate_pairs(x: Tensor, rope: Rope, *, back: bool = False) -> Tensor:
+    """The heads of x [T, heads, D], neighbouring pairs of their last R dimensions rotated in float32, in x's dtype.
+
+    `back`: by negative angles.
+    """
+    rest, rotated = x[..., : -rope.rotary_dim], x[..., -rope.rotary_dim :]
+    first, second = rotated.float().reshape(*rotated.shape[:-1], -1, 2).unbind(-1)
+    sin = -rope.sin if back else rope.sin
+    pairs = torch.stack((first * rope.cos - second * sin, second * rope.cos + first * sin), dim=-1)
+    return torch.cat((rest, pairs.flatten(-2).to(x.dtype)), dim=-1)

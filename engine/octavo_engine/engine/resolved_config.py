@@ -96,7 +96,7 @@ def _resolve(
         raise ConfigurationError(
             f"--enable-lora: {spec.architecture} does not generate, and serves no adapters; omit it"
         )
-    kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
+    kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, spec)
     on_triton = triton_runs_on(device)
     blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products, mxfp4_experts=on_triton)
     blueprint.dense = DenseModules(pooling_of(files, spec).dense, torch.device("meta"))
@@ -178,6 +178,10 @@ def choose_dtype(name: str, spec: ModelSpec, device: torch.device) -> torch.dtyp
     return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
 
 
-def choose_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+def choose_kv_dtype(name: str, dtype: torch.dtype, spec: ModelSpec) -> torch.dtype:
     """The type of cached keys and values: `auto` is that of activations, all other names are of e4m3."""
+    if name != "auto" and any(group.rows for group in spec.kv_groups):
+        raise ConfigurationError(
+            f"--kv-cache-dtype {name}: {spec.architecture} keeps compressed keys as they are; use auto"
+        )
     return dtype if name == "auto" else FP8

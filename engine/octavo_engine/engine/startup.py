@@ -278,11 +278,12 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
 
     def scratch(tokens: int, seqs: int) -> int:
         backend, heads = resolved.backend, resolved.num_heads
-        attending = [group for group in groups if not group.states]
+        attending = [group for group in groups if group.for_backend]
         if not spec.causal:
             return footprint.bidirectional_bytes(blueprint, tokens, length) + footprint.dequantized_bytes(blueprint)
-        attention = (backend.scratch_bytes(group, heads, tokens, seqs, length) for group in attending)
-        return max(attention, default=0) + footprint.dequantized_bytes(blueprint)
+        attention = [backend.scratch_bytes(group, heads, tokens, seqs, length) for group in attending]
+        attention.append(footprint.compressed_attention_bytes(blueprint, tokens, length))
+        return max(attention) + footprint.dequantized_bytes(blueprint)
 
     copied, widened = footprint.compute_bytes(blueprint, resolved.device, tokens)
     sampling = footprint.logits_bytes(spec.hidden_size, spec.vocab_size, dtype, seqs)
@@ -298,10 +299,10 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     return MemoryNeed(
         footprint.weight_bytes(blueprint) + copied,
         peak + state,
-        footprint.kv_bytes_per_token(groups, resolved.kv_dtype),
+        footprint.kv_bytes_per_token(groups, resolved.kv_dtype, config.block_size),
         graphs,
         tuple(
-            WindowNeed(group.window, group.bytes_per_token(resolved.kv_dtype))
+            WindowNeed(group.window, group.bytes_per_token(resolved.kv_dtype, config.block_size))
             for group in groups
             if group.window is not None
         ),

@@ -24,6 +24,7 @@ from octavo_engine.model.layers.attention_experts import AttentionExperts
 from octavo_engine.model.layers.biased_attention import BiasedAttention
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.classifier import Classifier
+from octavo_engine.model.layers.compressed_attention import CompressedAttention
 from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.embedding import Head, Input
@@ -94,6 +95,7 @@ class Decoder(nn.Module):
             DecoderLayer(layer, spec.hidden_size, index, options) for index, layer in enumerate(spec.layers)
         )
         self.reads_embeddings = share_blocks(self.decoder_layers)
+        self.reads_tokens = any(mixture.table is not None for mixture in self.mixtures())
         self.norm = None if spec.norm is None else Norm(spec.hidden_size, spec.norm, options)
         head, classifier = spec.head, spec.classifier
         self.head = None if head is None else Head(head, spec.hidden_size, self.input.tokens, options)
@@ -108,6 +110,8 @@ class Decoder(nn.Module):
             attention = replace(attention, per_layer_inputs=self.per_layer_embedding(inputs.token_ids, x))
         if self.reads_embeddings:
             attention = replace(attention, embedded=x.clone())
+        if self.reads_tokens:
+            attention = replace(attention, token_ids=inputs.token_ids)
         if self.vectors is not None:
             x = self.vectors.spread(x)
         run = self.compute.run
@@ -191,8 +195,12 @@ class Decoder(nn.Module):
         """Return each layer's scales of cached keys and values: the value of one unit of e4m3."""
         return {mixer.layer: (mixer.key_scale, mixer.value_scale) for mixer in self.attentions()}
 
+    def compressed_attentions(self) -> list[CompressedAttention]:
+        """The mixers that attend to compressed keys, and by themselves."""
+        return [module for module in self.modules() if isinstance(module, CompressedAttention)]
+
     def attentions(self) -> list[Attending]:
-        """The mixers that attend."""
+        """The mixers that attend by a backend."""
         return [module for module in self.modules() if isinstance(module, Attending)]
 
 

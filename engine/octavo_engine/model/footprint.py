@@ -58,6 +58,12 @@ def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
     return max(each, default=0)
 
 
+def compressed_attention_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
+    """Bytes of scratch of layers that attend by themselves, in the layer that needs most."""
+    each = (mixer.scratch_bytes(max_tokens, longest) for mixer in decoder.compressed_attentions())
+    return max(each, default=0)
+
+
 def checkpoint_bytes(files: ModelFiles) -> int | None:
     """Bytes of the tensors in the files, from their headers alone; None if the weights are not here.
 
@@ -70,9 +76,9 @@ def checkpoint_bytes(files: ModelFiles) -> int | None:
     return sum(tensor.num_bytes for header in read_headers(files.directory) for tensor in header.tensors.values())
 
 
-def kv_bytes_per_token(groups: Iterable[KVGroupSpec], dtype: torch.dtype) -> int:
+def kv_bytes_per_token(groups: Iterable[KVGroupSpec], dtype: torch.dtype, block_size: int = 16) -> int:
     """Bytes one token takes in the KV cache for good: in layers of full attention, not in those with a window."""
-    return sum(group.bytes_per_token(dtype) for group in groups if group.window is None)
+    return sum(group.bytes_per_token(dtype, block_size) for group in groups if group.window is None)
 
 
 def logits_bytes(hidden_size: int, vocab_size: int, dtype: torch.dtype, max_seqs: int) -> int:

@@ -110,6 +110,8 @@ class Shard:
         """Return this rank's part of a KV group: its KV heads, or the states of its channels or heads."""
         if not group.layers:
             return group
+        if group.rows:  # all heads read the same
+            return group
         layer = spec.layers[group.layers[0]]
         if group.states and layer.state_mixer is not None:
             return replace(group, states=self.state_mixer(layer.state_mixer).kv_group.states)

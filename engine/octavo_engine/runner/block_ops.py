@@ -75,7 +75,7 @@ def measure_swap(cache: KVCache) -> float:
 
     It moves the first few blocks, which must be unowned, and leaves them as they were.
     """
-    if not (cache.swap or cache.swapped_states):
+    if not (cache.swap or cache.swapped_states or cache.swapped_rows):
         return float("inf")
     device = cache.tensors(0)[0].device
     groups = range(len(cache.groups))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, LayerCache
 from octavo_engine.attention.states import allocate_states
+from octavo_engine.attention.token_rows import allocate_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,20 @@ class KVCache:
     """The tensors of each layer that keeps a state; the first dimension is the block here, too, and one more for
     padding."""
     swapped_states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
+    rows: Mapping[tuple[int, str], Tensor] = field(default_factory=dict)
+    """The rows that layers keep and attend to by themselves, by layer and name; the first dimension is the block."""
+    swapped_rows: Mapping[tuple[int, str], Tensor] = field(default_factory=dict)
 
     @property
     def group_of_layer(self) -> tuple[int, ...]:
         """The index of the group that has each layer's keys and values; -1 for layers without any."""
         owner = group_indices(self.groups, states=False)
         return tuple(owner.get(layer, -1) for layer in range(max(owner, default=-1) + 1))
+
+    @property
+    def row_groups(self) -> Mapping[tuple[int, str], int]:
+        """The index of the KV group that holds the rows of a name, by layer and name."""
+        return row_group_indices(self.groups)
 
     @property
     def state_groups(self) -> Mapping[int, int]:
@@ -49,10 +58,14 @@ class KVCache:
         return replace(self, layers=layers)
 
     def tensors(self, group: int, *, swap: bool = False) -> list[Tensor]:
-        """Keys and values, or states, of all layers of `group`, always in the same order."""
-        if self.groups[group].states:
+        """Keys and values, states or rows, of all layers of `group`, always in the same order."""
+        spec = self.groups[group]
+        if spec.states:
             states = self.swapped_states if swap else self.states
-            return [tensor for layer in self.groups[group].layers for tensor in states[layer]]
+            return [tensor for layer in spec.layers for tensor in states[layer]]
+        if spec.rows:
+            rows = self.swapped_rows if swap else self.rows
+            return [rows[layer, row.name] for layer in spec.layers for row in spec.rows]
         layers = self.swap if swap else self.layers
         found = []
         for layer in self.groups[group].layers:
@@ -62,12 +75,18 @@ class KVCache:
 
 
 def group_indices(groups: Sequence[KVGroupSpec], *, states: bool) -> dict[int, int]:
-    """Map each layer to the index of its KV group, among groups of states or among the others.
+    """Map each layer to the index of its KV group, among groups of states or among those of backends.
 
     A layer may be in one group of each kind.
     """
+    chosen = [(index, group) for index, group in enumerate(groups) if (group.states if states else group.for_backend)]
+    return {layer: index for index, group in chosen for layer in group.layers}
+
+
+def row_group_indices(groups: Sequence[KVGroupSpec]) -> dict[tuple[int, str], int]:
+    """Map each layer and name of rows to the index of their KV group."""
     return {
-        layer: index for index, group in enumerate(groups) for layer in group.layers if bool(group.states) == states
+        (layer, row.name): index for index, group in enumerate(groups) for layer in group.layers for row in group.rows
     }
 
 
@@ -88,6 +107,8 @@ def allocate_cache(
     swap: dict[int, LayerCache] = {}
     states: dict[int, tuple[Tensor, ...]] = {}
     swapped: dict[int, tuple[Tensor, ...]] = {}
+    rows: dict[tuple[int, str], Tensor] = {}
+    swapped_rows: dict[tuple[int, str], Tensor] = {}
     for group, blocks, others in zip(groups, num_blocks, swap_blocks, strict=True):
         if group.states:
             own = allocate_states(group, blocks, state_dtype or dtype, device)
@@ -95,11 +116,16 @@ def allocate_cache(
             if others:
                 swapped |= {layer: tuple(_like(tensor, others) for tensor in own[layer]) for layer in own}
             continue
+        if group.rows:
+            kept = allocate_rows(group, blocks, block_size, dtype, device)
+            rows |= kept
+            swapped_rows |= {place: _like(tensor, others) for place, tensor in kept.items()} if others else {}
+            continue
         cached = backend.allocate(group, blocks, block_size, dtype, device)
         layers |= cached
         if others:
             swap |= {layer: _in_cpu_memory(cache, others) for layer, cache in cached.items()}
-    return KVCache(tuple(groups), block_size, layers, swap, states, swapped)
+    return KVCache(tuple(groups), block_size, layers, swap, states, swapped, rows, swapped_rows)
 
 
 def _in_cpu_memory(cache: LayerCache, num_blocks: int) -> LayerCache:

@@ -12,6 +12,7 @@ from torch import Tensor
 from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.states import prepare_states
+from octavo_engine.attention.token_rows import prepare_rows
 from octavo_engine.capture import Capture
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import StepPlan, StepResult
@@ -86,6 +87,7 @@ class Worker:
         self._cache = cache
         self._table = table
         self._group_of_layer, self._state_groups = cache.group_of_layer, cache.state_groups
+        self._row_groups = cache.row_groups
         self._adapters = adapters
         self._graphs: DecodeGraphs | None = None
         self._adapter_graphs: DecodeGraphs | None = None
@@ -228,6 +230,8 @@ class Worker:
         metadata = tuple(
             prepare_states(inputs, index, len(cache.states[group.layers[0]][0]) - 1)
             if group.states
+            else prepare_rows(inputs, index, cache.block_size, group.rate)
+            if group.rows
             else None
             if not group.layers
             else self._backend.prepare(inputs, index, cache.block_size, group.window)
@@ -240,6 +244,8 @@ class Worker:
             self._group_of_layer,
             cache.states,
             self._state_groups,
+            cache.rows,
+            self._row_groups,
             lengths=inputs.query_lens_host,
         )
 

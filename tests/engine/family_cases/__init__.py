@@ -1,9 +1,9 @@
 """The configurations that test_families.py asks about, one module for each kind of layer."""
 
-from family_cases import dense, experts, hybrid, latent, mamba, older
+from family_cases import compressed, dense, experts, hybrid, latent, mamba, older
 from family_cases.case import Case
 
-_KINDS = (dense, experts, hybrid, latent, mamba, older)
+_KINDS = (dense, experts, hybrid, latent, mamba, older, compressed)
 
 CASES = {name: case for kind in _KINDS for name, case in kind.CASES.items()}
 

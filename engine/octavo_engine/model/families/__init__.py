@@ -20,6 +20,7 @@ from octavo_engine.model.families.ctrl import CTRL
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
 from octavo_engine.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from octavo_engine.model.families.deepseek_v4 import DEEPSEEK_V4
 from octavo_engine.model.families.diffllama import DIFFLLAMA
 from octavo_engine.model.families.doge import DOGE
 from octavo_engine.model.families.dots3_note import DOTS3_NOTE
@@ -190,6 +191,7 @@ _ALL = (
     DBRX,
     LLAMA4,
     DEEPSEEK_V32,
+    DEEPSEEK_V4,
     GLM_MOE_DSA,
     DOTS3_NOTE,
     FLINT,

@@ -217,14 +217,14 @@ def rotates(fields: Fields) -> tuple[bool, ...]:
     return tuple(map(bool, given))
 
 
-def layer_types(fields: Fields, known: set[str], default: Callable[[int], str]) -> list[str]:
-    """The type of each layer, one of those that are `known`: in `layer_types`, or else as `default` says."""
-    count, kinds = num_layers(fields), fields.values.get("layer_types")
+def layer_types(fields: Fields, known: set[str], default: Callable[[int], str], name: str = "layer_types") -> list[str]:
+    """The type of each layer, one of those that are `known`: in the field `name`, or else as `default` says."""
+    count, kinds = num_layers(fields), fields.values.get(name)
     if kinds is None:
         kinds = [default(layer) for layer in range(count)]
-    _check_kinds(fields, kinds, known)
+    _check_kinds(fields, kinds, known, name)
     if len(kinds) != count:
-        raise fields.wrong("layer_types", kinds, f"does not name {count} layers")
+        raise fields.wrong(name, kinds, f"does not name {count} layers")
     return kinds
 
 
@@ -278,9 +278,9 @@ def refuse_windows(fields: Fields) -> None:
     _check_kinds(fields, fields.values.get("layer_types") or ["full_attention"], {"full_attention"})
 
 
-def _check_kinds(fields: Fields, kinds: Any, known: set[str]) -> None:
+def _check_kinds(fields: Fields, kinds: Any, known: set[str], name: str = "layer_types") -> None:
     if not isinstance(kinds, list) or set(map(str, kinds)) - known:
-        raise fields.wrong("layer_types", kinds, f"is not supported, only {' and '.join(sorted(known))} in all layers")
+        raise fields.wrong(name, kinds, f"is not supported, only {' and '.join(sorted(known))} in all layers")
 
 
 def _dtype(fields: Fields) -> torch.dtype:

@@ -25,7 +25,7 @@ from octavo_engine.model.layers.products import (
 )
 from octavo_engine.model.layers.run_layers import LayerRunner, one_by_one
 from octavo_engine.model.shard import UNSHARDED, Shard
-from octavo_engine.model.spec import LatentAttentionSpec, ModelSpec
+from octavo_engine.model.spec import CompressedAttentionSpec, LatentAttentionSpec, ModelSpec
 
 _FEW_BESIDE_PACKED = 16
 """With AMX, up to so many tokens are multiplied faster by our kernels, more by oneDNN."""
@@ -77,6 +77,8 @@ def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
     for mixer in spec.attention_mixers:
         if isinstance(mixer, LatentAttentionSpec):
             widths |= {mixer.query_rank or 0, mixer.latent, len(shard.heads(mixer)) * mixer.value_dim}
+        if isinstance(mixer, CompressedAttentionSpec):
+            widths |= {mixer.query_rank, len(shard.kv_heads(mixer)) * mixer.output_rank}
     heads = {mixer.head_dim for mixer in spec.attention_mixers}
     return not any(width % LANES for width in widths) and not any(size % (2 * LANES) for size in heads)
 

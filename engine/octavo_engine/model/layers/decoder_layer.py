@@ -17,6 +17,7 @@ from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.attention_experts import AttentionExperts
 from octavo_engine.model.layers.biased_attention import BiasedAttention
+from octavo_engine.model.layers.compressed_attention import CompressedAttention
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.layers.gated_recurrence import GatedRecurrence
@@ -43,6 +44,7 @@ from octavo_engine.model.spec import (
     AttentionExpertsSpec,
     AttentionSpec,
     BiasedAttentionSpec,
+    CompressedAttentionSpec,
     DifferentialAttentionSpec,
     GatedDeltaNetSpec,
     GatedRecurrenceSpec,
@@ -73,13 +75,22 @@ StateMixing = (
     | LightningAttention
     | GatedRecurrence
 )
-Mixing = Attention | LatentAttention | DifferentialAttention | BiasedAttention | AttentionExperts | StateMixing
+Mixing = (
+    Attention
+    | LatentAttention
+    | DifferentialAttention
+    | BiasedAttention
+    | AttentionExperts
+    | CompressedAttention
+    | StateMixing
+)
 Part = Mixing | MLP | MoE
 _MIXERS: dict[type, Any] = {
     AttentionSpec: Attention,
     LatentAttentionSpec: LatentAttention,
     AttentionExpertsSpec: AttentionExperts,
     BiasedAttentionSpec: BiasedAttention,
+    CompressedAttentionSpec: CompressedAttention,
     DifferentialAttentionSpec: DifferentialAttention,
     ShortConvSpec: ShortConv,
     GatedDeltaNetSpec: GatedDeltaNet,
@@ -146,7 +157,7 @@ class DecoderLayer(nn.Module):
         stream = self._mixed(stream, rope, attention)
         normed, x = self._read(self.before_feed_forward, stream, None, self.spec.norms.stream_scales[1])
         later = summed(self.shortcut(normed, None))
-        return Carrying(self._fed(normed, x), later)
+        return Carrying(self._fed(normed, x, attention), later)
 
     def _without_shortcut(
         self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext
@@ -187,7 +198,8 @@ class DecoderLayer(nn.Module):
 
         def fed(vector: Tensor) -> Tensor:
             feed_forward = cast("MLP | MoE", self.feed_forward)
-            return summed(feed_forward(_before(self.before_feed_forward, vector, feed_forward)[0], None))
+            normed = _before(self.before_feed_forward, vector, feed_forward)[0]
+            return summed(_fed(feed_forward, normed, None, attention))
 
         for connected, part in zip(around, (mixed, fed), strict=True):
             x = connected(x, part)
@@ -203,7 +215,7 @@ class DecoderLayer(nn.Module):
         if self.feed_forward is None:
             return stream
         read = self._read(self.before_feed_forward, stream, self.feed_forward, self.spec.norms.stream_scales[1])
-        return self._fed(*read)
+        return self._fed(*read, attention)
 
     def _mixed(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
         """The stream after the mixer."""
@@ -220,11 +232,11 @@ class DecoderLayer(nn.Module):
         )
         return stream if self.laurel is None else self.laurel(summed(stream), normed)
 
-    def _fed(self, normed: Tensor | Quantized, x: Tensor) -> ResidualStream:
+    def _fed(self, normed: Tensor | Quantized, x: Tensor, attention: AttentionContext) -> ResidualStream:
         """x with the feed-forward's result, of what is read of it, added."""
-        feed_forward = cast("MLP | MoE", self.feed_forward)
+        feed_forward, after = cast("MLP | MoE", self.feed_forward), self.after_feed_forward
         x = x if self.stream_weights is None else x * self.stream_weights[1]
-        return self._added(feed_forward(normed, self._residual(self.after_feed_forward, x)), self.after_feed_forward, x)
+        return self._added(_fed(feed_forward, normed, self._residual(after, x), attention), after, x)
 
     def _normalised_after(self, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
         """Each part's result is added to x, and the sum is normalised."""
@@ -364,6 +376,16 @@ def share_blocks(layers: list[DecoderLayer]) -> bool:
         if other is not None:
             block.share(other)
     return bool(blocks)
+
+
+def _fed(
+    part: MLP | MoE, normed: Tensor | Quantized, residual: Tensor | None, attention: AttentionContext
+) -> ResidualStream:
+    """A feed-forward's result; experts may be chosen by the tokens themselves."""
+    fed: ResidualStream = (
+        part(normed, residual, attention.token_ids) if isinstance(part, MoE) else part(normed, residual)
+    )
+    return fed
 
 
 def _normalised(norm: Norm | None, x: Tensor) -> Tensor:

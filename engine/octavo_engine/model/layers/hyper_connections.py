@@ -13,10 +13,16 @@ from torch import Tensor, nn
 
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.mixed_connections import MixedConnections
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.spec import ConnectionsSpec, GatedConnectionsSpec, WeightedConnectionsSpec
+from octavo_engine.model.spec import (
+    ConnectionsSpec,
+    GatedConnectionsSpec,
+    MixedConnectionsSpec,
+    WeightedConnectionsSpec,
+)
 
 _FLOAT32_BYTES = 4
 
@@ -105,7 +111,7 @@ class GatedConnections(nn.Module):
         return (5 * stream + small) * self.size + 3 * stream * _FLOAT32_BYTES
 
 
-Connections = WeightedConnections | GatedConnections
+Connections = WeightedConnections | GatedConnections | MixedConnections
 
 
 def connections(spec: ConnectionsSpec, hidden_size: int, options: LayerOptions, *, adds: bool = True) -> Connections:
@@ -115,6 +121,8 @@ def connections(spec: ConnectionsSpec, hidden_size: int, options: LayerOptions, 
             return WeightedConnections(spec, hidden_size, options, adds=adds)
         case GatedConnectionsSpec():
             return GatedConnections(spec, hidden_size, options, adds=adds)
+        case MixedConnectionsSpec():
+            return MixedConnections(spec, hidden_size, options, adds=adds)
 
 
 class ConnectedVectors(nn.Module):

@@ -110,7 +110,7 @@ class MLP(nn.Module):
     def _gated(self, gate: Tensor, up: Tensor) -> Tensor:
         """[T, inner] of gate and up [T, inner], where a gate is not only activated."""
         if self.spec.limit is not None:
-            return cut_off(gate, up, self.spec.limit, self.spec.alpha)
+            return cut_off(gate, up, self.spec.limit, self.spec.alpha, self.spec.up_offset)
         activated = self.options.compute.activate(self._changed(gate), self.spec.activation)
         if (most := self.spec.activated_limit) is not None:
             activated, up = activated.clamp(max=most), up.clamp(-most, most)

@@ -15,6 +15,7 @@ from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import (
     CheckpointTensor,
     Piece,
+    Rows,
     Span,
     ignored,
     joined,
@@ -59,6 +60,9 @@ class MoE(nn.Module):
         self.router = Linear(self.hidden, (unsharded(ranked),), bias=spec.router.bias, options=options)
         corrected = spec.router.correction_bias
         self.correction = parameter(ranked, dtype=torch.float32, device=options.device) if corrected else None
+        tokens = spec.router.table
+        self.table = None if tokens is None else parameter(tokens, spec.top_k, dtype=torch.int32, device=options.device)
+        """The experts of each token."""
         self.router_norm = (
             None if spec.router.input_norm is None else Norm(hidden_size, spec.router.input_norm, options)
         )
@@ -151,10 +155,13 @@ class MoE(nn.Module):
         """Its input is not to be quantized."""
         return self.router.input_scaling
 
-    def forward(self, x: Tensor | Quantized, residual: Tensor | None) -> ResidualStream:
-        """[T, hidden] to the same; the next norm adds it to `residual`."""
+    def forward(
+        self, x: Tensor | Quantized, residual: Tensor | None, token_ids: Tensor | None = None
+    ) -> ResidualStream:
+        """[T, hidden] to the same; the next norm adds it to `residual`. `token_ids` [T] are what a table is read by."""
         values = cast("Tensor", x)  # as `input_scaling` says
-        chosen, weights = choose(self._logits(values), self.spec.router, self.spec.top_k, self.correction)
+        given = None if self.table is None or token_ids is None else self.table[token_ids].long()
+        chosen, weights = choose(self._logits(values), self.spec.router, self.spec.top_k, self.correction, given)
         if self.expert_scales is not None:
             weights = weights * self.expert_scales[chosen]
         if self.branch_norms:
@@ -223,14 +230,7 @@ class MoE(nn.Module):
     def tensors(self) -> Iterator[CheckpointTensor]:
         """The layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
-        yield from self.router.tensors(names.of_layer("router", layer))
-        if self.correction is not None:
-            name = names.of_layer("correction_bias", layer)
-            yield replace(plain(name, self.correction, unsharded(len(self.correction))), squeezed=True)
-        if self.router_norm is not None:
-            yield plain(names.of_layer("router_scale", layer), self.router_norm.weight, self.hidden)
-        if self.expert_scales is not None:
-            yield plain(names.of_layer("expert_scales", layer), self.expert_scales, unsharded(len(self.expert_scales)))
+        yield from self._router_tensors()
         for role, norm in self.branch_norms.items():
             yield from cast("Norm", norm).tensors(names.of_layer(role, layer))
         if self.spec.output_bias:
@@ -253,6 +253,33 @@ class MoE(nn.Module):
         else:
             apart = names.expert_layout == "apart"
             yield from self._apart(gate, up, down) if apart else self._stacked(gate, up, down)
+
+    def _router_tensors(self) -> Iterator[CheckpointTensor]:
+        names, layer = self.options.names, self.layer
+        yield from self.router.tensors(names.of_layer("router", layer))
+        if self.correction is not None:
+            name = names.of_layer("correction_bias", layer)
+            yield replace(plain(name, self.correction, unsharded(len(self.correction))), squeezed=True)
+        if self.table is not None:
+            yield self._table_tensor(names.of_layer("expert_table", layer), self.table)
+        if self.router_norm is not None:
+            yield plain(names.of_layer("router_scale", layer), self.router_norm.weight, self.hidden)
+        if self.expert_scales is not None:
+            yield plain(names.of_layer("expert_scales", layer), self.expert_scales, unsharded(len(self.expert_scales)))
+
+    def _table_tensor(self, name: str, table: Tensor) -> CheckpointTensor:
+        """The table of tokens' experts, in whole numbers."""
+
+        def fill(target: Tensor, rows: Rows, values: Tensor) -> None:
+            if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < self.spec.num_experts:
+                raise ValueError(
+                    f"names experts {int(values.min())} to {int(values.max())}, and there are 0 to "
+                    f"{self.spec.num_experts - 1}"
+                )
+            target[rows] = values.to(target.device, target.dtype)
+
+        piece = Piece(table, fill=fill)
+        return CheckpointTensor(name=name, shape=tuple(table.shape), pieces=(piece,), types=("I64", "I32"))
 
     def _numbered(self, expert: int, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
         size = self.inner.size

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from octavo_engine.model.spec import ExpertGroups, RouterSpec
 
 
-def choose(logits: Tensor, router: RouterSpec, top_k: int, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+def _softmax(logits: Tensor) -> Tensor:
+    return logits.softmax(dim=-1)
+
+
+def _root_of_softplus(logits: Tensor) -> Tensor:
+    return torch.nn.functional.softplus(logits).sqrt()
+
+
+_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": _softmax,
+    "sigmoid": torch.sigmoid,
+    "root of softplus": _root_of_softplus,
+}
+
+
+def choose(
+    logits: Tensor, router: RouterSpec, top_k: int, correction: Tensor | None, given: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return each token's chosen experts, int64, and their weights, float32; both [T, top_k].
 
     `logits` are [T, E]; `correction` [E], float32, is added for the choice alone: to scores, or to logits where only
-    the chosen ones are scored.
+    the chosen ones are scored. `given`: the choice, where scores do not make it.
     """
     if router.softcap is not None:
         logits = torch.tanh(logits.float() / router.softcap) * router.softcap
@@ -24,11 +43,11 @@ def choose(logits: Tensor, router: RouterSpec, top_k: int, correction: Tensor | 
         highest = logits.gather(-1, chosen).float()
         weights = highest.softmax(dim=-1) if router.scores == "softmax of chosen" else highest.sigmoid()
     else:
-        scores = logits.float().softmax(dim=-1) if router.scores == "softmax" else logits.float().sigmoid()
+        scores = _SCORES[router.scores](logits.float())
         ranked = scores if correction is None else scores + correction
         if router.groups is not None:
             ranked = _best_groups(ranked, router.groups)
-        chosen = ranked.topk(top_k, dim=-1).indices
+        chosen = ranked.topk(top_k, dim=-1).indices if given is None else given
         weights = scores.gather(-1, chosen)
     if router.renormalize:
         total = weights.sum(dim=-1, keepdim=True)

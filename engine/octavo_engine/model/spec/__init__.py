@@ -15,6 +15,7 @@ from octavo_engine.model.spec.attention import (
     OutputGateSpec,
     QueryScaling,
 )
+from octavo_engine.model.spec.compressed_attention import CompressedAttentionSpec, CompressorSpec, IndexerSpec
 from octavo_engine.model.spec.feed_forward import (
     ExpertGroups,
     FeedForward,
@@ -27,6 +28,7 @@ from octavo_engine.model.spec.head import ClassifierSpec, HeadSpec, HeadTransfor
 from octavo_engine.model.spec.hyper_connections import (
     ConnectionsSpec,
     GatedConnectionsSpec,
+    MixedConnectionsSpec,
     WeightedConnectionsSpec,
 )
 from octavo_engine.model.spec.layer import (
@@ -60,6 +62,8 @@ __all__ = [
     "AttentionSpec",
     "BiasedAttentionSpec",
     "ClassifierSpec",
+    "CompressedAttentionSpec",
+    "CompressorSpec",
     "ConnectionsSpec",
     "DifferentialAttentionSpec",
     "ExpertGroups",
@@ -70,6 +74,7 @@ __all__ = [
     "GatedRecurrenceSpec",
     "HeadSpec",
     "HeadTransformSpec",
+    "IndexerSpec",
     "KimiDeltaAttentionSpec",
     "LatentAttentionSpec",
     "LaurelSpec",
@@ -81,6 +86,7 @@ __all__ = [
     "Mamba2Spec",
     "MambaHeadsSpec",
     "MambaSpec",
+    "MixedConnectionsSpec",
     "Mixer",
     "MoESpec",
     "ModelSpec",

@@ -34,6 +34,7 @@ class MLPSpec:
     limit: float | None = None
     """Gate and up are cut off there (`Experts.limit`), whatever `activation` is; None: they are not."""
     alpha: float = 1.0
+    up_offset: float = 1.0
     activated_limit: float | None = None
     """The activated gate is cut off above it, and up at both sides (`Experts.activated_limit`); None: they are not."""
 
@@ -54,9 +55,14 @@ class ExpertGroups:
 class RouterSpec:
     """The choice of a token's experts, and the factors of their results."""
 
-    scores: Literal["softmax", "sigmoid", "softmax of chosen", "sigmoid of chosen", "sparsemixer"] = "softmax of chosen"
-    """The function of logits: a softmax or a sigmoid in float32 of all of them, or of the chosen ones; or SparseMixer's
-    (arXiv 2409.12136), which chooses two experts one after the other."""
+    scores: Literal[
+        "softmax", "sigmoid", "root of softplus", "softmax of chosen", "sigmoid of chosen", "sparsemixer"
+    ] = "softmax of chosen"
+    """The function of logits, in float32: of all of them, or of the chosen ones; or SparseMixer's (arXiv 2409.12136),
+    which chooses two experts one after the other."""
+    table: int | None = None
+    """The tokens of a table that names each one's experts, whatever their scores (DeepSeek V4); None: those with the
+    highest scores are chosen."""
     bias: bool = False
     correction_bias: bool = False
     """Whether numbers are added to scores for the choice alone (arXiv 2408.15664)."""
@@ -111,7 +117,7 @@ class MoESpec:
     """Gate and up are cut off there (`Experts.limit`); None: silu(gate) * up."""
     alpha: float = 1.0
     up_offset: float = 1.0
-    """A number that is added to what is cut off of up (0 in Hy4)."""
+    """A number that is added to what is cut off of up (0 in Hy4 and DeepSeek V4)."""
     activated_limit: float | None = None
     """The activated gate is cut off above it, and up at both sides (`Experts.activated_limit`); None: they are not."""
     activation: str = "silu"

@@ -43,4 +43,23 @@ class GatedConnectionsSpec:
     """The norm of each vector, which has weights of its own."""
 
 
-ConnectionsSpec = WeightedConnectionsSpec | GatedConnectionsSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedConnectionsSpec:
+    """A part reads the weighted sum of a token's vectors; its result, weighted, is added to mixtures of them.
+
+    All weights are made of one projection of all vectors, which are divided by their root mean square; in float32. The
+    weights of mixtures are divided by the sums of rows and of columns in turn, so that both become 1
+    (manifold-constrained hyper-connections, arXiv 2512.24880; DeepSeek V4).
+    """
+
+    count: int
+    """Vectors of a token."""
+    norm_eps: float
+    """The epsilon of the root mean square."""
+    iterations: int
+    """How often columns are divided by their sums, and one time less rows."""
+    eps: float
+    """A number that is added to weights and to sums."""
+
+
+ConnectionsSpec = WeightedConnectionsSpec | GatedConnectionsSpec | MixedConnectionsSpec

@@ -11,6 +11,7 @@ from octavo_engine.model.spec.attention import (
     DifferentialAttentionSpec,
     LatentAttentionSpec,
 )
+from octavo_engine.model.spec.compressed_attention import CompressedAttentionSpec
 from octavo_engine.model.spec.state_mixers import (
     GatedDeltaNetSpec,
     GatedRecurrenceSpec,
@@ -36,7 +37,12 @@ class ParallelMixersSpec:
 
 
 AttentionMixer = (
-    AttentionSpec | LatentAttentionSpec | DifferentialAttentionSpec | BiasedAttentionSpec | AttentionExpertsSpec
+    AttentionSpec
+    | LatentAttentionSpec
+    | DifferentialAttentionSpec
+    | BiasedAttentionSpec
+    | AttentionExpertsSpec
+    | CompressedAttentionSpec
 )
 StateMixer = (
     ShortConvSpec

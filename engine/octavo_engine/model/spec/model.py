@@ -10,10 +10,11 @@ from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
 from octavo_engine.model.quantization.selection import Quantization
 from octavo_engine.model.spec.attention import AttentionSpec
+from octavo_engine.model.spec.compressed_attention import CompressedAttentionSpec
 from octavo_engine.model.spec.feed_forward import MoESpec
 from octavo_engine.model.spec.head import ClassifierSpec, HeadSpec
 from octavo_engine.model.spec.layer import LayerSpec
-from octavo_engine.model.spec.mixer import AttentionMixer
+from octavo_engine.model.spec.mixer import AttentionMixer, StateMixer
 from octavo_engine.model.spec.norms import NormSpec
 from octavo_engine.model.spec.rope import RopeSpec
 
@@ -110,7 +111,7 @@ class ModelSpec:
         groups: dict[KVGroupSpec, list[int]] = {}
         for index, layer in enumerate(self.layers):
             for mixer in (layer.attention, layer.state_mixer):
-                if mixer is not None and (group := mixer.kv_group) is not None:
+                for group in _groups_of(mixer):
                     groups.setdefault(group, []).append(index)
         if not groups:
             return (KVGroupSpec("full", (), 0, 0),)
@@ -121,3 +122,11 @@ class ModelSpec:
     def long_rope(self) -> RopeSpec | None:
         """The RoPE that rotates long sequences otherwise; None: none does."""
         return next((rope for rope in self.ropes if rope.kind == "longrope"), None)
+
+
+def _groups_of(mixer: AttentionMixer | StateMixer | None) -> tuple[KVGroupSpec, ...]:
+    """Return the KV groups that a mixer's layer is in."""
+    if isinstance(mixer, CompressedAttentionSpec):
+        return mixer.kv_groups
+    group = None if mixer is None else mixer.kv_group
+    return () if group is None else (group,)

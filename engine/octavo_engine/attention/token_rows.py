@@ -1,0 +1,142 @@
+"""Rows that layers keep of tokens in paged blocks and attend to by themselves, without an attention backend.
+
+Row r of a sequence stands for its tokens r * rate to (r + 1) * rate, and lies in the block of the last of them: a block
+that is complete has all rows that end in it, so it can be shared, swapped and found again as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import KVGroupSpec, StepInputs
+
+TILE_NUMBERS = 1 << 25
+"""The most numbers that the tokens of one tile take, unless one token takes more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStep:
+    """A step's places in one KV group of rows, shared by all its layers."""
+
+    table: Tensor
+    """[S, blocks] int64, the block table."""
+    sequence: Tensor
+    """[T] int64, the sequence of each token."""
+    positions: Tensor
+    """[T] int64"""
+    completing: Tensor
+    """[N] int64, the tokens of T that complete a row."""
+    lens: tuple[int, ...]
+    """Tokens of each sequence in this step, on the host."""
+    contexts: tuple[int, ...]
+    """Tokens of each sequence after this step, on the host."""
+    block_size: int
+    rate: int
+
+    def slots(self, sequence: Tensor, rows: Tensor) -> Tensor:
+        """The slots of `rows` of sequences, both int64 of shapes that broadcast."""
+        last = rows * self.rate + (self.rate - 1)
+        blocks = self.table[sequence, last // self.block_size]
+        return blocks * -(-self.block_size // self.rate) + last % self.block_size // self.rate
+
+    def tiles(self, numbers: Callable[[int], int]) -> Iterator[tuple[slice, int]]:
+        """Cut T into consecutive tokens that take `TILE_NUMBERS` at most, and say which context of theirs is longest.
+
+        `numbers`: what one token takes, by the length of the context.
+        """
+        begin = end = longest = 0
+        for count, context in zip(self.lens, self.contexts, strict=True):
+            left = count
+            while left:
+                most = max(longest, context)
+                room = max(1, TILE_NUMBERS // numbers(most)) - (end - begin)
+                if room <= 0:
+                    yield slice(begin, end), longest
+                    begin, longest = end, 0
+                    continue
+                taken = min(left, room)
+                end, left, longest = end + taken, left - taken, most
+        if end > begin:
+            yield slice(begin, end), longest
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """One layer's rows of one name."""
+
+    tensor: Tensor
+    """[blocks, rows of a block, size]"""
+    step: RowStep
+
+    def write(self, values: Tensor) -> None:
+        """Keep `values` [N, size], the rows that this step completes."""
+        step, tokens = self.step, self.step.completing
+        slots = step.slots(step.sequence[tokens], step.positions[tokens] // step.rate)
+        self.tensor.flatten(0, 1).index_copy_(0, slots, values.to(self.tensor.dtype))
+
+    def read(self, sequence: Tensor, rows: Tensor) -> Tensor:
+        """Return `rows` of sequences, both int64 of shapes that broadcast; [..., size]."""
+        return self.tensor.flatten(0, 1)[self.step.slots(sequence, rows)]
+
+
+def prepare_rows(inputs: StepInputs, group: int, block_size: int, rate: int) -> RowStep:
+    """A step's places in KV group number `group`. Lengths on the host are exact: no graph computes such layers."""
+    lens, contexts, device = inputs.query_lens_host, inputs.context_lens_host, inputs.positions.device
+    counts = inputs.cu_query_lens.long().diff()
+    if rate == 1:
+        completing = torch.arange(len(inputs.positions), device=device)
+    else:
+        completing = torch.tensor(_completing(lens, contexts, rate), dtype=torch.int64, device=device)
+    return RowStep(
+        inputs.block_tables[group].long(),
+        torch.repeat_interleave(counts, output_size=len(inputs.positions)),
+        inputs.positions,
+        completing,
+        lens,
+        contexts,
+        block_size,
+        rate,
+    )
+
+
+def _completing(lens: tuple[int, ...], contexts: tuple[int, ...], rate: int) -> list[int]:
+    """The tokens of T whose position is the last of `rate`."""
+    found: list[int] = []
+    for begin, count, context in zip(accumulate(lens, initial=0), lens, contexts, strict=False):
+        start = context - count
+        first = begin + (start // rate + 1) * rate - 1 - start
+        found += range(first, begin + count, rate)
+    return found
+
+
+def allocate_rows(
+    group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> dict[tuple[int, str], Tensor]:
+    """Allocate the rows of each layer of `group`, [num_blocks, rows of a block, size], zeroed."""
+    shape = num_blocks, group.rows_of_block(block_size)
+    return {
+        (layer, row.name): torch.zeros(*shape, row.size, dtype=dtype, device=device)
+        for layer in group.layers
+        for row in group.rows
+    }
+
+
+def tile_numbers(tokens: int, one: int) -> int:
+    """The most numbers that a tile of at most so many tokens takes, where `one` is what a token takes."""
+    return min(tokens * one, max(one, TILE_NUMBERS))
+
+
+def attend_rows(query: Tensor, keys: Tensor, seen: Tensor, sinks: Tensor, scale: float) -> Tensor:
+    """Attention [n, H, D] of each query [n, H, D] to keys of its own [n, L, D], which are values too; in float32.
+
+    `seen` [n, L] says which of them are there: others may be anything. `sinks` [H] are one logit more of each head.
+    """
+    keys = keys.float().masked_fill(~seen[..., None], 0)
+    scores = (query.float() @ keys.transpose(1, 2)).mul_(scale).masked_fill_(~seen[:, None], -torch.inf)
+    scores = torch.cat((scores, sinks[None, :, None].expand(len(query), -1, 1)), dim=-1)
+    return (scores.softmax(dim=-1)[..., :-1] @ keys).to(query.dtype)
