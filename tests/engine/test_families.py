@@ -434,6 +434,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {**FOUR, "kv_source_layers": [0, 1, 2, 2], "no_rope_layers": [1, 1, 1, 0]},
         "kv_source_layers [0, 1, 2, 2] is not supported",
     ),
+    "biases beside one tensor": (
+        "HrmTextForCausalLM",
+        {"attention_bias": True},
+        "attention_bias True is not supported",
+    ),
+    "more layers than any model has": ("HrmTextForCausalLM", {"H_cycles": 64, "num_hidden_layers": 17}, "H_cycles 64"),
     "a scale": ("GraniteForCausalLM", {"logits_scaling": 0}, "logits_scaling 0 is not between"),
 }
 

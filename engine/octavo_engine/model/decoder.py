@@ -25,7 +25,7 @@ from octavo_engine.model.layers.biased_attention import BiasedAttention
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.classifier import Classifier
 from octavo_engine.model.layers.compressed_attention import CompressedAttention
-from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks
+from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks, share_layers
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.embedding import Head, Input
 from octavo_engine.model.layers.hyper_connections import ConnectedVectors
@@ -38,6 +38,7 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.per_layer_input import PerLayerEmbedding
 from octavo_engine.model.layers.rope import RotaryEmbedding
 from octavo_engine.model.layers.run_layers import one_by_one
+from octavo_engine.model.layers.stacked import LevelVectors
 from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
 from octavo_engine.model.spec import AttentionMixer, LayerSpec, LearntQueryScaling, ModelSpec, QueryScaling, RopeSpec
@@ -92,8 +93,10 @@ class Decoder(nn.Module):
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
         self._rope_of_layer = [rotations.index(rotation) for rotation in wanted]
         self.layers = nn.ModuleList(
-            DecoderLayer(layer, spec.hidden_size, index, options) for index, layer in enumerate(spec.layers)
+            DecoderLayer(layer, spec.hidden_size, index, _for_layer(layer, options))
+            for index, layer in enumerate(spec.layers)
         )
+        share_layers(self.decoder_layers)
         self.reads_embeddings = share_blocks(self.decoder_layers)
         self.reads_tokens = any(mixture.table is not None for mixture in self.mixtures())
         self.norm = None if spec.norm is None else Norm(spec.hidden_size, spec.norm, options)
@@ -204,10 +207,19 @@ class Decoder(nn.Module):
         return [module for module in self.modules() if isinstance(module, Attending)]
 
 
-def _vectors(layer: LayerSpec, hidden_size: int, options: LayerOptions) -> TokenVectors | ConnectedVectors | None:
+def _for_layer(layer: LayerSpec, options: LayerOptions) -> LayerOptions:
+    """`options` of a layer, which has no memory for weights that another one has."""
+    return options if layer.weights_of_layer is None else replace(options, device=torch.device("meta"))
+
+
+def _vectors(
+    layer: LayerSpec, hidden_size: int, options: LayerOptions
+) -> TokenVectors | ConnectedVectors | LevelVectors | None:
     """Return what makes several vectors of each token for the layers, and one of them for the head; None: nothing."""
     if layer.alternating_updates is not None:
         return TokenVectors(layer.alternating_updates, hidden_size, options)
+    if layer.stack is not None:
+        return LevelVectors(hidden_size, options)
     return None if layer.connections is None else ConnectedVectors(layer.connections, hidden_size, options)
 
 

@@ -168,6 +168,8 @@ class TensorNames:
     """The module of the hyper-connections around the mixer."""
     feed_forward_connections: str = "model.layers.{layer}.ffn_hc"
     head_connections: str = "model.hc_head"
+    low_vector: str = "model.z_L_init"
+    """The whole name, of a vector that all tokens begin with beside their own (HRM-Text)."""
     mixer_stream: str = "model.layers.{layer}.input_residual"
     """The whole name, of what the stream is multiplied with before the mixer's result is added."""
     feed_forward_stream: str = "model.layers.{layer}.post_attention_residual"

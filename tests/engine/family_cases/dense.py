@@ -269,6 +269,24 @@ CASES = {
     "seed_oss": Case("SeedOss", {**UNEVEN_BIASED, "head_dim": 16, "attention_out_bias": True, "mlp_bias": True}),
     "apertus": Case("Apertus", {**UNEVEN_BIASED}),
     "cwm": Case("Cwm", {**UNEVEN, "head_dim": 16, "sliding_window": WINDOW, "num_hidden_layers": 5, "bos_token_id": 1}),
+    "hrm-text": Case(
+        "HrmText",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": ...,
+            "head_dim": 12,
+            "H_cycles": 2,
+            "L_cycles": 2,
+            "embedding_scale": 3.0,
+            "rms_norm_eps": 0.01,
+        },
+        std=0.12,
+    ),
+    "hrm-text-plain": Case(
+        "HrmText",
+        {**UNEVEN, "num_hidden_layers": 1, "num_key_value_heads": ..., "head_dim": 8, "H_cycles": 3, "L_cycles": 1},
+        std=0.15,
+    ),
     "hyperclovax": Case(
         "HyperCLOVAX",
         {

@@ -53,6 +53,7 @@ from octavo_engine.model.families.granite_hybrid import GRANITE_HYBRID
 from octavo_engine.model.families.granite_moe import GRANITE_MOE, GRANITE_MOE_SHARED, GRANITE_MOE_SWA
 from octavo_engine.model.families.granite_swa import GRANITE_SWA
 from octavo_engine.model.families.gte import GTE_FAMILIES
+from octavo_engine.model.families.hrm_text import HRM_TEXT
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hy_v3 import HY_V3
@@ -152,6 +153,7 @@ _ALL = (
     GLM,
     GLM4,
     GLM_OCR,
+    HRM_TEXT,
     HUNYUAN,
     HYPERCLOVAX,
     MINISTRAL,

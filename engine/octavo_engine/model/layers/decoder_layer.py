@@ -39,6 +39,7 @@ from octavo_engine.model.layers.residual import Carrying, LayerStream, ResidualS
 from octavo_engine.model.layers.self_gated_norm import SelfGatedNorm
 from octavo_engine.model.layers.shared_block import SharedBlock
 from octavo_engine.model.layers.short_conv import ShortConv
+from octavo_engine.model.layers.stacked import Stacked
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.spec import (
     AttentionExpertsSpec,
@@ -136,6 +137,7 @@ class DecoderLayer(nn.Module):
         self.laurel = None if laurel is None else Laurel(laurel, hidden_size, layer, options)
         self.updates = None if updates is None else AlternatingUpdates(updates, hidden_size, layer, options)
         self.connections = _connections(spec, hidden_size, options)
+        self.stacked = None if spec.stack is None else Stacked(spec.stack, hidden_size, options)
         self.stream_weights = (
             parameter(2, hidden_size, dtype=options.dtype, device=options.device) if spec.stream_weights else None
         )
@@ -167,6 +169,9 @@ class DecoderLayer(nn.Module):
             return self._updated(self.updates, summed(stream), rope, attention)
         if self.connections is not None:
             return self._connected(self.connections, summed(stream), rope, attention)
+        if self.stacked is not None:
+            vectors = summed(stream)
+            return self.stacked.changed(vectors, summed(self._parts(self.stacked.read(vectors), rope, attention)))
         stream = self._parts(stream, rope, attention)
         if self.per_layer_input is not None and attention.per_layer_inputs is not None:
             stream = self.per_layer_input(summed(stream), attention.per_layer_inputs)
@@ -301,8 +306,17 @@ class DecoderLayer(nn.Module):
             return None
         return LayerAdapters(*(None if each is None else each.on_cpu for each in slots))
 
+    def share(self, other: DecoderLayer) -> None:
+        """Take the weights of another layer in place of its own."""
+        mixer, others = cast("Attention", self.mixer), cast("Attention", other.mixer)
+        mixer.qkv, mixer.output, mixer.gate = others.qkv, others.output, others.gate
+        self.before_mixer, self.before_feed_forward = other.before_mixer, other.before_feed_forward
+        self.feed_forward, self.stacked = other.feed_forward, other.stacked
+
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """The layer's tensors in a checkpoint; shared ones belong to another layer."""
+        if self.spec.weights_of_layer is not None:
+            return
         for role in ("before_mixer", "after_mixer", "before_feed_forward", "after_feed_forward"):
             if (norm := getattr(self, role)) is not None:
                 yield from norm.tensors(self.options.names.of_layer(role, self.layer))
@@ -340,6 +354,7 @@ class DecoderLayer(nn.Module):
         beside += 0 if self.connections is None else cast("Connections", self.connections[0]).step_bytes()
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
         apart |= self.spec.norms.stream_scales != (1, 1) or self.spec.stream_weights
+        beside += 0 if self.stacked is None else self.stacked.step_bytes()
         beside += 2 * hidden * size  # what a shortcut carries
         return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
 
@@ -366,6 +381,13 @@ def _feed_forward(spec: LayerSpec, hidden_size: int, layer: int, options: LayerO
             return MoE(moe, hidden_size, layer, options)
         case None:
             return None
+
+
+def share_layers(layers: list[DecoderLayer]) -> None:
+    """Give layers the weights that they share."""
+    for layer in layers:
+        if layer.spec.weights_of_layer is not None:
+            layer.share(layers[layer.spec.weights_of_layer])
 
 
 def share_blocks(layers: list[DecoderLayer]) -> bool:

@@ -38,6 +38,7 @@ from octavo_engine.model.spec.layer import (
     LayerSpec,
     PerLayerInputSpec,
     SharedBlockSpec,
+    StackSpec,
 )
 from octavo_engine.model.spec.mixer import AttentionMixer, Mixer, ParallelMixersSpec, StateMixer
 from octavo_engine.model.spec.model import ModelSpec, PositionSpec
@@ -102,6 +103,7 @@ __all__ = [
     "SharedBlockSpec",
     "SharedExpertSpec",
     "ShortConvSpec",
+    "StackSpec",
     "StateMixer",
     "WeightedConnectionsSpec",
 ]

@@ -90,6 +90,22 @@ class SharedBlockSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackSpec:
+    """A layer's place in one of two stacks of layers that run in turn, several times (HRM-Text, arXiv 2506.21734).
+
+    Each stack reads the sum of two vectors of a token, one that changes seldom (`high`) and one that changes often
+    (`low`), and gives one of them anew. At first the one is the token's embedding, the other the same for all tokens.
+    """
+
+    gives_low: bool
+    """Whether its stack gives `low` anew, not `high`."""
+    first: bool
+    """Whether it is the first layer of its stack."""
+    norm: NormSpec | None
+    """The norm of what the last layer of the stack gives; None: others follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """One decoder layer: a mixer and a feed-forward, each added to the residual stream."""
 
@@ -110,6 +126,10 @@ class LayerSpec:
     connections: ConnectionsSpec | None = None
     """How parts read and change a residual stream of several vectors for each token. The same in all layers, which have
     no norms after a part."""
+    stack: StackSpec | None = None
+    """The same kind in all layers; None: each layer runs once."""
+    weights_of_layer: int | None = None
+    """The earlier layer whose weights it has; None: its own. Of layers with attention and a dense feed-forward."""
     output_scale: bool = False
     """Whether the layer's result is multiplied with a number that the checkpoint has for it."""
     stream_weights: bool = False
