@@ -217,7 +217,17 @@ class Client:
             parts.append(self._ask("describe", pod))
             parts.append(self._ask("logs", pod, "--all-containers", "--prefix", "--tail=100"))
             parts.append(self._ask("logs", pod, "--all-containers", "--prefix", "--tail=50", "--previous"))
+        parts.append(self.broken_answers())
         return "\n\n".join(part for part in parts if part)
+
+    def broken_answers(self) -> str:
+        """What the API server logged of answers that broke off behind it, if the cluster is ours.
+
+        It also logs `Timeout or abort while handling` for each client that leaves, as OpenAI's SDK does at [DONE].
+        """
+        log = self.scratch.with_name("logs") / "kube-apiserver.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return "\n".join(line for line in lines if "ReverseProxy" in line)
 
     def _ask(self, *arguments: str) -> str:
         try:
