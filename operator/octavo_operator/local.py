@@ -95,7 +95,7 @@ class LocalEngine:
             self._raise_if_ended()
             now = time.monotonic()
             if deadline is not None and now > deadline:
-                raise LocalError(f"not started within {now - began:.0f} s; raise rollout.startupTimeoutSeconds", 1)
+                raise LocalError(f"not started within {now - began:.0f} s; raise spec.rollout.startupTimeoutSeconds", 1)
             if now - last_report >= _HEARTBEAT_SECONDS and not sys.stderr.isatty():  # there the engine draws a bar
                 last_report = now
                 report(f"loading{self._progress()}, {now - began:.0f} s so far ({note})")

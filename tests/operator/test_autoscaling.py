@@ -59,7 +59,7 @@ GOING = [
     (
         hpa(("ScalingLimited", "True", "TooManyReplicas")),
         1,
-        "at maxReplicas 2, of which 1 still load, though the load asks for more: raise autoscaling.maxReplicas",
+        "at maxReplicas 2, of which 1 still load, though the load asks for more: raise spec.autoscaling.maxReplicas",
     ),
     (hpa(("ScalingLimited", "True", "TooFewReplicas")), 2, "at minReplicas 2: the load asks for no more"),
     (
@@ -75,7 +75,7 @@ GOING = [
     (
         hpa(("ScalingLimited", "True", "ScaleUpLimit")),
         2,
-        "at 2, and grows as fast as autoscaling.behavior lets it",
+        "at 2, and grows as fast as spec.autoscaling.behavior lets it",
     ),
 ]
 

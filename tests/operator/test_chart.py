@@ -281,12 +281,24 @@ def test_on_openshift_the_cluster_chooses_users() -> None:
     ],
 )
 def test_the_notes_say_why_there_is_no_monitor(settings: tuple[str, ...], words: str, tmp_path: Path) -> None:
-    """helm shows notes only when it installs: so they are rendered as a file of a copy."""
-    shutil.copytree(CHART, tmp_path / "octavo")
-    (tmp_path / "octavo" / "templates" / "NOTES.txt").rename(tmp_path / "octavo" / "notes")
-    (tmp_path / "octavo" / "templates" / "notes.yaml").write_text(
-        'kind: Notes\nmetadata: {name: n}\nnotes: {{ tpl (.Files.Get "notes") . | toJson }}\n'
-    )
-    (notes,) = [each for each in template(*settings, chart=tmp_path / "octavo") if each["kind"] == "Notes"]
     for sentence in ("monitoring.enabled is Never", "There is no Prometheus Operator in this cluster"):
-        assert (sentence in notes["notes"]) == (sentence == words)
+        assert (sentence in notes(tmp_path, *settings)) == (sentence == words)
+
+
+def notes(folder: Path, *settings: str) -> str:
+    """What helm shows, and only when it installs: so it is rendered as a file of a copy in `folder`."""
+    if not (chart := folder / "octavo").exists():
+        shutil.copytree(CHART, chart)
+        (chart / "templates" / "NOTES.txt").rename(chart / "notes")
+        (chart / "templates" / "notes.yaml").write_text(
+            'kind: Notes\nmetadata: {name: n}\nnotes: {{ tpl (.Files.Get "notes") . | toJson }}\n'
+        )
+    (found,) = [each for each in template(*settings, chart=chart) if each["kind"] == "Notes"]
+    return str(found["notes"])
+
+
+def test_the_notes_say_nothing_twice_and_after_an_upgrade_not_how_to_begin(tmp_path: Path) -> None:
+    first, later = notes(tmp_path), notes(tmp_path, "--is-upgrade")
+    for words in ("helm upgrade octavo", "engine.apiKeysSecret", "guard.enabled=true", "kubectl octavo why"):
+        assert (first.count(words), later.count(words)) == (1, 1)
+    assert "A first model" in first and "A first model" not in later

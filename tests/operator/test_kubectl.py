@@ -98,6 +98,12 @@ def test_the_startup_probe_of_a_model_that_loads_is_no_obstacle() -> None:
     assert "Startup probe" not in told and "Liveness probe failed" in told
 
 
+def test_a_pod_that_loads_is_named_once() -> None:
+    loads = pod("good-1")
+    (only,) = obstacles(Facts(service(loads), [loads]))
+    assert (only.about, only.reason) == ("pod good-1", "Pulling")
+
+
 def test_obstacles_come_in_the_order_in_which_one_looks_at_them() -> None:
     image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     broken = pod("good-2", containerStatuses=[{"name": "engine", "image": "x", **image}])
@@ -196,6 +202,14 @@ def test_the_start_is_reported_once_for_each_phase_and_ends_where_the_operator_g
             loading["status"]["loading"]["phase"],
             last["status"]["loading"]["phase"],
         ]
+
+
+def test_a_start_whose_phase_lasts_is_reported_from_time_to_time() -> None:
+    loading, seconds, out = service(pod("good-1")), iter(range(0, 100, 4)), io.StringIO()
+    assert not wait_until_ready(
+        lambda: loading, Story(out, clock=lambda: float(next(seconds))), timeout=50, sleep=lambda _: None
+    )
+    assert 3 <= len(out.getvalue().splitlines()) <= 5
 
 
 KUBECTL = """#!/bin/sh

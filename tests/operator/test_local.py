@@ -170,7 +170,7 @@ def test_a_start_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -
         passed = 1000.0 if "loading 40%" in line else 0.0
 
     with (
-        pytest.raises(LocalError, match=r"raise rollout\.startupTimeoutSeconds"),
+        pytest.raises(LocalError, match=r"raise spec\.rollout\.startupTimeoutSeconds"),
         run_local(service("never-starts")) as engine,
     ):
         engine.wait_ready(report)

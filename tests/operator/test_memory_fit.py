@@ -58,18 +58,18 @@ def test_what_does_not_fit_says_need_have_and_knob() -> None:
     status, reason, message = verdict(spec(engine={"maxModelLength": 40_000}))
     assert (status, reason) == ("False", "DoesNotFit")
     assert "need 21.9 GiB, there are 21.6 GiB" in message
-    assert 'lower engine.maxModelLength to 37680 or raise engine.gpuMemoryUtilization to "0.92"' in message
+    assert 'lower spec.engine.maxModelLength to 37680 or raise spec.engine.gpuMemoryUtilization to "0.92"' in message
 
 
 def test_weights_alone_too_large() -> None:
-    assert "take a larger GPU, or a smaller engine.dtype" in verdict(spec(), weight_bytes=80 * GIB)[2]
+    assert "take a larger GPU, or a smaller spec.engine.dtype" in verdict(spec(), weight_bytes=80 * GIB)[2]
 
 
 def test_on_cpu_the_limit_counts() -> None:
     small = spec(False, resources={"limits": {"memory": "8Gi"}})
     status, _, message = verdict(small)
     assert status == "False"
-    assert "there are 7.2 GiB (90% of 8.0 GiB); raise resources.limits.memory to 19345Mi" in message
+    assert "there are 7.2 GiB (90% of 8.0 GiB); raise spec.resources.limits.memory to 19345Mi" in message
     assert verdict(spec(False, resources={"limits": {"memory": "19345Mi"}}))[0] == "True"
 
 
@@ -79,7 +79,7 @@ def test_processes_on_cpu_share_the_limit() -> None:
         return spec(False, **fields, engine={"extraArgs": ["--device=cpu"]})
 
     _, _, message = verdict(two("16Gi"))
-    assert "there are 7.2 GiB (90% of 8.0 GiB); raise resources.limits.memory to 38689Mi" in message
+    assert "there are 7.2 GiB (90% of 8.0 GiB); raise spec.resources.limits.memory to 38689Mi" in message
     assert verdict(two("38689Mi"))[0] == "True"
     assert verdict(spec(False))[0] == "True", "without a limit the node's memory counts"
 

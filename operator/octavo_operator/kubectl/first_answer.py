@@ -15,6 +15,8 @@ from octavo_operator.kubectl.status import condition_of, replicas_sentence
 DEMO = "smollm2"
 _LONGEST_NAME = 40
 _CLEAR_LINE = "\r\x1b[K"
+_QUIET_SECONDS = 15.0
+"""The longest time without a line where lines do not change: a load of minutes is to look like work."""
 
 
 def manifest(model: str, name: str | None, gpus: int | None) -> dict[str, Any]:
@@ -43,11 +45,14 @@ def name_of(model: str) -> str:
 
 @dataclass
 class Story:
-    """Writes what an LLMService does: one line that changes on a terminal, else one for each change of phase."""
+    """Writes what an LLMService does: one line that changes on a terminal, else a line for each change of phase, and
+    one from time to time while nothing changes.
+    """
 
     out: TextIO
     clock: Callable[[], float] = time.monotonic
     _last: str = ""
+    _told: float = 0.0
 
     def __post_init__(self) -> None:
         """Takes the time of its making as the start."""
@@ -55,11 +60,12 @@ class Story:
 
     def tell(self, service: Mapping[str, Any]) -> None:
         """Writes the state of the service."""
-        phase = replicas_sentence(service)
+        phase, now = replicas_sentence(service), self.clock()
         if self.out.isatty():
-            self.out.write(f"{_CLEAR_LINE}{self._elapsed()} {line_of(service)[:100]}")
-        elif phase != self._last:
-            self.out.write(f"{self._elapsed()} {line_of(service)}\n")
+            self.out.write(f"{_CLEAR_LINE}{now - self._began:4.0f} s {line_of(service)[:100]}")
+        elif phase != self._last or now - self._told >= _QUIET_SECONDS:
+            self.out.write(f"{now - self._began:4.0f} s {line_of(service)}\n")
+            self._told = now
         self._last = phase
         self.out.flush()
 
@@ -67,9 +73,6 @@ class Story:
         """Ends the line that changed."""
         if self.out.isatty():
             self.out.write("\n")
-
-    def _elapsed(self) -> str:
-        return f"{self.clock() - self._began:4.0f} s"
 
 
 def line_of(service: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.kubectl.status import condition_of, replicas_sentence
 from octavo_operator.reconcile.pods import PodView, view
+from octavo_operator.reconcile.problem import Problem
 from octavo_operator.render.container import GPU
 
 _MOST_EVENTS = 10
@@ -67,7 +68,7 @@ def report(facts: Facts, found: Sequence[Obstacle]) -> str:
 
 def _present(facts: Facts) -> Iterator[Obstacle]:
     yield from _service(facts.service)
-    yield from _conditions(facts.service)
+    yield from _conditions(facts)
     yield from _deployment(facts.deployment or {})
     yield from _pods(facts)
     yield from _autoscaler(facts.autoscaler or {})
@@ -86,10 +87,11 @@ def _service(service: Mapping[str, Any]) -> Iterator[Obstacle]:
         yield Obstacle(about, "NotReconciled", f"the operator has seen {what}; does it run? {where}")
 
 
-def _conditions(service: Mapping[str, Any]) -> Iterator[Obstacle]:
+def _conditions(facts: Facts) -> Iterator[Obstacle]:
+    said_by_pods = Reason.DEPLOYING if any(not _problem_of(pod) for pod in _unready(facts)) else None
     for kind, bad in BAD_STATUS.items():
-        condition = condition_of(service, kind)
-        if condition.get("status") == bad and condition["reason"] not in _NO_OBSTACLE:
+        condition = condition_of(facts.service, kind)
+        if condition.get("status") == bad and condition["reason"] not in (*_NO_OBSTACLE, said_by_pods):
             yield Obstacle(f"condition {kind}={bad}", condition["reason"], condition["message"])
 
 
@@ -101,14 +103,21 @@ def _deployment(deployment: Mapping[str, Any]) -> Iterator[Obstacle]:
 
 
 def _pods(facts: Facts) -> Iterator[Obstacle]:
+    yield from map(_pod, _unready(facts))
+
+
+def _unready(facts: Facts) -> list[PodView]:
+    """The pods that are to serve and do not."""
     resource = ((facts.service.get("spec") or {}).get("accelerator") or {}).get("resourceName") or GPU
-    for pod in (view(each, resource) for each in facts.pods):
-        if not pod.ready and not pod.ended:
-            yield _pod(pod)
+    return [pod for pod in (view(each, resource) for each in facts.pods) if not pod.ready and not pod.ended]
+
+
+def _problem_of(pod: PodView) -> Problem | None:
+    return pod.trouble or pod.waits
 
 
 def _pod(pod: PodView) -> Obstacle:
-    if problem := pod.trouble or pod.waits:
+    if problem := _problem_of(pod):
         return Obstacle(f"pod {pod.name}", problem.reason, problem.message)
     return Obstacle(f"pod {pod.name}", pod.phase, f"pod {pod.name} is not ready yet: its phase is {pod.phase}")
 

@@ -107,13 +107,13 @@ class Scaling:
         """Return a user's sentence for each reason of the autoscaler, the most informative first."""
         windows = {way: rules["stabilizationWindowSeconds"] for way, rules in behavior(self.service).items()}
         return {
-            "TooManyReplicas": f"at maxReplicas {at}, though the load asks for more: raise autoscaling.maxReplicas",
+            "TooManyReplicas": f"at maxReplicas {at}, though the load asks for more: raise spec.autoscaling.maxReplicas",
             "ScaleDownStabilized": f"held at {at}: fewer would do, but only what has been too many for "
             f"{windows['scaleDown']} s is given up",
             "ScaleUpStabilized": f"held at {at}: more would help, but only what has been needed for "
             f"{windows['scaleUp']} s is added",
-            "ScaleUpLimit": f"at {at}, and grows as fast as autoscaling.behavior lets it",
-            "ScaleDownLimit": f"at {at}, and shrinks as fast as autoscaling.behavior lets it",
+            "ScaleUpLimit": f"at {at}, and grows as fast as spec.autoscaling.behavior lets it",
+            "ScaleDownLimit": f"at {at}, and shrinks as fast as spec.autoscaling.behavior lets it",
             "TooFewReplicas": f"at minReplicas {at}: the load asks for no more",
         }
 

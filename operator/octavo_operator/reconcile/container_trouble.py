@@ -51,14 +51,14 @@ def exit_trouble(pod: str, container: Mapping[str, Any], terminated: Mapping[str
     if terminated.get("reason") == "OOMKilled":
         return Problem(
             Reason.OUT_OF_MEMORY,
-            f"pod {pod} was killed for exceeding its memory limit: raise resources.limits.memory, or lower "
-            "engine.maxModelLength or engine.maxConcurrentRequests",
+            f"pod {pod} was killed for exceeding its memory limit: raise spec.resources.limits.memory, or "
+            "lower spec.engine.maxModelLength or spec.engine.maxConcurrentRequests",
         )
     if code in _ASKED_TO_END:
         return Problem(
             Reason.PROBE_FAILED,
-            f"pod {pod} was stopped (exit code {code}), as a failed probe does: raise rollout.startupTimeoutSeconds "
-            "if the model needs longer to load",
+            f"pod {pod} was stopped (exit code {code}), as a failed probe does: raise "
+            "spec.rollout.startupTimeoutSeconds if the model needs longer to load",
         )
     reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
     return Problem(reason, f"pod {pod} ended with exit code {code}" + (f": {words}" if words else ""))

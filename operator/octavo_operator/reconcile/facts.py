@@ -119,6 +119,6 @@ class Facts:
     def late(self) -> Problem:
         """The problem of a rollout that the Deployment gave up."""
         limit = progress_deadline(self.service.spec.rollout)
-        knob = "raise rollout.startupTimeoutSeconds if the model needs longer to load"
+        knob = "raise spec.rollout.startupTimeoutSeconds if the model needs longer to load"
         cause = self.waits.message if self.waits else knob
         return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, f"no progress for {limit} s; {cause}")

@@ -74,13 +74,14 @@ def _share(spec: LLMServiceSpec, memory: MemoryStatus) -> str:
 def _advice(spec: LLMServiceSpec, memory: MemoryStatus, need: int, tokens: int) -> str:
     advice = []
     if tokens >= _BLOCK and spec.engine.max_model_length:
-        advice.append(f"lower engine.maxModelLength to {tokens // _BLOCK * _BLOCK}")
+        advice.append(f"lower spec.engine.maxModelLength to {tokens // _BLOCK * _BLOCK}")
     share = need / memory.total_bytes + 0.005
     if on_gpu(spec) and _utilization(spec) < share <= 0.98:
-        advice.append(f'raise engine.gpuMemoryUtilization to "{share:.2f}"')
+        advice.append(f'raise spec.engine.gpuMemoryUtilization to "{share:.2f}"')
     if not on_gpu(spec):
-        advice.append(f"raise resources.limits.memory to {-(-int(shards(spec) * need / SHARE_ON_CPU) // (1 << 20))}Mi")
-    return " or ".join(advice) or "take a larger GPU, or a smaller engine.dtype"
+        wanted = -(-int(shards(spec) * need / SHARE_ON_CPU) // (1 << 20))
+        advice.append(f"raise spec.resources.limits.memory to {wanted}Mi")
+    return " or ".join(advice) or "take a larger GPU, or a smaller spec.engine.dtype"
 
 
 def _size(count: float) -> str:

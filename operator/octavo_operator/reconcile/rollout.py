@@ -23,7 +23,7 @@ from octavo_operator.reconcile.surge import Obstacle, obstacles
 _NOTHING = Problem(Reason.NOT_BLOCKED, "nothing holds a rollout back")
 _NO_ROOM = (
     "ending an old pod would not make room for it (another resource, more of it, or another node), so they go on "
-    "serving: free what is lacking, or set rollout.strategy to InPlace"
+    "serving: free what is lacking, or set spec.rollout.strategy to InPlace"
 )
 _NO_WAY = "ending an old pod would not help, so they go on serving until the cause is mended"
 _NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
@@ -95,7 +95,7 @@ def _soon_in_place(rollout: Rollout, waiting: Sequence[Obstacle], now: str) -> R
     left = rollout.surge_timeout_seconds - max(_seconds(each.since, now) for each in waiting)
     if left <= 0:
         return RolloutState(in_place=True, problem=_went_in_place(rollout))
-    after = f"the rollout goes on in place after rollout.surgeTimeoutSeconds ({rollout.surge_timeout_seconds})"
+    after = f"the rollout goes on in place after spec.rollout.surgeTimeoutSeconds ({rollout.surge_timeout_seconds})"
     return _blocked(waiting[0], after, again=left + _NOTICE_SECONDS)
 
 
@@ -161,7 +161,7 @@ def _has_ended(deployment: Mapping[str, Any]) -> bool:
 
 def _fixed(rollout: Rollout, waiting: Sequence[Obstacle]) -> RolloutState:
     if rollout.strategy == "Surge" and waiting:
-        room = "free what is lacking, or set rollout.strategy to Auto or InPlace"
+        room = "free what is lacking, or set spec.rollout.strategy to Auto or InPlace"
         return _blocked(waiting[0], room if waiting[0].of_room else _NO_WAY)
     return RolloutState()
 
