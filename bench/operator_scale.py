@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import platform
 import signal
 import sys
@@ -24,6 +25,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.operator_scale_report import page, plot
+from bench.patient_client import PatientClient
 from bench.report import save
 from tests.cluster.client import Client
 from tests.cluster.cluster import running_cluster
@@ -37,7 +39,6 @@ CHILDREN = {
     "services": f"/api/v1/namespaces/{NAMESPACE}/services",
     "poddisruptionbudgets": f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets",
 }
-MERGE = {"Content-Type": "application/merge-patch+json"}
 METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
 CLIENTS = 8
 FIRST_PORT = 10_000
@@ -94,6 +95,10 @@ class Measured:
     """From the moment that a new operator leads until it has reconciled every LLMService."""
     takeover_writes: float = math.nan
     """Writing requests that the new operator sent meanwhile."""
+    repeated_requests: int = 0
+    """Requests of the bench that the API server was too busy to answer, each sent again after a second."""
+    load_before: float = 0
+    """The machine's load before the first apply: what else runs takes the cores from all of this."""
     samples: list[Sample] = field(default_factory=list)
 
     @property
@@ -105,15 +110,15 @@ class Measured:
 class Operator:
     """Reads the leading pod's own metrics through the API server."""
 
-    def __init__(self, system: Client) -> None:
-        self._system = system
+    def __init__(self, system: Client, http: PatientClient) -> None:
+        self._http = http
         pods = system.list("pods", selector="app.kubernetes.io/name=octavo-operator")
         pod = max(pods, key=lambda each: str(each["metadata"]["creationTimestamp"]))
         self._path = f"/api/v1/namespaces/{system.namespace}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
 
     def metrics(self) -> dict[str, float]:
         """Each metric's sum over its labels."""
-        text = self._system.http.get(self._path).raise_for_status().text
+        text = self._http.get(self._path).text
         found: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -124,8 +129,8 @@ class Operator:
 class Fleet:
     """The LLMServices of the bench and their children, as read from the API server."""
 
-    def __init__(self, client: Client, size: int, gated: bool) -> None:
-        self._http = client.http
+    def __init__(self, http: PatientClient, size: int, gated: bool) -> None:
+        self._http = http
         self.size = size
         self._spec = GATED if gated else NO_NODE
         self._reason = "SchedulingGated" if gated else "Unschedulable"
@@ -136,41 +141,40 @@ class Fleet:
             list(pool.map(self._create, range(self.size)))
 
     def _create(self, number: int) -> None:
-        self._http.post(LLMSERVICES, json=llmservice(number, self._spec)).raise_for_status()
+        self._http.create(LLMSERVICES, llmservice(number, self._spec))
 
     def children(self) -> int:
         """The number of children of all kinds."""
         return sum(self._count(path) for path in CHILDREN.values())
 
     def _count(self, path: str) -> int:
-        listed = self._http.get(path, params={"limit": 1}).raise_for_status().json()
+        listed = self._http.get(path, params={"limit": 1}).json()
         return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
 
     def told(self) -> bool:
         """Return True if the status of every LLMService reports why its pod has no node."""
-        items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
+        items = self._http.get(LLMSERVICES).json()["items"]
         return len(items) == self.size and all(
             _condition(item, "Ready").get("reason") == self._reason for item in items
         )
 
     def stalled(self) -> bool:
         """Return True if every LLMService is reported as stalled, the last change of a status, by time alone."""
-        items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
+        items = self._http.get(LLMSERVICES).json()["items"]
         return all(_condition(item, "Stalled").get("status") == "True" for item in items)
 
     def versions(self) -> dict[str, str]:
         """The resourceVersion of every LLMService and child, by uid."""
         found = {}
         for path in (LLMSERVICES, *CHILDREN.values()):
-            items = self._http.get(path, headers=METADATA).raise_for_status().json()["items"]
+            items = self._http.get(path, headers=METADATA).json()["items"]
             found.update({item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in items})
         return found
 
     def change(self, number: int, port: int) -> float:
         """Change the port of one LLMService; returns the seconds until its Service has the new port."""
         began = time.perf_counter()
-        patch = {"spec": {"service": {"port": port}}}
-        self._http.patch(f"{LLMSERVICES}/{name(number)}", json=patch, headers=MERGE).raise_for_status()
+        self._http.merge(f"{LLMSERVICES}/{name(number)}", {"spec": {"service": {"port": port}}})
         while self.port(number) != port:
             time.sleep(0.01)
         return time.perf_counter() - began
@@ -178,7 +182,7 @@ class Fleet:
     def port(self, number: int) -> int | None:
         """The port of an LLMService's Service, or None while there is no Service."""
         answer = self._http.get(f"{CHILDREN['services']}/{name(number)}")
-        return None if answer.status_code == 404 else int(answer.raise_for_status().json()["spec"]["ports"][0]["port"])
+        return None if answer.status_code == 404 else int(answer.json()["spec"]["ports"][0]["port"])
 
 
 def name(number: int) -> str:
@@ -209,7 +213,9 @@ def _condition(service: dict[str, Any], kind: str) -> dict[str, Any]:
 def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], None]) -> Measured:
     """Run the whole measurement in a namespace of its own."""
     cluster.kubectl("create", "namespace", NAMESPACE)
-    operator, fleet, measured = Operator(system), Fleet(cluster, plan.services, plan.gated), Measured()
+    http = PatientClient(cluster.http)
+    operator, fleet = Operator(system, http), Fleet(http, plan.services, plan.gated)
+    measured = Measured(load_before=round(os.getloadavg()[0], 1))
     began = time.perf_counter()
     with _sampling(operator, fleet, measured, began):
         _burst(fleet, measured, began, say)
@@ -223,16 +229,19 @@ def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], No
         for number in range(plan.changes):
             measured.changes_after.append(fleet.change(number % plan.services, FIRST_PORT + 5000 + number))
     _wait_until_quiet(operator, plan.quiet_seconds)
-    _take_over(system, plan.services, measured, say)
+    _take_over(system, http, plan.services, measured, say)
+    measured.repeated_requests = http.repeated
     return measured
 
 
-def _take_over(system: Client, services: int, measured: Measured, say: Callable[[str], None]) -> None:
+def _take_over(
+    system: Client, http: PatientClient, services: int, measured: Measured, say: Callable[[str], None]
+) -> None:
     """Replace the operator's pods, and follow the new leader's first pass over all LLMServices."""
     say("replaces the operator")
     system.kubectl("rollout", "restart", f"deployment/{OPERATOR}")
-    system.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=120s")
-    operator, leads = Operator(system), 0.0
+    system.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=280s")
+    operator, leads = Operator(system, http), 0.0
     while True:
         found, now = operator.metrics(), time.perf_counter()
         leads = leads or (now if found["octavo_operator_leader"] else 0.0)

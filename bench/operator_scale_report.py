@@ -26,12 +26,13 @@ def page(title: str, result: dict[str, Any]) -> str:
         ("resident memory of the operator, most", f"{rss:.0f} MiB"),
         ("a new leader has reconciled all of them", f"{result['takeover_seconds']:.1f} s"),
         ("writes of the new leader meanwhile", f"{result['takeover_writes']:.0f}"),
+        ("requests of the bench that the API server was too busy for", str(result["repeated_requests"])),
     ]
     machine = f"{result['machine']['cores']} cores ({result['machine']['cpu']})"
     lines = [
         f"# {title}\n",
         f"{plan['services']} LLMServices whose pods find no node; {plan['replicas']} operator as a pod of a real "
-        f"control plane; everything and the bench itself on {machine}.\n",
+        f"control plane; everything and the bench itself on {machine}. Load before: {result['load_before']:.1f}.\n",
         "| what | seen |",
         "| --- | --- |",
         *(f"| {what} | {seen} |" for what, seen in rows),

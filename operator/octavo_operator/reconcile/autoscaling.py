@@ -107,7 +107,8 @@ class Scaling:
         """Return a user's sentence for each reason of the autoscaler, the most informative first."""
         windows = {way: rules["stabilizationWindowSeconds"] for way, rules in behavior(self.service).items()}
         return {
-            "TooManyReplicas": f"at maxReplicas {at}, though the load asks for more: raise spec.autoscaling.maxReplicas",
+            "TooManyReplicas": f"at maxReplicas {at}, though the load asks for more: raise "
+            "spec.autoscaling.maxReplicas",
             "ScaleDownStabilized": f"held at {at}: fewer would do, but only what has been too many for "
             f"{windows['scaleDown']} s is given up",
             "ScaleUpStabilized": f"held at {at}: more would help, but only what has been needed for "
