@@ -18,9 +18,11 @@ import pytest
 
 from octavo_operator.api.names import pod_labels
 from octavo_operator.reconcile import operator, watched_namespaces, watches
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, POD, Kind
+from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.watched_namespaces import (
+    MOST_FAILURES,
     NamespacesChangedError,
     WatchedNamespaces,
     watch_namespaces,
@@ -126,6 +128,33 @@ async def test_a_kind_that_cannot_be_read_does_not_stop_the_others(kind: Kind, p
         await until(lambda: known(A) == all_kinds - {kind.plural} and known(B) == all_kinds)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_foreign_kind_that_always_fails_stops_nothing(passes: Passes) -> None:
+    """As with a CRD whose conversion webhook does not answer: no watch begins before all kinds are listed."""
+    server, kind = server_of_two(), OPTIONAL[0]
+    server.optional, server.failing = OPTIONAL, kind
+    process = process_of(server)
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        await until(lambda: worked_on(passes) == {A, B})
+        assert list(passes.unwatched("a")) == [kind]
+        assert "conversion webhook for ServiceMonitor failed" in process.namespaces.problems[0]
+        server.failing, first = None, passes.indexes
+        await until(lambda: passes.indexes is not first and not passes.unwatched("a"))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_while_the_api_server_fails_no_kind_is_given_up() -> None:
+    class Down(ApiServer):
+        async def probe(self, kind: Kind, namespace: str) -> None:
+            raise ApiError(503, "", "try later")
+
+    scope, kinds = WatchedNamespaces(("a",)), (LLMSERVICE, *OPTIONAL)
+    for _ in range(2 * MOST_FAILURES):
+        await scope.look(Down(), kinds)
+    assert scope.problems == []
 
 
 async def test_after_one_right_was_refused_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,8 @@ class ApiServer:
         """Namespaces of which nothing may be read."""
         self.forbidden_kinds: set[tuple[str, str]] = set()
         """Namespaces with the plural of a kind that may not be read there."""
+        self.failing: Kind | None = None
+        """A kind of which every list fails, as with a CRD whose conversion webhook does not answer."""
         self.missing_rights = MissingRights()
         self.watch_error: int | None = None
         """The code of an error with which one watch ends."""
@@ -83,6 +85,8 @@ class ApiServer:
             raise ApiError(403, "Forbidden", f"no rights in {namespace}")
         if (namespace, kind.plural) in self.forbidden_kinds:
             raise ApiError(403, "Forbidden", f"no right to {kind.plural} in {namespace}")
+        if kind is self.failing:
+            raise ApiError(500, "InternalError", f"conversion webhook for {kind.name} failed")
 
     async def get(self, kind: Kind, namespace: str, name: str) -> None:
         """Return None: there are no other objects."""
@@ -105,6 +109,8 @@ class ApiServer:
     async def _list_or_watch(self, kind: Kind, namespace: str, request: web.Request) -> web.StreamResponse:
         if namespace in self.forbidden or (namespace, kind.plural) in self.forbidden_kinds:
             return web.json_response({"kind": "Status", "code": 403, "reason": "Forbidden"}, status=403)
+        if kind is self.failing:
+            return web.json_response({"kind": "Status", "code": 500, "reason": "InternalError"}, status=500)
         asked = self.selectors.setdefault((kind.plural, "watch" in request.query), set())
         asked.add(request.query.get("labelSelector"))
         if "watch" in request.query:

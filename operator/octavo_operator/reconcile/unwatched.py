@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.names import cache_claim, metrics_service_name
 from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.kinds import OBSERVED, Kind
+from octavo_operator.reconcile.kinds import OBSERVED, OPTIONAL, Kind
 from octavo_operator.reconcile.observe import Key, Observation, belongs_to, trimmed
 
 UNWATCHED_SECONDS = 30.0
@@ -23,7 +23,7 @@ class Getter(Protocol):
 
 
 async def with_unwatched_children(cluster: Getter, key: Key, observed: Observation) -> Observation:
-    """`observed` with the children of its unwatched kinds, but for those that may not be asked for either."""
+    """`observed` with the children of its unwatched kinds, but for those that cannot be asked for either."""
     if not observed.unwatched or observed.service is None:
         return observed
     (namespace, service), uid = key, observed.service["metadata"]["uid"]
@@ -33,7 +33,7 @@ async def with_unwatched_children(cluster: Getter, key: Key, observed: Observati
             try:
                 live = await cluster.get(kind, namespace, name)
             except ApiError as error:
-                if error.status != _FORBIDDEN:
+                if error.status != _FORBIDDEN and kind not in OPTIONAL:
                     raise
                 continue
             if live is not None and belongs_to(live, service, uid):

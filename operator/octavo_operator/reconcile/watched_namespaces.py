@@ -1,7 +1,8 @@
 """The kinds that can be read in each watched namespace, checked by the clock: a deleted namespace loses its Role.
 
 What cannot be read must not stop the watches of the rest, so these are opened without it: a namespace whose LLMServices
-cannot be read, and elsewhere single kinds, whose objects are then read by name (`unwatched`).
+cannot be read, and elsewhere single kinds, whose objects are then read by name (`unwatched`). So is a foreign kind that
+fails again and again, as with a CRD whose conversion webhook does not answer: no watch begins before all are listed.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.discovery import WatchesOutdatedError
-from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
+from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL, Kind
 from octavo_operator.reconcile.rights import Right
 
 logger = logging.getLogger(__name__)
@@ -23,6 +25,8 @@ POLL_SECONDS = 10.0
 """The pause between two looks at LLMServices, and at what was refused."""
 ALL_LOOKS = 6
 """Each such look asks for all kinds, and so does one after a right was refused: rights are lost together."""
+MOST_FAILURES = 3
+"""A foreign kind that fails in so many looks, one after the other, is not watched until one succeeds."""
 _FORBIDDEN = 403
 _CLUSTER = ""
 
@@ -47,6 +51,7 @@ class WatchedNamespaces:
     def __init__(self, namespaces: Sequence[str]) -> None:
         self._namespaces = tuple(namespaces) or (_CLUSTER,)  # kopf and paths call the whole cluster so
         self._refused: Refused = {}
+        self._failures: Counter[tuple[str, Kind]] = Counter()
 
     @property
     def readable(self) -> tuple[str, ...]:
@@ -76,13 +81,14 @@ class WatchedNamespaces:
         return {each or "*": each in self.readable for each in self._namespaces}
 
     async def look(self, cluster: Prober, kinds: Sequence[Kind], everything: bool = True) -> None:
-        """Asks for `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable.
+        """Asks for `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable, or of a foreign
+        kind MOST_FAILURES failures.
 
-        Unless `everything` is asked for, only LLMServices are, and what was refused.
+        Unless `everything` is asked for, only LLMServices are, and what was refused or has failed.
         """
-        before = self._refused
+        before, doubtful = self._refused, {*self._refused, *self._failures}
         asked = {
-            each: [kind for kind in kinds if everything or kind is LLMSERVICE or (each, kind) in before]
+            each: [kind for kind in kinds if everything or kind is LLMSERVICE or (each, kind) in doubtful]
             for each in self._namespaces
         }
         answers = await asyncio.gather(*(self._ask(cluster, asked[each], each) for each in self._namespaces))
@@ -97,19 +103,29 @@ class WatchedNamespaces:
         for kind in kinds:
             if why := await self._why_not(cluster, kind, namespace):
                 refused[namespace, kind] = why
-                if kind is LLMSERVICE:
-                    break  # without these, nothing else is looked after there
+            if kind is LLMSERVICE and self._failures[namespace, kind]:  # it is the API server that fails
+                return {identity: why for identity, why in self._refused.items() if identity[0] == namespace}
+            if kind is LLMSERVICE and why:
+                break  # without these, nothing else is looked after there
         return refused
 
     async def _why_not(self, cluster: Prober, kind: Kind, namespace: str) -> str:
+        identity = namespace, kind
         try:
             await cluster.probe(kind, namespace)
         except ApiError as error:
             if error.status == _FORBIDDEN:
                 return error.message
             if error.status != 404:  # a CRD that was removed is discovery's concern
-                return self._refused.get((namespace, kind), "")
+                return self._failed(identity, error)
+        del self._failures[identity]
         return ""
+
+    def _failed(self, identity: tuple[str, Kind], error: ApiError) -> str:
+        """Return why the kind is not to be watched after one more failure; empty: it is as before."""
+        self._failures[identity] += 1
+        lasts = identity[1] in OPTIONAL and self._failures[identity] >= MOST_FAILURES
+        return error.message if lasts else self._refused.get(identity, "")
 
 
 async def check_namespaces(
