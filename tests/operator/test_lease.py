@@ -137,6 +137,14 @@ async def test_what_a_stranger_writes_into_the_lease_keeps_no_replica_from_leadi
     assert api.holder == lease.identity
 
 
+async def test_a_lease_that_has_changed_as_often_as_a_field_can_count_is_taken(clock: Clock) -> None:
+    """The API server refuses a larger number; then no replica would ever lead."""
+    api, most = Api(), 2**31 - 1
+    api.live = {"metadata": {"resourceVersion": "0"}, "spec": {"holderIdentity": "", "leaseTransitions": most}}
+    await Lease(api, *NAME, clock, clock.sleep).acquire()
+    assert api.live["spec"]["leaseTransitions"] == most
+
+
 async def test_a_lease_that_is_released_is_taken_at_once(clock: Clock) -> None:
     api = Api()
     leader = Lease(api, *NAME, clock, clock.sleep)

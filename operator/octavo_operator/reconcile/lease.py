@@ -33,6 +33,8 @@ PAUSE_SECONDS = 2.0
 REQUEST_SECONDS = 3.0
 """The time after which a request counts as lost, and another one is sent: one that hangs must not cost the lease."""
 _CONFLICT = 409
+_MOST_TRANSITIONS = 2**31 - 1
+"""The most that the field takes: a stranger may have written it, and more would be refused, forever."""
 _NO_ANSWER = f"no answer within {REQUEST_SECONDS:.0f} s"
 
 
@@ -181,6 +183,7 @@ class Lease:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         before = (self._live or {}).get("spec") or {}
         changes = int(before.get("leaseTransitions") or 0) + (self._holder() != holder and bool(holder))
+        changes = min(changes, _MOST_TRANSITIONS)
         metadata: dict[str, Any] = dict(self._metadata)
         if self._live:
             metadata["resourceVersion"] = self._live["metadata"]["resourceVersion"]
