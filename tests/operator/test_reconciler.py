@@ -757,7 +757,16 @@ async def test_a_status_that_comes_too_late_is_no_failure() -> None:
     await reconciler(server).reconcile(KEY)
     server.failures["LLMService/status"] = ApiError(404, "NotFound", "gone")
     server.service["spec"]["suspend"] = True
+    server.named = merged(server.service, {"metadata": {"uid": "made again"}})
     await reconciler(server).reconcile(KEY)
+
+
+async def test_a_crd_without_statuses_is_said_and_children_are_made() -> None:
+    server = Server()
+    server.failures["LLMService/status"] = ApiError(404, "NotFound", "not found")
+    with pytest.raises(ApiError, match="no subresource status"):
+        await reconciler(server).reconcile(KEY)
+    assert server.writes == ["Service", "PodDisruptionBudget", "Deployment"]
 
 
 async def test_a_service_that_is_being_deleted_is_left_alone() -> None:

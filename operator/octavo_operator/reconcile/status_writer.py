@@ -51,10 +51,21 @@ class StatusCluster(EventWriter, Protocol):
     ) -> Object:
         """Server-side apply; the live object."""
 
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """The live object, or None."""
+
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> Object:
         """Merges `patch` into an object that exists; the live object."""
+
+
+class NoStatusError(ApiError):
+    """The cluster's CRD has no subresource status, as after an edit by hand: nothing can be reported."""
+
+    def __init__(self) -> None:
+        what = "the CRD of LLMServices has no subresource status, so that no status can be written"
+        super().__init__(404, "NoStatus", f"{what}: apply manifests/crd.yaml, or upgrade the chart with crd.install")
 
 
 @dataclass
@@ -112,6 +123,8 @@ class StatusWriter:
         except ApiError as error:
             if error.status not in (404, 409):  # deleted meanwhile, and perhaps made again: another event follows
                 raise
+            if error.status == 404:
+                await self._find(metadata)
             return None
         self._written[key], self._written_at[key] = dict(trimmed(LLMSERVICE, written)), moment
         rewrites = self._last[key].rewrites if key in self._last else {}
@@ -152,6 +165,12 @@ class StatusWriter:
             patch = {"metadata": {"uid": metadata["uid"]}, "status": superfluous}
             return await self._cluster.merge(LLMSERVICE, metadata["namespace"], metadata["name"], patch, "/status")
         return written
+
+    async def _find(self, metadata: Mapping[str, Any]) -> None:
+        """NoStatusError if the LLMService is there: then it is its subresource that was not found."""
+        live = await self._cluster.get(LLMSERVICE, metadata["namespace"], metadata["name"])
+        if live is not None and live["metadata"]["uid"] == metadata["uid"]:
+            raise NoStatusError
 
     def _learn(self, error: ApiError) -> bool:
         """Note the fields that the API server says the CRD does not have, and omit them from now on; True if any."""
