@@ -259,6 +259,21 @@ def test_a_surge_pod_that_may_not_be_made_blocks(said: str, reason: Reason, help
 
 
 @pytest.mark.parametrize("strategy", ["Auto", "Surge"])
+def test_a_revision_whose_replica_set_is_refused_blocks_and_is_tried_again(strategy: str) -> None:
+    """The Deployment's counters are still those of the revision before; a quota may be larger by now."""
+    said = 'replicasets.apps "good-2" is forbidden: exceeded quota: few, requested: count/replicasets.apps=1, used: '
+    condition = {"type": "Progressing", "status": "False", "reason": "ReplicaSetCreateError", "message": said}
+    deployment = live(seen=1, total=1, updated=1)
+    deployment["status"]["conditions"] = [{**condition, "lastTransitionTime": at(0)}]
+    now = rollout_state(rollout(strategy=strategy), deployment, [old()], at(9999))
+    assert (now.blocked, now.in_place, now.problem.reason) == (True, False, Reason.SURGE_REFUSED)
+    assert "make room for count/replicasets.apps=1 in ResourceQuota few" in now.problem.message
+    assert now.tried and now.retry
+    first = rollout_state(rollout(strategy=strategy), deployment, [], at(5))
+    assert (first.blocked, first.retry) == (False, 5)
+
+
+@pytest.mark.parametrize("strategy", ["Auto", "Surge"])
 def test_pods_of_a_first_rollout_that_were_refused_are_tried_again(strategy: str) -> None:
     """Every 10 s at first, later every minute: a ReplicaSet would see a higher quota after up to 16 minutes."""
     deployment = live(total=0, updated=0, available=0)

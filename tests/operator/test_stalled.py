@@ -42,6 +42,13 @@ def no_node(since: str, reason: str = "Unschedulable", **more: Any) -> dict[str,
     return pod(conditions=[{**unmet, "message": "0/1 nodes are available: 1 Insufficient memory."}], **more)
 
 
+def unseen(since: str, scheduler: str = "default-scheduler") -> dict[str, Any]:
+    """A pod that its scheduler has not looked at."""
+    found = pod(conditions=[])
+    found["metadata"]["creationTimestamp"] = since
+    return {**found, "spec": {"schedulerName": scheduler}}
+
+
 def crashed(restarts: int, code: int = 139) -> dict[str, Any]:
     return {**exited(code), "restartCount": restarts}
 
@@ -56,6 +63,8 @@ SITUATIONS: list[tuple[str, LLMServiceStatus, str]] = [
     ("replaces a pod", seen(pod(container=SERVING), pod("b", revision="r2"), ready=1, total=2), "InProgress"),
     ("looks for a node", seen(no_node("2026-01-01T00:00:30Z")), "InProgress"),
     ("finds no node", seen(no_node("2026-01-01T00:00:10Z")), "Failed"),
+    ("is new", seen(unseen("2026-01-01T00:00:30Z")), "InProgress"),
+    ("has no scheduler", seen(unseen("2026-01-01T00:00:10Z")), "Failed"),
     ("waits at a gate", seen(no_node("2026-01-01T00:00:10Z", "SchedulingGated")), "InProgress"),
     ("crashed once", seen(pod(container=crashed(1))), "InProgress"),
     ("crashes at each start", seen(pod(container=crashed(2))), "Failed"),
@@ -78,6 +87,19 @@ SITUATIONS: list[tuple[str, LLMServiceStatus, str]] = [
 @pytest.mark.parametrize(("status", "judged"), [row[1:] for row in SITUATIONS], ids=[row[0] for row in SITUATIONS])
 def test_kstatus_judges_it_so(status: LLMServiceStatus, judged: str) -> None:
     assert kstatus(status.as_object()) == judged
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "words"),
+    [("default-scheduler", "see whether kube-scheduler runs"), ("nobody", "change schedulerName in spec.podTemplate")],
+)
+def test_a_pod_without_a_scheduler_says_which_one_is_meant(scheduler: str, words: str) -> None:
+    status = seen(unseen("2026-01-01T00:00:10Z", scheduler))
+    ready = next(each for each in status.conditions if each.type is ConditionType.READY)
+    assert ready.reason is Reason.NO_SCHEDULER
+    assert f"waits for {scheduler}" in ready.message and words in ready.message
+    fresh = seen(unseen("2026-01-01T00:00:55Z", scheduler))
+    assert all(each.reason is not Reason.NO_SCHEDULER for each in fresh.conditions)
 
 
 def test_a_pod_of_an_old_revision_stalls_nothing() -> None:

@@ -269,6 +269,15 @@ def test_pods_that_may_not_be_made() -> None:
     assert (found.reason, 'violates PodSecurity "restricted"' in found.message) == (Reason.POLICY_DENIED, True)
 
 
+def test_a_replica_set_that_may_not_be_made() -> None:
+    said = 'replicasets.apps "good-1" is forbidden: exceeded quota: few, requested: count/replicasets.apps=1, used: '
+    refused = {"type": "Progressing", "status": "False", "reason": "ReplicaSetCreateError", "message": said}
+    status = summary(children=deployment(total=0, updated=0, conditions=[refused]))
+    for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
+        found = condition(status, kind)
+        assert (found.reason, "in ResourceQuota few" in found.message) == (Reason.POLICY_DENIED, True)
+
+
 LATE = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
 OUT_OF_TIME = {ConditionType.READY: "False", ConditionType.PROGRESSING: "False", ConditionType.DEGRADED: "True"}
 

@@ -56,6 +56,7 @@ class Reason(StrEnum):
     WAITING_FOR_GPU = "WaitingForGPU"
     WAITING_FOR_VOLUMES = "WaitingForVolumes"
     UNSCHEDULABLE = "Unschedulable"
+    NO_SCHEDULER = "NoScheduler"
     SCHEDULING_GATED = "SchedulingGated"
     NODE_LOST = "NodeLost"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"

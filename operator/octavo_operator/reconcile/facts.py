@@ -15,6 +15,7 @@ from octavo_operator.reconcile.kinds import Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.pods import PodView, condition_of
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.refused_pods import refusal_of
 from octavo_operator.reconcile.rollout import RolloutState, count_of, is_replaced, is_rolled_out
 from octavo_operator.render.deployment import progress_deadline
 
@@ -100,10 +101,8 @@ class Facts:
     @property
     def refused_pods(self) -> Problem | None:
         """The refusal of the API server to make pods; None: there is none."""
-        refusal = condition_of(self.deployment, "ReplicaFailure")
-        if refusal.get("status") != "True":
-            return None
-        return Problem(Reason.POLICY_DENIED, f"pods cannot be made: {advice(str(refusal.get('message')))}")
+        refusal = refusal_of(self.deployment)
+        return Problem(Reason.POLICY_DENIED, f"pods cannot be made: {advice(refusal.message)}") if refusal else None
 
     @property
     def waits(self) -> Problem | None:

@@ -13,7 +13,16 @@ from octavo_operator.api.quantity import parse_quantity
 Amounts = Mapping[str, Decimal]
 """Amounts of resources by their names: cores, bytes, devices."""
 
-_KEPT = ("nodeSelector", "affinity", "tolerations", "resourceClaims", "overhead", "schedulingGates", "nodeName")
+_KEPT = (
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "resourceClaims",
+    "overhead",
+    "schedulingGates",
+    "nodeName",
+    "schedulerName",
+)
 _CONTAINERS = ("containers", "initContainers")
 
 
@@ -74,7 +83,7 @@ def placement_of(spec: Mapping[str, Any]) -> Placement:
 
 
 def kept_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a pod's spec to keep: the fields that `placement_of` reads, its ports, and the name of its node."""
+    """The part of a pod's spec to keep: what `placement_of` reads, its ports, scheduler and node."""
     kept: dict[str, Any] = {name: spec[name] for name in _KEPT if name in spec}
     for name in _CONTAINERS:
         if name in spec:

@@ -13,7 +13,7 @@ from octavo_operator.reconcile.container_trouble import exit_trouble, last_exit,
 from octavo_operator.reconcile.placement import Placement, placement_of
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.unready import why_unready
-from octavo_operator.reconcile.unschedulable import why_unschedulable
+from octavo_operator.reconcile.unschedulable import no_scheduler, why_unschedulable
 from octavo_operator.render.container import CONTAINER, PORT_NAME, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
@@ -21,7 +21,9 @@ _OLD_SECONDS = 600.0  # a container that had run well for so long since it ended
 _LASTING = (Reason.CONFIGURATION_ERROR, Reason.MODEL_NOT_FOUND, Reason.PULL_FAILED, Reason.SECRET_MISSING)
 """Troubles that come back at each start; others are taken for lasting after so many restarts."""
 _MANY_RESTARTS = 2
-_MOUNT_SECONDS = 10.0  # volumes that are there are mounted sooner
+_USUAL_SECONDS = 10.0
+"""Volumes that are there are mounted sooner, and a scheduler looks at a pod sooner."""
+_USUAL = (Reason.WAITING_FOR_VOLUMES, Reason.NO_SCHEDULER)
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,20 @@ def _waits_since(pod: Mapping[str, Any]) -> str:
         condition = condition_of(pod, kind)
         if condition.get("status") == "False":
             return condition.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp") or ""
-    return ""
+    return pod["metadata"].get("creationTimestamp") or "" if is_unseen(pod) else ""
 
 
-def mounting_seconds(pod: PodView, now: str) -> float:
-    """Return the seconds from `now` (RFC 3339) for which a wait for the pod's volumes is still usual; 0: no longer."""
-    if not pod.waits or pod.waits.reason != Reason.WAITING_FOR_VOLUMES:
+def usual_wait_seconds(pod: PodView, now: str) -> float:
+    """Return the seconds from `now` (RFC 3339) for which the pod's wait is one that each pod has; 0: no longer."""
+    if not pod.waits or pod.waits.reason not in _USUAL:
         return 0.0
-    return max(0.0, _MOUNT_SECONDS - _seconds_between(pod.waits_since, now))
+    return max(0.0, _USUAL_SECONDS - _seconds_between(pod.waits_since, now))
+
+
+def is_unseen(pod: Mapping[str, Any]) -> bool:
+    """Return True if no scheduler has said anything of the pod, and no node has it."""
+    status = pod.get("status") or {}
+    return not (status.get("conditions") or (pod.get("spec") or {}).get("nodeName") or status.get("containerStatuses"))
 
 
 def views(service: LLMService, pods: Sequence[Mapping[str, Any]]) -> list[PodView]:
@@ -122,6 +130,8 @@ def condition_of(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _state(
     pod: Mapping[str, Any], status: Mapping[str, Any], gpu_resource: str
 ) -> tuple[LoadingPhase, Problem | None, Problem | None]:
+    if is_unseen(pod):
+        return LoadingPhase.PENDING, no_scheduler(pod), None
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return LoadingPhase.PENDING, why_unschedulable(pod, scheduled, gpu_resource), None

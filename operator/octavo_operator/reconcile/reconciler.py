@@ -24,7 +24,7 @@ from octavo_operator.reconcile.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Observation, observe
-from octavo_operator.reconcile.pods import mounting_seconds, views
+from octavo_operator.reconcile.pods import usual_wait_seconds, views
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rights import refused_right
 from octavo_operator.reconcile.rollout import RolloutState, rollout_state
@@ -194,7 +194,7 @@ class Reconciler:
         deployment = observed.children.get(("Deployment", service.name), {})
         pods, now = views(service, observed.pods), self._clock()
         waiting = [pod for pod in pods if pod.waits and pod.waits.reason == Reason.WAITING_FOR_VOLUMES]
-        names = frozenset[str]().union(*(pod.claims for pod in waiting if not mounting_seconds(pod, now)))
+        names = frozenset[str]().union(*(pod.claims for pod in waiting if not usual_wait_seconds(pod, now)))
         claims = {name: await self._claim(service, observed, name) for name in sorted(names)}
         exclusive = frozenset(name for name, claim in claims.items() if claim and _is_exclusive(claim))
         return rollout_state(service.spec.rollout, deployment, pods, now, exclusive)
@@ -254,7 +254,7 @@ def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]
     The clock is read in whole seconds.
     """
     pods = views(service, observed.pods)
-    left = [*(mounting_seconds(pod, now) for pod in pods), *patience_seconds(pods, now)]
+    left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now)]
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
         left.append(settling_seconds(pods, now))
     return [seconds + 1 for seconds in left if seconds]

@@ -16,8 +16,9 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
-from octavo_operator.reconcile.pods import PodView, condition_of
+from octavo_operator.reconcile.pods import PodView
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.refused_pods import refusal_of
 from octavo_operator.reconcile.surge import Obstacle, obstacles
 
 _NOTHING = Problem(Reason.NOT_BLOCKED, "nothing holds a rollout back")
@@ -33,7 +34,8 @@ _SOON = 300.0
 an old pod makes room for them, and otherwise.
 
 A ReplicaSet whose pods were refused waits for up to 16 minutes before it tries again, though a quota may be larger by
-then. It tries at once when it changes, and its Deployment hands annotations down to it.
+then, and a Deployment whose ReplicaSet was refused gives up after a few. Both try at once when they change, and a
+Deployment hands annotations down to its ReplicaSet.
 """
 
 
@@ -66,10 +68,10 @@ def rollout_state(
     """
     state = _state(rollout, deployment, pods, now, exclusive)
     none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
-    failure = condition_of(deployment, "ReplicaFailure")
-    if none_wanted or failure.get("status") != "True":
+    refusal = refusal_of(deployment)
+    if none_wanted or refusal is None:
         return state
-    moment, refused_for = datetime.fromisoformat(now), _seconds(failure.get("lastTransitionTime") or "", now)
+    moment, refused_for = datetime.fromisoformat(now), _seconds(refusal.since, now)
     seconds = _RETRY_SECONDS if state.in_place or refused_for < _SOON else _RETRY_LATER_SECONDS
     since = moment.timestamp() % seconds
     return replace(state, tried=(moment - timedelta(seconds=since)).isoformat(), retry=seconds - since)

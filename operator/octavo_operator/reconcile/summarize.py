@@ -31,7 +31,7 @@ from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.pods import PodView, mounting_seconds, views
+from octavo_operator.reconcile.pods import PodView, usual_wait_seconds, views
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout import count_of, revisions
 from octavo_operator.reconcile.stalled import reconciling, stalled
@@ -128,7 +128,7 @@ def _lost_claim(observed: Observation) -> Problem | None:
 
 def _settled(pod: PodView, now: str) -> PodView:
     """The pod without a wait that every pod has."""
-    return replace(pod, waits=None) if mounting_seconds(pod, now) else pod
+    return replace(pod, waits=None) if usual_wait_seconds(pod, now) else pod
 
 
 def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from octavo_operator.api.conditions import Reason
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.placement import lacking
-from octavo_operator.reconcile.pods import PodView, condition_of, mounting_seconds
+from octavo_operator.reconcile.pods import PodView, usual_wait_seconds
+from octavo_operator.reconcile.refused_pods import refusal_of
 
 _QUOTA = "exceeded quota"
 _HELD_BY_OLD_PODS = ("anti-affinity rules", "free ports", "ReadWriteOncePod")
@@ -74,11 +75,11 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
             return obstacle(Reason.NO_GPU_FOR_SURGE, makes_room)
         case Reason.SCHEDULING_GATED:  # whatever holds it counts what old pods have
             return obstacle(Reason.SURGE_GATED, lambda _: True)
-        case Reason.UNSCHEDULABLE:
+        case Reason.UNSCHEDULABLE | Reason.NO_SCHEDULER if not usual_wait_seconds(pod, now):
             held = bool(lacking(said)) or any(words in said for words in _HELD_BY_OLD_PODS)
             found = obstacle(Reason.NO_ROOM_FOR_SURGE, lambda old: held and makes_room(old))
             return replace(found, of_room=held)  # else its nodes are cordoned, tainted or not there
-        case Reason.WAITING_FOR_VOLUMES if not mounting_seconds(pod, now):
+        case Reason.WAITING_FOR_VOLUMES if not usual_wait_seconds(pod, now):
             # Without a node it waits for a claim that is not there, or has no volume: no end of a pod brings that.
             claims = pod.claims & exclusive if pod.scheduled else frozenset()
             return obstacle(Reason.NO_VOLUME_FOR_SURGE, lambda old: bool(old.claims & claims))
@@ -87,15 +88,18 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
 
 def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle | None:
     """A surge pod that the API server does not let be made, while there are pods of an older revision."""
-    failure, old = condition_of(deployment, "ReplicaFailure"), _older(deployment, pods)
-    if failure.get("status") != "True" or not old:  # those that end already make room
+    refusal = refusal_of(deployment)
+    if refusal is None:
         return None
-    said, since = str(failure.get("message")), failure.get("lastTransitionTime") or ""
-    if _QUOTA not in said:
-        return Obstacle(Reason.SURGE_REFUSED, f"a pod cannot be made: {advice(said)}", since, False, of_room=False)
+    old = [pod for pod in pods if pod.scheduled and not pod.ended] if refusal.whole else _older(deployment, pods)
+    if not old:  # those that end already make room
+        return None
+    said, message = refusal.message, f"a pod cannot be made: {advice(refusal.message)}"
+    if _QUOTA not in said or refusal.whole:
+        return Obstacle(Reason.SURGE_REFUSED, message, refusal.since, False, of_room=False)
     wanted = _requested(said)
     helped = any(pod.placement.holds(wanted) for pod in old)
-    return Obstacle(Reason.NO_QUOTA_FOR_SURGE, f"a pod cannot be made: {advice(said)}", since, helped)
+    return Obstacle(Reason.NO_QUOTA_FOR_SURGE, message, refusal.since, helped)
 
 
 def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodView]:

@@ -1,4 +1,4 @@
-"""The problem of a pod that the scheduler finds no node for: what it needs, what nodes have, what to do. Pure.
+"""The problem of a pod that has no node: what it needs, what nodes have, what to do. Pure.
 
 All is read from the scheduler's own sentence, so that the operator needs no right to look at nodes. Its part on
 preemption tells a node that is too small (ending other pods would not help) from one whose devices are in use.
@@ -14,6 +14,7 @@ from octavo_operator.reconcile.advice import advice, is_about_claims
 from octavo_operator.reconcile.placement import lacking, placement_of
 from octavo_operator.reconcile.problem import Problem
 
+_DEFAULT_SCHEDULER = "default-scheduler"
 _NO_DEVICE = "cannot allocate all claims"
 _TOO_SMALL = "Preemption is not helpful for scheduling"
 _IN_USE = "No preemption victims found"
@@ -32,6 +33,16 @@ def why_unschedulable(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_
     if why is None:
         return Problem(Reason.UNSCHEDULABLE, f"{begin}{advice(said)}")
     return Problem(Reason.WAITING_FOR_GPU, f"{begin}{why}. The scheduler: {said}")
+
+
+def no_scheduler(pod: Mapping[str, Any]) -> Problem:
+    """The problem of a pod that no scheduler has looked at."""
+    name, scheduler = pod["metadata"]["name"], (pod.get("spec") or {}).get("schedulerName") or _DEFAULT_SCHEDULER
+    if scheduler == _DEFAULT_SCHEDULER:
+        help_ = "see whether kube-scheduler runs: kubectl get pods -n kube-system"
+    else:
+        help_ = "start a scheduler of this name, or change schedulerName in spec.podTemplate"
+    return Problem(Reason.NO_SCHEDULER, f"pod {name} waits for {scheduler}, which has not looked at it: {help_}")
 
 
 def _no_gpu(pod: Mapping[str, Any], said: str, gpu_resource: str) -> str | None:
