@@ -14,10 +14,12 @@ from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.server_clock import ServerClock
 from octavo_operator.render.schedules import Bounds
 from tests.operator.bad_llmservices import VALID, merged
 
 KEY: Key = ("llm", "good")
+NOON = 1767268800.0  # 2026-01-01 12:00:00 UTC
 
 
 class World:
@@ -30,6 +32,8 @@ class World:
         self.deployment = {"spec": {"replicas": 1}}
         self.waiting: int | None = 28
         self.refuses = False
+        self.server, self.local = self, NOON  # a Cluster and its ApiServer in one
+        self.clock = ServerClock(lambda: self.local)
         indexes = {LLMSERVICE.plural: {KEY: [self.service]}, "deployments": {KEY: [self.deployment]}}
         self.queue = WorkQueue[Key]()
         self.scaler = DirectScaler(cast(Cluster, self), indexes, self.queue)
@@ -85,3 +89,13 @@ async def test_what_others_scale_is_left_to_them() -> None:
     world.service["spec"]["suspend"] = True
     await world.scaler.look(cast(Collector, world))
     assert world.scaler.reports == {}
+
+
+async def test_schedules_begin_by_the_api_servers_clock() -> None:
+    noon = {"name": "noon", "start": "30 11 * * *", "duration": "1h", "minReplicas": 5, "maxReplicas": 6}
+    world = World(schedules=[noon])
+    world.waiting, world.local = 0, NOON + 7200
+    world.clock.note_date("Thu, 01 Jan 2026 12:00:00 GMT")
+    await world.look()
+    assert world.deployment["spec"]["replicas"] == 5
+    assert world.scaler.reports[KEY]["status"]["lastScaleTime"] == "2026-01-01T12:00:00Z"

@@ -11,6 +11,7 @@ from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.events import Recorder, Transition, transitions
 from tests.operator.test_summarize import NO_GPU, SERVING, deployment, exited, pod, summary
 
+NOW = "2026-01-01T00:00:00Z"
 REGARDING = {"name": "good", "namespace": "llm", "uid": "u1"}
 WARNING = Transition("Warning", "CrashLoop", "pod good-1 ended with exit code 139")
 
@@ -94,18 +95,19 @@ def test_going_in_place_is_reported() -> None:
 
 async def test_an_event_says_of_what_it_is_and_fits_the_api() -> None:
     server = Server()
-    await Recorder(server).record(REGARDING, [Transition("Warning", "CrashLoop", "x" * 5000)])
+    await Recorder(server).record(REGARDING, [Transition("Warning", "CrashLoop", "x" * 5000)], NOW)
     (event,) = server.events.values()
     assert event["regarding"] == {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", **REGARDING}
     assert (event["type"], event["reason"], len(event["note"])) == ("Warning", "CrashLoop", 1024)
     assert event["metadata"]["namespace"] == "llm"
+    assert event["eventTime"] == "2026-01-01T00:00:00.000000Z"
 
 
 async def test_the_same_event_is_counted_and_not_reported_more_than_once_a_minute() -> None:
     server, now = Server(), [0.0]
     recorder = Recorder(server, lambda: now[0])
     for _ in range(180):
-        await recorder.record(REGARDING, [WARNING])
+        await recorder.record(REGARDING, [WARNING], NOW)
         now[0] += 1
     assert list(server.counts.values()) == [3]
 
@@ -113,14 +115,14 @@ async def test_the_same_event_is_counted_and_not_reported_more_than_once_a_minut
 async def test_another_replica_counts_on() -> None:
     server = Server()
     for _ in range(2):
-        await Recorder(server).record(REGARDING, [WARNING])
+        await Recorder(server).record(REGARDING, [WARNING], NOW)
     assert list(server.counts.values()) == [2]
 
 
 async def test_an_event_that_cannot_be_written_stops_nothing() -> None:
     server = Server()
     server.refuses = True
-    await Recorder(server).record(REGARDING, [WARNING])
+    await Recorder(server).record(REGARDING, [WARNING], NOW)
     assert server.events == {}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.reconcile import external_metrics
+from octavo_operator.reconcile import external_metrics, release_metrics_slot
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.discovery import KindsChangedError
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
@@ -101,3 +101,12 @@ async def test_the_slot_is_given_up_while_octavos_server_does_not_answer(
     slot = Slot(service, status, since)
     assert await release_if_unavailable(slot, URL, datetime(2026, 1, 1, 12, tzinfo=UTC)) is released
     assert slot.deleted == (["u7"] if released else [])
+
+
+async def test_how_long_it_does_not_answer_is_counted_by_the_api_servers_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release_metrics_slot, "POLL_SECONDS", 0.001)
+    slot = Slot(OURS, "False", "2026-01-01T12:00:00Z")
+    moments = iter([*["2026-01-01T12:00:29Z"] * 5, "2026-01-01T12:00:30Z"])
+    with pytest.raises(RuntimeError):  # the clock ends
+        await release_metrics_slot.watch_metrics_slot(slot, URL, lambda: next(moments))
+    assert slot.deleted == ["u7"]

@@ -9,12 +9,14 @@ import copy
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
 import pytest
 from aiohttp import web
+from cryptography import x509
 from yarl import URL
 
 from octavo_engine.engine.client import EngineState
@@ -34,6 +36,7 @@ from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.kinds import POD, Kind
+from octavo_operator.reconcile.server_clock import ServerClock
 from tests.cluster import pki
 
 HOST = "metrics.octavo-system.svc"
@@ -253,7 +256,7 @@ class Server:
         names = frozenset({"front-proxy"})
         self.front_proxy = FrontProxy((self.folder / "ca.crt").read_text(), names)
         self.context = self.front_proxy.context()
-        self.own = Authority((HOST,))
+        self.own = Authority((HOST,), lambda: datetime.now(UTC))
         self.own.serve_with(self.context)
         self.runner = web.AppRunner(aggregated(world.collector, lambda: self.front_proxy))
         self.port = 0
@@ -373,6 +376,7 @@ class FrontProxyMap:
 
     def __init__(self, front_proxy: FrontProxy) -> None:
         self.front_proxy = front_proxy
+        self.server, self.clock = self, ServerClock()  # a Cluster and its ApiServer in one
         self.asked = 0
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
@@ -643,3 +647,13 @@ async def test_health_is_whether_it_is_registered_and_life_is_whether_it_tries(w
         assert (await ask("/healthz"), await ask("/livez")) == ((503, "not trusted\n"), (200, "ok\n"))
     async with plain_server(world, standstill="sleeps") as ask:
         assert await ask("/livez") == (503, "sleeps\n")
+
+
+def test_certificates_are_of_the_api_servers_time(tmp_path: Path) -> None:
+    """It judges them; a node's clock may be wrong by more than a certificate lives."""
+    then = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    authority = Authority((HOST,), lambda: then)
+    authority.serve_with(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+    certificate = x509.load_pem_x509_certificate(authority.pem)
+    assert certificate.not_valid_before_utc < then < certificate.not_valid_after_utc
+    assert certificate.not_valid_before_utc > then - timedelta(days=1)

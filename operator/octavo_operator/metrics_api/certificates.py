@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ssl
 import tempfile
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -23,15 +24,16 @@ _CLOCKS_DIFFER = timedelta(hours=1)
 
 
 class Authority:
-    """A certificate authority for one server, reachable as `hosts`."""
+    """A certificate authority for one server, reachable as `hosts`. `clock` is the API server's, which judges it."""
 
-    def __init__(self, hosts: tuple[str, ...]) -> None:
+    def __init__(self, hosts: tuple[str, ...], clock: Callable[[], datetime]) -> None:
         self._hosts = hosts
+        self._clock = clock
         self._key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "octavo metrics API")])
         public = self._key.public_key()
         self._certificate = (
-            _builder(name, name, public, AUTHORITY_LIFE)
+            _builder(name, name, public, self._clock(), AUTHORITY_LIFE)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(sign_certificates=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
@@ -49,7 +51,7 @@ class Authority:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._hosts[0][:64])])
         own = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         certificate = (
-            _builder(name, self._certificate.subject, key.public_key(), SERVING_LIFE)
+            _builder(name, self._certificate.subject, key.public_key(), self._clock(), SERVING_LIFE)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(sign_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -67,9 +69,8 @@ class Authority:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, life: timedelta
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, now: datetime, life: timedelta
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

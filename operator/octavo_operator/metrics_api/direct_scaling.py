@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.names import IN_FLIGHT_METRIC, WAITING_METRIC
@@ -46,6 +46,7 @@ class DirectScaler:
     ) -> None:
         self.reports: dict[Key, Object] = {}
         self._cluster, self._indexes, self._queue, self._clock = cluster, indexes, queue, clock
+        self._now = cluster.server.clock.now  # by which schedules begin and end, also where this node's is wrong
         self._histories: dict[Key, History] = {}
 
     async def run(self) -> None:
@@ -100,7 +101,10 @@ class DirectScaler:
             self._queue.add(key)
 
     def _decide(self, key: Key, service: LLMService, current: int, load: Load) -> Decision:
-        autoscaling, bounds = service.spec.autoscaling, bounds_in_force(service.spec, datetime.now(UTC))
+        autoscaling, bounds = (
+            service.spec.autoscaling,
+            bounds_in_force(service.spec, datetime.fromisoformat(self._now())),
+        )
         if autoscaling is None or bounds is None:
             raise ValueError("no target to scale by is set")
         targets = (autoscaling.target_queue_depth, target_in_flight(service.spec))
@@ -112,7 +116,7 @@ class DirectScaler:
     def _last(self, key: Key, now: bool) -> str | None:
         """Return when the replicas were last changed (RFC 3339): now if `now`, else as reported before."""
         known = (self.reports.get(key) or {}).get("status", {}).get("lastScaleTime")
-        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if now else known
+        return self._now() if now else known
 
 
 def _condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, str]:

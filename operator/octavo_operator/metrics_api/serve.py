@@ -8,6 +8,7 @@ import signal
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from octavo_operator.metrics_api.app import Wrong, aggregated, plain
 from octavo_operator.metrics_api.certificates import RENEW_SECONDS, Authority
@@ -62,7 +63,7 @@ async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper,
         return [found for pod in await cluster.list_whole(POD, namespace) if (found := engine_pod(pod))]
 
     clients = Clients(FrontProxy.of(await cluster.get(_CONFIG_MAPS, NAMESPACE, CONFIG_MAP)))
-    authority = Authority(hosts(options))
+    authority = Authority(hosts(options), lambda: datetime.fromisoformat(cluster.server.clock.now()))
     authority.serve_with(clients.context)
     collector = Collector(list_pods, scraper.scrape)
     registration = Registration(cluster, options.namespace, options.service, authority.pem, options.register)

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from octavo_operator.api.conditions import BAD_STATUS, Reason
@@ -78,17 +78,18 @@ class Recorder:
         self._told: dict[str, float] = {}
         self._instance = socket.gethostname()[:_LONGEST_INSTANCE]
 
-    async def record(self, regarding: Mapping[str, str], changes: Sequence[Transition]) -> None:
-        """One event for each of `changes` of the LLMService with this name, namespace and uid."""
+    async def record(self, regarding: Mapping[str, str], changes: Sequence[Transition], now: str) -> None:
+        """One event for each of `changes` of the LLMService with this name, namespace and uid, at `now` (RFC 3339)."""
+        moment = datetime.fromisoformat(now).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         for change in changes:
-            event = _event(regarding, change, self._instance, _micro_time())
+            event = _event(regarding, change, self._instance, moment)
             name = event["metadata"]["name"]
             if self._told.get(name, float("-inf")) > self._clock() - _REPEAT_SECONDS:
                 continue
             self._remember(name)
             try:
                 if not await self._cluster.create_event(event):
-                    await self._cluster.repeat_event(regarding["namespace"], name, _micro_time())
+                    await self._cluster.repeat_event(regarding["namespace"], name, moment)
             except ApiError as error:
                 logger.warning("cannot write the event %s of %s: %s", change.reason, regarding["name"], error)
 
@@ -118,7 +119,3 @@ def _event(regarding: Mapping[str, str], change: Transition, instance: str, now:
         "reportingController": f"octavo.dev/{FIELD_MANAGER}",
         "reportingInstance": instance,
     }
-
-
-def _micro_time() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -235,7 +235,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
 
 async def _keep_discovery_working(process: _Process) -> None:
     await process.leads.wait()
-    await watch_metrics_slot(process.cluster, process.options.metrics_url)
+    await watch_metrics_slot(process.cluster, process.options.metrics_url, process.cluster.server.clock.now)
 
 
 async def _ask_pods(process: _Process, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:

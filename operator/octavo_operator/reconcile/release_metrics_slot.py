@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -36,12 +36,12 @@ class Releaser(Protocol):
         """Deletes the object of that uid."""
 
 
-async def watch_metrics_slot(cluster: Releaser, metrics_url: str) -> None:
-    """Check again and again, until the task is cancelled."""
+async def watch_metrics_slot(cluster: Releaser, metrics_url: str, clock: Callable[[], str]) -> None:
+    """Check again and again, until the task is cancelled. `clock`: the API server's (RFC 3339), as the condition's."""
     while True:
         await asyncio.sleep(POLL_SECONDS)
         try:
-            await release_if_unavailable(cluster, metrics_url, datetime.now(UTC))
+            await release_if_unavailable(cluster, metrics_url, datetime.fromisoformat(clock()))
         except (ApiError, NotLeadingError) as error:
             logger.warning("cannot read whether the metrics API is available: %s", error)
 

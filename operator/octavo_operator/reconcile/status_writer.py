@@ -70,8 +70,12 @@ class NoStatusError(ApiError):
 
 @dataclass
 class _Last:
-    """Our last write of a status: what it was, when, and when others wrote theirs over it (by resourceVersion)."""
+    """Our last write of a status: what it was, when, and when others wrote theirs over it (by resourceVersion).
 
+    `asked`: what we sent; an admission webhook may have made another `status` of it.
+    """
+
+    asked: Object
     status: Object
     when: float
     rewrites: dict[str, float] = field(default_factory=dict)
@@ -109,7 +113,7 @@ class StatusWriter:
         metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
         key = metadata["namespace"], metadata["name"]
         before, status = self.newest(key, live).get("status") or {}, self._known(status)
-        if _own(before) == status:
+        if _own(before) == status or self._is_changed_by_admission(key, before, status):
             return None
         moment = datetime.fromisoformat(now)
         if without_load(_own(before)) == without_load(status) and key in self._written_at:
@@ -128,9 +132,14 @@ class StatusWriter:
             return None
         self._written[key], self._written_at[key] = dict(trimmed(LLMSERVICE, written)), moment
         rewrites = self._last[key].rewrites if key in self._last else {}
-        self._last[key] = _Last(_own(written.get("status") or {}), self._clock(), rewrites)
-        await self._recorder.record(metadata, transitions(before, status))
+        self._last[key] = _Last(self._known(status), _own(written.get("status") or {}), self._clock(), rewrites)
+        await self._recorder.record(metadata, transitions(before, status), now)
         return None
+
+    def _is_changed_by_admission(self, key: Key, before: Mapping[str, Any], status: Object) -> bool:
+        """Return True if `before` is what admission has made of `status`: it would do so again, for ever."""
+        last = self._last.get(key)
+        return last is not None and (last.asked, last.status) == (status, _own(before))
 
     def _truce_seconds(self, key: Key, live: Mapping[str, Any]) -> float:
         """Seconds still to wait before a write, since another client keeps overwriting this status."""
