@@ -597,6 +597,26 @@ async def test_fields_written_into_the_status_by_hand_are_removed_again() -> Non
     assert len(server.writes) == 2
 
 
+async def test_a_status_that_a_webhook_changes_at_each_write_is_written_once() -> None:
+    """As by one that notes the time: each of our writes would be an event, and that the next write."""
+
+    class Stamping(Server):
+        async def apply(self, manifest: dict[str, Any], subresource: str = "", *rest: Any, **more: Any) -> Any:
+            if subresource:
+                stamped = {"status": {"url": f"http://{self.version}"}}
+                manifest = merged(manifest, stamped)
+            return await super().apply(manifest, subresource, *rest, **more)
+
+    server = Stamping()
+    operator = reconciler(server)
+    for _ in range(10):
+        await operator.reconcile(KEY)
+    assert server.writes.count("LLMService/status") == 1
+    server.service["status"]["readyReplicas"] = 7  # by hand
+    await operator.reconcile(KEY)
+    assert server.service["status"]["readyReplicas"] == 0
+
+
 async def test_a_second_operator_that_sees_things_otherwise_begins_no_war_over_the_status() -> None:
     server, now = Server(), 0.0
     operator = await settled(server)
@@ -944,6 +964,20 @@ async def test_harmless_fields_that_others_add_to_a_service_stay(clock: Clock) -
     assert server.live["Service"]["spec"]["sessionAffinity"] == "ClientIP"
 
 
+async def test_a_service_that_another_client_has_made_headless_is_made_anew(clock: Clock) -> None:
+    """A headless Service does not lead from its port to that of the pods, and its address cannot change."""
+    for remembers in (True, False):
+        server = Server()
+        operator = await settled(server)
+        server.change("Service", {"spec": {"clusterIP": "None"}})
+        operator = operator if remembers else reconciler(server)
+        await operator.reconcile(KEY)
+        assert "clusterIP" not in server.live["Service"]["spec"]
+        assert server.writes.count("delete Service") == 1
+        await operator.reconcile(KEY)
+        assert server.writes.count("delete Service") == 1
+
+
 async def test_a_fight_with_another_autoscaler_names_what_scales(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
@@ -963,6 +997,22 @@ async def test_a_long_fight_is_reported_once_and_written_once_a_minute(clock: Cl
         await operator.reconcile(KEY)
     assert (server.writes.count("Deployment"), server.writes.count("LLMService/status")) == (10, 1)
     assert [event["reason"] for event in server.events].count("FieldConflict") == 1
+
+
+async def test_a_fight_over_the_pod_template_is_fought_less_and_less_often(clock: Clock) -> None:
+    """Each change replaces pods, which load for minutes."""
+    server = Server()
+    operator = await settled(server)
+    ours = copy.deepcopy(server.live["Deployment"]["spec"]["template"]["spec"])
+    theirs = {"template": {"spec": {"priority": 5, "terminationGracePeriodSeconds": 1}}}
+    for _ in range(4 * 3600 // 10):
+        clock.now += 10
+        server.change("Deployment", {"spec": theirs}, "kyverno")
+        await operator.reconcile(KEY)
+    assert 8 <= server.writes.count("Deployment") <= 10
+    assert "kyverno. It is set back less and less often, since each change" in server.condition("Degraded")["message"]
+    assert server.writes.count("LLMService/status") == 1
+    assert server.live["Deployment"]["spec"]["template"]["spec"] != ours
 
 
 async def test_a_manager_that_comes_back_every_minute_and_a_half_fights_too_and_is_reported_once(clock: Clock) -> None:

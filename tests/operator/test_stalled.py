@@ -9,12 +9,13 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.facts import Result
-from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.observe import Observation, changed_at
 from octavo_operator.reconcile.pods import view
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout import RolloutState
 from octavo_operator.reconcile.stalled import patience_seconds
 from octavo_operator.reconcile.summarize import invalid_status, summarize
+from octavo_operator.reconcile.unobserved import unobserved_patience
 from tests.operator.test_summarize import RUNNING, SERVING, deployment, exited, pod, service, waiting
 
 LATER = "2026-01-01T00:01:00Z"
@@ -122,3 +123,30 @@ def test_it_is_looked_at_again_when_the_patience_ends() -> None:
 def test_both_conditions_are_always_there() -> None:
     kinds = {each.type for each in seen(pod(container=SERVING), ready=1).conditions}
     assert {ConditionType.RECONCILING, ConditionType.STALLED} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("changed", "observed", "judged"),
+    [("00:00:10Z", 1, "Failed"), ("00:00:30Z", 1, "InProgress"), ("00:00:10Z", 2, "InProgress")],
+    ids=["for long", "just now", "looked at"],
+)
+def test_a_deployment_that_its_controller_does_not_look_at(changed: str, observed: int, judged: str) -> None:
+    (identity, live), *_ = deployment(total=0, updated=0, observedGeneration=observed).items()
+    live["changed"] = f"2026-01-01T{changed}"
+    found = summarize(service(), Observation({}, {identity: live}), "image", Result(), LATER)
+    assert kstatus(found.as_object()) == judged
+    reasons = {each.type: each.reason for each in found.conditions}
+    told = judged == "Failed"
+    for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
+        assert (reasons[kind] is Reason.NO_CONTROLLER) is told
+    assert unobserved_patience(live, LATER) == ([15.0] if changed == "00:00:30Z" else [])
+
+
+def test_a_deployment_is_changed_by_what_is_no_status() -> None:
+    fields = [
+        {"manager": "octavo-operator", "operation": "Apply", "time": "2026-01-01T00:00:01Z"},
+        {"manager": "kubectl", "operation": "Update", "subresource": "scale", "time": "2026-01-01T00:00:02Z"},
+        {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status", "time": LATER},
+    ]
+    assert changed_at({"managedFields": fields, "creationTimestamp": "2026-01-01T00:00:00Z"}) == "2026-01-01T00:00:02Z"
+    assert changed_at({"creationTimestamp": "2026-01-01T00:00:00Z"}) == "2026-01-01T00:00:00Z"

@@ -57,6 +57,7 @@ class Reason(StrEnum):
     WAITING_FOR_VOLUMES = "WaitingForVolumes"
     UNSCHEDULABLE = "Unschedulable"
     NO_SCHEDULER = "NoScheduler"
+    NO_CONTROLLER = "NoController"
     SCHEDULING_GATED = "SchedulingGated"
     NODE_LOST = "NodeLost"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"

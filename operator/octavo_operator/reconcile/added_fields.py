@@ -34,9 +34,16 @@ restarts pods by them. What else a Service has, such as its session affinity, is
 """
 
 
-def added_fields(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> list[Path]:
-    """Return the paths of `live` in our parts that another manager has set and `manifest` does not contain."""
-    roots = _OURS.get(manifest["kind"], ())
+_OURS_WHERE_REFUSED = {**_OURS, "Service": _SPEC}
+"""A Service that is none of a load balancer any more may not have that one's fields, such as its source ranges."""
+
+
+def added_fields(manifest: Mapping[str, Any], live: Mapping[str, Any], refused: bool = False) -> list[Path]:
+    """Return the paths of `live` in our parts that another manager has set and `manifest` does not contain.
+
+    `refused`: the API server refuses `manifest` beside them, so that also those go that would be left alone else.
+    """
+    roots = (_OURS_WHERE_REFUSED if refused else _OURS).get(manifest["kind"], ())
     found = [path for fields in _of_others(live) for path in _added(fields, manifest, live, ())]
     return sorted({path for path in found if any(path[: len(root)] == root for root in roots)}, key=str)
 

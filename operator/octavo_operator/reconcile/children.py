@@ -41,6 +41,7 @@ Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 _INVALID = 422
+_HEADLESS = "None"
 PASS_SECONDS = 30.0
 """The time after which a pass leaves further children to the next one, so that workers are free for other services."""
 _WHOLE_LISTS = {"Service": ("spec", "ports")}
@@ -235,6 +236,7 @@ class Children:
             and not seen.get("shared")
             and not is_stopped(manifest, seen)
             and not is_held(manifest, seen)
+            and not has_other_address(manifest, seen)
         )
 
     async def _mend(
@@ -277,6 +279,8 @@ class Children:
             paths.append(("spec", "replicas"))
         if is_held(manifest, live):
             paths.append(("spec", "paused"))
+        if has_other_address(manifest, live):
+            paths.append(("spec", "clusterIP"))
         return {path: others(live, path) for path in paths}
 
     async def _tried(self, manifest: Object, added: Sequence[Path]) -> Object:
@@ -295,6 +299,9 @@ class Children:
         if before is not None and is_held(manifest, before):
             kind = BY_NAME[manifest["kind"]]
             await self._cluster.merge(kind, metadata["namespace"], metadata["name"], {"spec": {"paused": False}})
+        if before is not None and has_other_address(manifest, before):  # it cannot change
+            kind = BY_NAME[manifest["kind"]]
+            await self._cluster.delete(kind, metadata["namespace"], metadata["name"], before["metadata"]["uid"])
         try:
             live = await (apply_scaled(self._cluster, manifest, start) if scaled else self._cluster.apply(manifest))
         except ApiError as error:
@@ -308,10 +315,14 @@ class Children:
         """Remove other managers' items beside ours if the API server refuses the two together; else raise `refusal`."""
         kind, metadata = BY_NAME[manifest["kind"]], manifest["metadata"]
         live = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
-        try:
-            return await self._cluster.put_back(manifest, added_fields(manifest, live) if live else (), dry_run)
-        except ApiError as error:
-            raise (refusal if error.status == _INVALID else error) from None
+        for refused in (False, True):
+            try:
+                added = added_fields(manifest, live, refused) if live else ()
+                return await self._cluster.put_back(manifest, added, dry_run)
+            except ApiError as error:
+                if error.status != _INVALID:
+                    raise error from None
+        raise refusal
 
     def _remember_applied(
         self, key: Key, identity: Identity, digest: str, live: Mapping[str, Any], done: str = ""
@@ -339,6 +350,16 @@ def is_held(manifest: Object, live: Mapping[str, Any]) -> bool:
     The manifest cannot say that it is not paused, since the API server drops `false`.
     """
     return manifest["kind"] == "Deployment" and live["spec"].get("paused", False) and "paused" not in manifest["spec"]
+
+
+def has_other_address(manifest: Object, live: Mapping[str, Any]) -> bool:
+    """Return True if a Service that is to have an address is headless, or the other way round, as one that another
+    client has made anew: a headless one does not lead from its port to that of the pods.
+    """
+    if manifest["kind"] != "Service":
+        return False
+    wanted, there = (body["spec"].get("clusterIP") == _HEADLESS for body in (manifest, live))
+    return bool(wanted != there)
 
 
 def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], service: LLMService) -> None:

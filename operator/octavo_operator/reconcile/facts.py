@@ -58,6 +58,7 @@ class Facts:
     unknown: Sequence[str] = ()
     leaving: tuple[str, str] | None = None
     unreached: Problem | None = None
+    unobserved: Problem | None = None
     lost_claim: Problem | None = None
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
 
@@ -93,7 +94,7 @@ class Facts:
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
         """
         found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
-        found += [each for each in (self.refused_pods, self.lost_claim) if each]
+        found += [each for each in (self.refused_pods, self.lost_claim, self.unobserved) if each]
         if self.out_of_time:
             found.append(self.late)
         return next(iter(found), None)

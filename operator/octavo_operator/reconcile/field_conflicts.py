@@ -23,6 +23,10 @@ PAUSE_SECONDS = 60.0
 CONFLICT_SECONDS = 180.0
 """A conflict ends when the field was not changed for this time, which is longer than the interval of GitOps tools."""
 
+_LONGEST_PAUSE_SECONDS = 3600.0
+"""Each change of a pod template replaces pods, which load for minutes: of it the pauses double, up to this."""
+_TEMPLATE = ("spec", "template")
+
 _AUTOSCALERS = "kube-controller-manager"
 """The manager that changes replicas for HorizontalPodAutoscalers."""
 
@@ -45,12 +49,23 @@ class Conflict:
 class _Revert:
     """The last revert of a field: its time, and `who` changed the field.
 
-    `contested`: it was changed again soon after.
+    `contested`: it was changed again soon after. `pause`: seconds until it is reverted again.
     """
 
     when: float
     who: str
     contested: bool = False
+    pause: float = PAUSE_SECONDS
+
+    @property
+    def free(self) -> float:
+        """The time from which on the field may be reverted again."""
+        return self.when + self.pause
+
+    @property
+    def end(self) -> float:
+        """The time at which the conflict is over if nobody has changed the field."""
+        return self.when + max(CONFLICT_SECONDS, 2 * self.pause)
 
 
 class FieldConflicts:
@@ -79,7 +94,7 @@ class FieldConflicts:
         held = set()
         for path, who in fields.items():
             mend = mends.get((child, path))
-            if mend and now < mend.when + PAUSE_SECONDS:
+            if mend and now < mend.free:
                 mend.contested, mend.who = True, who
                 held.add(path)
         return held
@@ -88,7 +103,8 @@ class FieldConflicts:
         """Record that `fields` of `child` were set back; each has the manager who had changed it."""
         mends, now = self._lasting(key), self._clock()
         for path, who in fields.items():
-            mends[child, path] = _Revert(now, who, contested=(child, path) in mends)
+            before = mends.get((child, path))
+            mends[child, path] = _Revert(now, who, before is not None, _next_pause(path, before))
         self._mends[key] = mends
 
     def conflicts(self, key: Key) -> list[Conflict]:
@@ -98,26 +114,33 @@ class FieldConflicts:
             if mend.contested:
                 contested.setdefault(child, {})[path] = mend
         return [
-            Conflict(_sentence(child, mends), min(_ends(mend, now) - now for mend in mends.values()))
+            Conflict(_sentence(child, mends), min(_next(mend, now) - now for mend in mends.values()))
             for child, mends in contested.items()
         ]
 
     def _lasting(self, key: Key) -> dict[tuple[Child, Path], _Revert]:
         mends, now = self._mends.get(key, {}), self._clock()
-        for which in [which for which, mend in mends.items() if now >= mend.when + CONFLICT_SECONDS]:
+        for which in [which for which, mend in mends.items() if now >= mend.end]:
             del mends[which]
         return mends
 
 
-def _ends(mend: _Revert, now: float) -> float:
+def _next(mend: _Revert, now: float) -> float:
     """Return when the field may be reverted again, or else when the conflict is over."""
-    pause = mend.when + PAUSE_SECONDS
-    return pause if now < pause else mend.when + CONFLICT_SECONDS
+    return mend.free if now < mend.free else mend.end
+
+
+def _next_pause(path: Path, before: _Revert | None) -> float:
+    if before is None or path[: len(_TEMPLATE)] != _TEMPLATE:
+        return PAUSE_SECONDS
+    return min(2 * before.pause, _LONGEST_PAUSE_SECONDS)
 
 
 def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
     fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
-    said = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back once a minute; "
+    template = any(path[: len(_TEMPLATE)] == _TEMPLATE for path in fought)
+    often = "less and less often, since each change replaces pods" if template else "once a minute"
+    said = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back {often}; "
     replicas = fought.get(("spec", "replicas"))
     if replicas and replicas.who == _AUTOSCALERS:
         return (

@@ -108,7 +108,7 @@ _KEPT_METADATA = (
 )
 _KEPT_SPEC = {
     "Deployment": ("replicas", "strategy", "paused"),
-    "Service": ("ports",),
+    "Service": ("ports", "clusterIP"),
     "PersistentVolumeClaim": ("resources",),
     POD.name: ("volumes",),
 }
@@ -131,6 +131,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
         spec = body.get("spec") or {}
         if kind.name == "Deployment":
             kept["engineImage"] = _engine_image(spec)
+            kept["changed"] = changed_at(body["metadata"])
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
             kept["spec"] |= kept_spec(spec)
@@ -142,6 +143,12 @@ def trimmed(kind: Kind, body: Object) -> Object:
         kept["owned"] = owned_fields(body)
         kept["shared"] = is_shared(kind.name, body)
     return kept
+
+
+def changed_at(metadata: Mapping[str, Any]) -> str:
+    """Return when anything but the status was last written (RFC 3339)."""
+    entries = (each for each in metadata.get("managedFields") or () if each.get("subresource") != "status")
+    return max((str(each.get("time") or "") for each in entries), default="") or metadata.get("creationTimestamp") or ""
 
 
 def _engine_image(spec: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ from octavo_operator.reconcile.server_clock import ServerClock
 from octavo_operator.reconcile.stalled import patience_seconds
 from octavo_operator.reconcile.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.summarize import invalid_status, summarize
+from octavo_operator.reconcile.unobserved import unobserved_patience
 from octavo_operator.reconcile.unwatched import UNWATCHED_SECONDS, with_unwatched_children
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.adapters import claim_of, without_claims
@@ -249,12 +250,14 @@ def _is_exclusive(claim: Mapping[str, Any]) -> bool:
 
 
 def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]:
-    """In how many seconds a pod may have waited too long: for a node, its volumes, or the Service to lead to it.
+    """In how many seconds something may have waited too long: a pod for a node, its volumes, or the Service to lead to
+    it, or the Deployment for its controller.
 
     The clock is read in whole seconds.
     """
     pods = views(service, observed.pods)
     left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now)]
+    left += unobserved_patience(observed.children.get(("Deployment", service.name), {}), now)
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
         left.append(settling_seconds(pods, now))
     return [seconds + 1 for seconds in left if seconds]

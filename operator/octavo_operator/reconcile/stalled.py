@@ -58,6 +58,8 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
         return None
     if facts.out_of_time:
         return facts.late
+    if facts.unobserved:
+        return facts.unobserved
     if result.rollout.blocked:  # perhaps it goes on in place, at a known time
         return result.rollout.problem if result.rollout.again is None else None
     return _of_pods(facts, now)

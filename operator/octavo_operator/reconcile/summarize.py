@@ -35,6 +35,7 @@ from octavo_operator.reconcile.pods import PodView, usual_wait_seconds, views
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout import count_of, revisions
 from octavo_operator.reconcile.stalled import reconciling, stalled
+from octavo_operator.reconcile.unobserved import unobserved
 from octavo_operator.render.deployment import desired_replicas
 from octavo_operator.render.scaler import bounds_in_force
 from octavo_operator.render.service import url
@@ -60,6 +61,7 @@ def summarize(
         deployment=observed.children.get(("Deployment", service.name), {}),
         pods=pods,
         unreached=_unreached(service, pods, observed, now),
+        unobserved=unobserved(observed.children.get(("Deployment", service.name), {}), now),
         lost_claim=_lost_claim(observed),
         result=result,
         reports=observed.reports,
@@ -111,8 +113,9 @@ def _unreached(service: LLMService, pods: Sequence[PodView], observed: Observati
     return Problem(
         Reason.NO_ENDPOINTS,
         f"{len(ready)} replicas are ready, and Service {service.name} routes to none of them: something other than the "
-        f"operator makes its endpoints, or the pods have other labels or ports than it selects; kubectl get "
-        f"endpointslices -l kubernetes.io/service-name={service.name}",
+        f"operator makes its endpoints, or the pods have other labels or ports than it selects, or a quota is full "
+        f"(kubectl describe service {service.name}); kubectl get endpointslices -l "
+        f"kubernetes.io/service-name={service.name}",
     )
 
 
