@@ -38,6 +38,8 @@ CHANGES = [
     ("service", {"spec": {"selector": {"octavo.dev/llmservice": "other"}}}),
     ("service", {"spec": {"publishNotReadyAddresses": True}}),
     ("service", {"metadata": {"labels": {"app.kubernetes.io/component": "other"}}}),
+    ("service", {"spec": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/8"],
+                          "externalTrafficPolicy": "Local", "sessionAffinity": "None"}}),
     ("deployment", {"spec": {"template": {"spec": {"automountServiceAccountToken": True}}}}),
     ("deployment", {"metadata": {"ownerReferences": None}}),
     ("deployment", {"metadata": {"labels": {"octavo.dev/llmservice": "other"}}}),
@@ -47,7 +49,7 @@ CHANGES = [
     ("poddisruptionbudget", {"metadata": {"labels": {"octavo.dev/llmservice": None}}}),
     ("hpa", {"spec": {"maxReplicas": 99}}),
     ("hpa", {"metadata": {"labels": {"app.kubernetes.io/name": None}}}),
-]
+]  # fmt: skip
 
 
 EXCLUDING = [("poddisruptionbudget", {"spec": {"maxUnavailable": None, "minAvailable": 1}})]

@@ -148,6 +148,24 @@ def test_replicas_follow_the_load_without_an_aggregated_api(operator: Client, na
     assert not operator.exists("apiservice", "v1beta1.external.metrics.k8s.io")
 
 
+def test_a_quota_on_replica_sets_and_a_scheduler_that_does_not_run_are_said(
+    operator: Client, namespace: Client
+) -> None:
+    none = {"spec": {"hard": {"count/replicasets.apps": "0"}}}
+    namespace.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, **none})
+    namespace.wait_until(lambda: "used" in namespace.get("resourcequota", "none").get("status", {}), 30, "it acts")
+    namespace.apply(NOWHERE)
+    refused = wait_for_condition(namespace, "model", "Stalled", "PolicyDenied", 30)
+    assert condition(refused, "Ready")["reason"] == "PolicyDenied"
+    assert "in ResourceQuota none" in condition(refused, "Degraded")["message"]
+    namespace.kubectl("delete", "resourcequota", "none")
+    wait_for_condition(namespace, "model", "Ready", "Unschedulable", 30)
+    nobody = {"podTemplate": {"spec": {"schedulerName": "nobody"}}}
+    namespace.apply(merged(NOWHERE, {"metadata": {"name": "unseen"}, "spec": nobody}))
+    service = wait_for_condition(namespace, "unseen", "Ready", "NoScheduler", 30)
+    assert "change schedulerName in spec.podTemplate" in condition(service, "Ready")["message"]
+
+
 NOWHERE = merged(VALID, {"metadata": {"name": "model"}, "spec": {"scheduling": {"nodeSelector": {"no-such": "node"}}}})
 
 
@@ -212,6 +230,43 @@ def test_an_llmservice_that_anothers_finalizer_holds_says_so(operator: Client, n
     assert "example.com/hold holds it" in condition(service, "Degraded")["message"]
     namespace.kubectl(*held, json.dumps({"metadata": {"finalizers": None}}))
     namespace.wait_until(lambda: not namespace.exists("llms", "model"), MENDED, "it is gone")
+
+
+def test_a_crd_that_goes_back_changes_nothing_for_what_serves(
+    cluster: Client, operator: Client, served: Client
+) -> None:
+    """To one without a field of the spec, one of the status, and then without statuses at all, as after a bad edit."""
+    (pod,) = served.list("pods", selector="octavo.dev/track=stable")
+    served.kubectl("patch", "llms", "model", "--type=merge", "-p", '{"spec": {"disruption": {"maxUnavailable": 2}}}')
+    served.wait_until(
+        lambda: served.get("poddisruptionbudget", "model")["spec"]["maxUnavailable"] == 2, 30, "the field acts"
+    )
+    (version,) = cluster.get("crd", CRD)["spec"]["versions"]
+    older = json.loads(json.dumps(version))
+    parts = older["schema"]["openAPIV3Schema"]["properties"]
+    del parts["spec"]["properties"]["disruption"], parts["status"]["properties"]["availableReplicas"]
+
+    def change(to: dict[str, Any], port: int) -> None:
+        patch = json.dumps([{"op": "replace", "path": "/spec/versions", "value": [to]}])
+        cluster.kubectl("patch", "crd", CRD, "--type=json", "-p", patch)
+        served.wait_until(lambda: cluster.get("crd", CRD)["spec"]["versions"] == [to], 30, "it is that one")
+        patch = json.dumps({"spec": {"service": {"port": port}}})
+        served.kubectl("patch", "llms", "model", "--type=merge", "-p", patch)
+        served.wait_until(lambda: ports(served)[0]["port"] == port, 30, "the operator acts on the LLMService")
+
+    try:
+        change(older, 81)
+        wait_for_condition(served, "model", "Ready", "Serving", 30)
+        assert "disruption" not in served.get("llms", "model")["spec"]
+        change({**older, "subresources": {}}, 82)
+        log = ("logs", "--selector=app.kubernetes.io/name=octavo-operator", "--tail=-1")
+        served.wait_until(lambda: "has no subresource status" in operator.kubectl(*log), 30, "the operator says so")
+    finally:
+        change(version, 83)
+    wait_for_condition(served, "model", "Degraded", "AsExpected", 90)
+    assert [each["metadata"]["uid"] for each in served.list("pods", selector="octavo.dev/track=stable")] == [
+        pod["metadata"]["uid"]
+    ]
 
 
 def stored_as(cluster: Client, versions: list[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -263,6 +264,39 @@ def test_each_minor_of_kubernetes_knows_all_fields(minor: str) -> None:
     assert {each["kind"] for each in judged} == SCHEMAS_OF
     for each in judged:
         kubernetes_validate.validate(each, minor, strict=True)
+
+
+CEL = {
+    # the language and its standard macros
+    *("all", "exists", "filter", "map", "has", "size", "type", "string", "int", "duration", "matches"),
+    *("startsWith", "endsWith", "contains", "getSeconds", "timestamp"),
+    # Kubernetes' libraries of strings (1.23) and of authorization (1.27), optional values and quantities (1.29)
+    *("split", "join", "lowerAscii", "replace", "trim"),
+    *("authorizer", "group", "resource", "namespace", "name", "check", "allowed"),
+    *("orValue", "hasValue", "optional"),
+    *("quantity", "isQuantity", "compareTo", "isGreaterThan", "isLessThan", "add", "sub"),
+}
+"""Functions of CEL that Kubernetes 1.31 has; later ones have more (`format`, `ip`, `sortBy`)."""
+EXPRESSIONS = {"rule", "expression", "messageExpression"}
+
+
+def expressions(body: Any) -> Iterator[str]:
+    """All CEL in an object."""
+    for name, value in body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ():
+        if name in EXPRESSIONS and isinstance(value, str):
+            yield value
+        else:
+            yield from expressions(value)
+
+
+def test_rules_use_only_what_the_oldest_minor_of_kubernetes_has() -> None:
+    objects = template("--set", "guard.enabled=true", "--kube-version", f"{MINORS[0]}.0")
+    judged = [each for each in objects if each["kind"] in ("CustomResourceDefinition", "ValidatingAdmissionPolicy")]
+    found = {each["kind"]: list(expressions(each)) for each in judged}
+    assert {kind: len(rules) > 10 for kind, rules in found.items()} == dict.fromkeys(found, True)
+    without_texts = (re.sub(r"'[^']*'|\"[^\"]*\"", "''", rule) for rules in found.values() for rule in rules)
+    called = {name for rule in without_texts for name in re.findall(r"(\w+)\(", rule)}
+    assert called - CEL == set()
 
 
 def test_on_openshift_the_cluster_chooses_users() -> None:
