@@ -50,6 +50,13 @@ def unseen(since: str, scheduler: str = "default-scheduler") -> dict[str, Any]:
     return {**found, "spec": {"schedulerName": scheduler}}
 
 
+def not_started(since: str) -> dict[str, Any]:
+    """A pod that its node has not started."""
+    unmet = {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": since}
+    scheduled = {"type": "PodScheduled", "status": "True"}
+    return pod(conditions=[scheduled, unmet], container=waiting("ContainerCreating"))
+
+
 def crashed(restarts: int, code: int = 139) -> dict[str, Any]:
     return {**exited(code), "restartCount": restarts}
 
@@ -66,6 +73,8 @@ SITUATIONS: list[tuple[str, LLMServiceStatus, str]] = [
     ("finds no node", seen(no_node("2026-01-01T00:00:10Z")), "Failed"),
     ("is new", seen(unseen("2026-01-01T00:00:30Z")), "InProgress"),
     ("has no scheduler", seen(unseen("2026-01-01T00:00:10Z")), "Failed"),
+    ("is being started", seen(not_started("2026-01-01T00:00:30Z")), "InProgress"),
+    ("is not started", seen(not_started("2026-01-01T00:00:10Z")), "Failed"),
     ("waits at a gate", seen(no_node("2026-01-01T00:00:10Z", "SchedulingGated")), "InProgress"),
     ("crashed once", seen(pod(container=crashed(1))), "InProgress"),
     ("crashes at each start", seen(pod(container=crashed(2))), "Failed"),

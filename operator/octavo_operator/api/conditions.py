@@ -58,6 +58,7 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     NO_SCHEDULER = "NoScheduler"
     NO_CONTROLLER = "NoController"
+    NO_SANDBOX = "NoSandbox"
     SCHEDULING_GATED = "SchedulingGated"
     NODE_LOST = "NodeLost"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"

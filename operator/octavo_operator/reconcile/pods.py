@@ -21,9 +21,8 @@ _OLD_SECONDS = 600.0  # a container that had run well for so long since it ended
 _LASTING = (Reason.CONFIGURATION_ERROR, Reason.MODEL_NOT_FOUND, Reason.PULL_FAILED, Reason.SECRET_MISSING)
 """Troubles that come back at each start; others are taken for lasting after so many restarts."""
 _MANY_RESTARTS = 2
-_USUAL_SECONDS = 10.0
-"""Volumes that are there are mounted sooner, and a scheduler looks at a pod sooner."""
-_USUAL = (Reason.WAITING_FOR_VOLUMES, Reason.NO_SCHEDULER)
+_USUAL_SECONDS = {Reason.WAITING_FOR_VOLUMES: 10.0, Reason.NO_SCHEDULER: 10.0, Reason.NO_SANDBOX: 30.0}
+"""Volumes that are there are mounted sooner, a scheduler looks at a pod sooner, and a node starts one sooner."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +103,9 @@ def _waits_since(pod: Mapping[str, Any]) -> str:
 
 def usual_wait_seconds(pod: PodView, now: str) -> float:
     """Return the seconds from `now` (RFC 3339) for which the pod's wait is one that each pod has; 0: no longer."""
-    if not pod.waits or pod.waits.reason not in _USUAL:
+    if not pod.waits or pod.waits.reason not in _USUAL_SECONDS:
         return 0.0
-    return max(0.0, _USUAL_SECONDS - _seconds_between(pod.waits_since, now))
+    return max(0.0, _USUAL_SECONDS[pod.waits.reason] - _seconds_between(pod.waits_since, now))
 
 
 def is_unseen(pod: Mapping[str, Any]) -> bool:
@@ -140,7 +139,7 @@ def _state(
     containers = status.get("containerStatuses") or ()
     container = next((c for c in containers if c["name"] == CONTAINER), None)
     if container is None:
-        return (LoadingPhase.PULLING if scheduled else LoadingPhase.PENDING), _waits_for_volumes(pod), None
+        return (LoadingPhase.PULLING if scheduled else LoadingPhase.PENDING), _waits_for_sandbox(pod), None
     return _engine_state(pod, container)
 
 
@@ -150,7 +149,7 @@ def _engine_state(
     name = pod["metadata"]["name"]
     state = container.get("state") or {}
     if waiting := state.get("waiting"):
-        return LoadingPhase.PULLING, _waits_for_volumes(pod), waiting_trouble(name, waiting, container)
+        return LoadingPhase.PULLING, _waits_for_sandbox(pod), waiting_trouble(name, waiting, container)
     if terminated := state.get("terminated"):
         return LoadingPhase.LOADING, None, exit_trouble(name, container, terminated)
     if container.get("ready"):
@@ -211,7 +210,7 @@ def _before_the_engine(
     name, state = pod["metadata"]["name"], container.get("state") or {}
     fetches = container["name"] == FETCH
     if waiting := state.get("waiting"):
-        return LoadingPhase.PULLING, _waits_for_volumes(pod), waiting_trouble(name, waiting, container)
+        return LoadingPhase.PULLING, _waits_for_sandbox(pod), waiting_trouble(name, waiting, container)
     phase = LoadingPhase.DOWNLOADING if fetches else LoadingPhase.PULLING
     if terminated := state.get("terminated"):
         return phase, None, exit_trouble(name, container, terminated)
@@ -219,12 +218,17 @@ def _before_the_engine(
     return phase, waits, last_exit(name, container)
 
 
-def _waits_for_volumes(pod: Mapping[str, Any]) -> Problem | None:
-    """A Secret or claim that is not there keeps a pod from starting, and only an event of the pod would say so."""
-    names = mounted_objects((pod.get("spec") or {}).get("volumes") or ())
-    if not names or condition_of(pod, "PodReadyToStartContainers").get("status") != "False":
+def _waits_for_sandbox(pod: Mapping[str, Any]) -> Problem | None:
+    """A Secret or claim that is not there keeps a pod from starting, or a network or runtime of its node that fails;
+    only an event of the pod would say so.
+    """
+    if condition_of(pod, "PodReadyToStartContainers").get("status") != "False":
         return None
-    name = pod["metadata"]["name"]
+    name, spec = pod["metadata"]["name"], pod.get("spec") or {}
+    names = mounted_objects(spec.get("volumes") or ())
+    if not names:
+        what = f"node {spec.get('nodeName')} has not started pod {name} yet: its network, runtime or a volume may fail"
+        return Problem(Reason.NO_SANDBOX, f"{what}; kubectl describe pod {name} says which")
     message = f"pod {name} waits for its volumes: {', '.join(names)}; kubectl describe pod {name} says which is missing"
     return Problem(Reason.WAITING_FOR_VOLUMES, message)
 

@@ -16,7 +16,13 @@ from octavo_operator.reconcile.problem import Problem
 
 PATIENCE_SECONDS = 45.0
 """A pod that has waited so long for a node or for its volumes is stalled; what is there is found within seconds."""
-_WAITS = (Reason.WAITING_FOR_GPU, Reason.UNSCHEDULABLE, Reason.NO_SCHEDULER, Reason.WAITING_FOR_VOLUMES)
+_WAITS = (
+    Reason.WAITING_FOR_GPU,
+    Reason.UNSCHEDULABLE,
+    Reason.NO_SCHEDULER,
+    Reason.WAITING_FOR_VOLUMES,
+    Reason.NO_SANDBOX,
+)
 """Not scheduling gates: whatever holds a pod back by a gate lets it go when its turn comes."""
 
 
