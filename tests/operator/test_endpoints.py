@@ -70,6 +70,13 @@ def test_the_port_may_be_that_of_a_sidecar_before_the_engine() -> None:
     assert view(trimmed(POD, found), GPU).port == 9000
 
 
+def test_an_endpoint_that_names_no_pod_is_nobodys() -> None:
+    """As in an EndpointSlice that somebody else has made."""
+    stray = endpoint_slice("a", "b")
+    stray["endpoints"] += [{"conditions": {"ready": True}, "targetRef": {"kind": "Node"}}]
+    assert condition(status(stray), ConditionType.READY).reason is Reason.SERVING
+
+
 def test_one_slice_of_several_is_enough() -> None:
     found = condition(status(endpoint_slice("stray"), endpoint_slice("b")), ConditionType.READY)
     assert (found.status, found.reason) == ("True", Reason.SERVING)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from octavo_operator.reconcile.children import digest_of
+from octavo_operator.reconcile.field_conflicts import others
+from octavo_operator.reconcile.handover import owns_replicas
 from octavo_operator.reconcile.kinds import BY_NAME
 from octavo_operator.reconcile.observe import trimmed
 from octavo_operator.reconcile.ownership import is_as_applied, marked, owned_fields
@@ -94,3 +96,15 @@ def test_children_of_all_services_share_one_text_of_their_fields() -> None:
     other = copy.deepcopy(FIELDS)
     other["f:metadata"]["f:ownerReferences"] = {'k:{"uid":"u2"}': {}}
     assert owned_fields(live()) is owned_fields(live(other))
+
+
+def test_a_manager_without_a_name_is_another_one() -> None:
+    """As of a client that sends no User-Agent: its entry has no `manager` at all."""
+    live = {**MANIFEST, "metadata": {**MANIFEST["metadata"], "uid": "c1"}}
+    live["metadata"]["managedFields"] = [
+        {"operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:spec": {"f:publishNotReadyAddresses": {}}}}
+    ]
+    kept = trimmed(BY_NAME["Service"], live)
+    assert (kept["owned"], kept["shared"]) == ("", True)
+    assert others(live, ("spec", "publishNotReadyAddresses")) == "a client without a name"
+    assert not owns_replicas(live, "octavo-operator")

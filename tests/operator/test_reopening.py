@@ -15,13 +15,14 @@ import pytest
 from aiohttp import web
 
 from octavo_operator.api.names import SERVICE_LABEL, pod_labels
-from octavo_operator.reconcile import discovery, operator
+from octavo_operator.reconcile import discovery, operator, watches
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.relist import Listing, missed
 from octavo_operator.reconcile.rights import MissingRights
 from octavo_operator.reconcile.server_clock import ServerClock
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
@@ -223,6 +224,31 @@ async def test_after_a_crd_came_no_worker_starts_before_the_cluster_is_known_aga
     children = (*CHILDREN, *OPTIONAL[:1], *OBSERVED)
     theirs = {(kind.plural, watch): {SERVICE_LABEL} for kind in children for watch in (False, True)}
     assert server.selectors == ours | theirs
+
+
+async def test_an_object_that_cannot_be_read_is_none_that_the_watches_have_missed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A resync would end the process for it, and so would each one after the new start."""
+    passes, server, trimmed = Passes(), ApiServer(), watches.trimmed
+
+    def failing(kind: Kind, body: Any) -> Any:
+        if kind is POD:
+            raise KeyError("what nobody expected")
+        return trimmed(kind, body)
+
+    monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
+    monkeypatch.setattr(watches, "trimmed", failing)
+    process = process_of(server)
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        while not passes.seen:
+            await asyncio.sleep(0.01)
+        items = tuple(server.items[POD.plural])
+        assert missed(Listing(POD, 9, items), passes.indexes[POD.plural]) == set()
+        assert "cannot read Pod llm/good-1" in caplog.text
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,9 +70,8 @@ def nulls(paths: Iterable[Path]) -> dict[str, Any]:
 def _of_others(live: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The sets of fields (FieldsV1) of all managers but us; the subresource /scale sets replicas alone."""
     entries = live["metadata"].get("managedFields") or ()
-    return [
-        each.get("fieldsV1") or {} for each in entries if each["manager"] != FIELD_MANAGER and "subresource" not in each
-    ]
+    others = (each for each in entries if each.get("manager") != FIELD_MANAGER and "subresource" not in each)
+    return [each.get("fieldsV1") or {} for each in others]
 
 
 def _has(fields: Mapping[str, Any], root: Iterable[str]) -> bool:

@@ -262,4 +262,4 @@ def _joined(fields: Mapping[str, Any], more: Mapping[str, Any]) -> Object:
 def _applied_only(live: Object) -> list[Any]:
     """The managed fields without the entries by which we own fields otherwise than by server-side apply."""
     ours = (FIELD_MANAGER, "Update")
-    return [each for each in live["metadata"]["managedFields"] if (each["manager"], each["operation"]) != ours]
+    return [each for each in live["metadata"]["managedFields"] if (each.get("manager"), each.get("operation")) != ours]

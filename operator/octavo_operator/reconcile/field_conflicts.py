@@ -27,6 +27,8 @@ _LONGEST_PAUSE_SECONDS = 3600.0
 """Each change of a pod template replaces pods, which load for minutes: of it the pauses double, up to this."""
 _TEMPLATE = ("spec", "template")
 
+_NAMELESS = "a client without a name"
+"""One that sends no User-Agent has none."""
 _AUTOSCALERS = "kube-controller-manager"
 """The manager that changes replicas for HorizontalPodAutoscalers."""
 
@@ -213,14 +215,14 @@ def others(live: Mapping[str, Any], path: Path) -> str:
     managers = [
         entry
         for entry in live["metadata"].get("managedFields") or ()
-        if entry["manager"] != FIELD_MANAGER and entry.get("subresource") != "status"
+        if entry.get("manager") != FIELD_MANAGER and entry.get("subresource") != "status"
     ]
-    owners = [entry["manager"] for entry in managers if _owns(entry.get("fieldsV1") or {}, live, path)]
+    owners = [entry.get("manager") or _NAMELESS for entry in managers if _owns(entry.get("fieldsV1") or {}, live, path)]
     if path == ("metadata", "annotations", APPLIED) and not owners:
         return "a second Octavo operator (stop one of them)"
     if not owners:
         latest = max(managers, key=lambda entry: str(entry.get("time") or ""), default=None)
-        owners = [latest["manager"]] if latest else ["another client, which removed it"]
+        owners = [latest.get("manager") or _NAMELESS] if latest else ["another client, which removed it"]
     return ", ".join(sorted(set(owners)))
 
 

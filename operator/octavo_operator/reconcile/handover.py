@@ -117,8 +117,8 @@ async def _own_for_now(cluster: Applier, manifest: Object, count: int, *, force:
 def owns_replicas(live: Mapping[str, Any], manager: str) -> bool:
     """Return True if `manager` owns the live object's replicas by server-side apply."""
     return any(
-        entry["manager"] == manager
-        and entry["operation"] == "Apply"
+        entry.get("manager") == manager
+        and entry.get("operation") == "Apply"
         and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
         for entry in live["metadata"].get("managedFields") or ()
     )

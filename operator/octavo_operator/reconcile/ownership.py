@@ -32,7 +32,8 @@ def owned_fields(live: Object) -> str:
     One string for all objects with the same fields; so their owners, which differ, are counted as one value.
     """
     for entry in live["metadata"].get("managedFields") or ():
-        if (entry["manager"], entry.get("operation"), entry.get("subresource")) == (FIELD_MANAGER, "Apply", None):
+        named = (entry.get("manager"), entry.get("operation"), entry.get("subresource"))
+        if named == (FIELD_MANAGER, "Apply", None):
             fields = dict(entry.get("fieldsV1") or {})
             if "f:ownerReferences" in fields.get("f:metadata", {}):
                 fields["f:metadata"] = {**fields["f:metadata"], "f:ownerReferences": {}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,10 @@ from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
-from octavo_operator.reconcile.observe import Index, Key, key_of, trimmed
+from octavo_operator.reconcile.observe import Index, Key, Object, key_of, trimmed
 from octavo_operator.reconcile.queue import WorkQueue
+
+logger = logging.getLogger(__name__)
 
 _SERVER_TIMEOUT_SECONDS = 300  # a watch is opened again after this time
 _CLIENT_TIMEOUT_SECONDS = 330  # and also where the API server, or what is between, does not answer any more
@@ -168,7 +171,7 @@ class Watches:
         @kopf.index(group, version, kind.plural, registry=registry, id=kind.plural)
         async def index(body: Any, **_: Any) -> dict[Key, Any] | None:
             key = key_of(kind, body)
-            return {key: trimmed(kind, dict(body))} if key else None
+            return {key: _kept(kind, dict(body))} if key else None
 
         @kopf.on.event(group, version, kind.plural, registry=registry, id=f"changed-{kind.plural}")
         async def changed(body: Any, **_: Any) -> None:
@@ -176,6 +179,19 @@ class Watches:
             if key := key_of(kind, body):
                 self.queue.add(key, urgent=kind is LLMSERVICE and _was_changed(body))
             self.indexed.add(self.namespaces)  # kopf calls no such handler before all that was listed is in the indexes
+
+
+def _kept(kind: Kind, body: dict[str, Any]) -> Object:
+    """`trimmed`, or the metadata alone of an object that this version cannot read.
+
+    Without that a resync would take the object for one that the watches have missed, and end the process for ever.
+    """
+    try:
+        return trimmed(kind, body)
+    except Exception:
+        metadata = body["metadata"]
+        logger.exception("cannot read %s %s/%s", kind.name, metadata.get("namespace"), metadata["name"])
+        return {"kind": kind.name, "metadata": metadata, "status": {}}
 
 
 async def _wound_up(running: asyncio.Future[None]) -> None:
