@@ -133,6 +133,8 @@ def test_what_the_autoscaler_sees() -> None:
     status = judged(hpa(desired=3, octavo_requests_waiting="2500m", octavo_requests_in_flight="7")).status()
     assert (status.desired_replicas, status.queue_depth, status.concurrency_percent) == (3, "2.5", 70)
     assert status.last_scale_time == "2026-01-01T00:00:00Z"
+    less_than_nothing = judged(hpa(octavo_requests_waiting="-1", octavo_requests_in_flight="7")).status()
+    assert (less_than_nothing.queue_depth, less_than_nothing.concurrency_percent) == (None, 70)
     none = judged(None).status()
     assert (none.desired_replicas, none.queue_depth, none.concurrency_percent) == (None, None, None)
 

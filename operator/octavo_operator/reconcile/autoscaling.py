@@ -5,6 +5,7 @@ KEDA scales by a HorizontalPodAutoscaler of its own, whose status says the same.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -148,8 +149,9 @@ def _averages(status: Mapping[str, Any]) -> dict[str, Decimal]:
         external = metric.get("external") or {}
         name, value = external.get("metric", {}).get("name", ""), external.get("current", {}).get("averageValue")
         name = {"s0": WAITING_METRIC, "s1": IN_FLIGHT_METRIC}.get(name.partition("-")[0], name)
-        if value is not None:
-            found[name] = parse_quantity(value)
+        with contextlib.suppress(ValueError, ArithmeticError):  # a query of the user's own may give less than nothing
+            if value is not None:
+                found[name] = parse_quantity(value)
     return found
 
 
