@@ -32,9 +32,10 @@ def _load(pod: Mapping[str, Any], startup_timeout: int) -> tuple[datetime, int] 
     containers = status.get("containerStatuses") or ()
     engine: Mapping[str, Any] = next((each for each in containers if each["name"] == CONTAINER), {})
     started = ((engine.get("state") or {}).get("running") or {}).get("startedAt")
-    if ready.get("status") != "True" or not started or not status.get("startTime"):
+    became = ready.get("lastTransitionTime")
+    if ready.get("status") != "True" or not became or not started or not status.get("startTime"):
         return None
-    at, since = datetime.fromisoformat(ready["lastTransitionTime"]), datetime.fromisoformat(started)
+    at, since = datetime.fromisoformat(became), datetime.fromisoformat(started)
     if not 0 <= (at - since).total_seconds() <= startup_timeout:
         return None
     begin = since if engine.get("restartCount") else datetime.fromisoformat(status["startTime"])
