@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
@@ -79,3 +82,22 @@ async def test_the_header_of_an_answer_holds_all_keys_back_but_not_the_lease() -
         await cluster.close()
         await server.close()
     assert answers == []
+
+
+async def test_a_request_without_an_answer_says_what_may_hang_and_holds_back_no_other() -> None:
+    """A webhook that hangs for one namespace's objects is not the API server."""
+
+    async def hang(_: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", hang)
+    async with TestServer(app, shutdown_timeout=0.1) as http:
+        server = ApiServer(client.ApiClient(client.Configuration(host=str(http.make_url("")))))
+        with pytest.raises(ApiError, match=r"no answer in time.* an admission webhook may hang") as found:
+            await server.request("PATCH", "/apis/x", {}, seconds=0.1)
+        assert found.value.transient
+        async with asyncio.timeout(0.5):
+            await server.limiter.wait()
+        await server.close()

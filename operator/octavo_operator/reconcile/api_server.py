@@ -20,6 +20,10 @@ from octavo_operator.reconcile.server_clock import ServerClock
 Object = dict[str, Any]
 
 _TIMEOUT_SECONDS = 30.0
+_WEBHOOKS = (
+    "; where others are answered, an admission webhook may hang: kubectl get "
+    "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+)
 
 
 class ApiServer:
@@ -102,11 +106,12 @@ class ApiServer:
         try:
             response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
             data = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except TimeoutError:  # of this request alone: others are not held back
+            raise ApiError(0, "NoAnswer", f"the API server gave no answer in time{_WEBHOOKS}") from None
+        except (aiohttp.ClientError, OSError) as error:
             self.limiter.answered(0, None)
-            raise ApiError(
-                0, "Unreachable", f"the API server cannot be reached: {error or type(error).__name__}"
-            ) from None
+            said = str(error) or type(error).__name__
+            raise ApiError(0, "Unreachable", f"the API server cannot be reached: {said}") from None
         self.clock.note_date(response.headers.get("Date"))
         if response.status >= 300:
             retry_after = retry_after_of(response.headers)
