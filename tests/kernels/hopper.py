@@ -7,8 +7,11 @@ prints a table of all builds; `python -m bench.gpu.roofline --builds` writes it 
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import importlib
 import multiprocessing
+import os
 import re
 import subprocess
 import tempfile
@@ -64,12 +67,23 @@ def compiled(build: Build) -> Resources:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(result.asm["cubin"])
         usage = _run("cuobjdump", "--dump-resource-usage", file.name)
-        sass = _run("cuobjdump", "--dump-sass", file.name)
+        sass = _listing(result.asm["cubin"], file.name)
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", usage)
     if found is None:
         raise RuntimeError(f"cuobjdump says nothing of registers: {usage}")
     registers, stack, _, local = map(int, found.groups())
     return Resources(registers, stack + local, int(result.metadata.shared), sass, inner_loop(sass))
+
+
+def _listing(cubin: bytes, file: str) -> str:
+    """The machine code in words, which takes half a second; kept where Triton keeps what it compiled."""
+    key = hashlib.sha256(triton.__version__.encode() + cubin).hexdigest()
+    kept = Path(triton.knobs.cache.dir) / f"{key}.sass.gz"
+    if not kept.exists():
+        made = kept.with_suffix(f".{os.getpid()}")
+        made.write_bytes(gzip.compress(_run("cuobjdump", "--dump-sass", file).encode(), 1))
+        made.replace(kept)
+    return gzip.decompress(kept.read_bytes()).decode()
 
 
 def compile_all(processes: int = 2) -> dict[str, Resources | Exception]:
