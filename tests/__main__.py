@@ -45,9 +45,12 @@ BEFORE_CLUSTER = [
         "structured",
         "speculative",
         "output_parsing",
+        "api/test_end_to_end.py",
+        "api/test_playground_browser.py",
     )
 ]
-"""Need no cluster; in the second cluster's process, before its cluster starts, so that all take about as long."""
+"""Need no cluster; in the second cluster's process, before its cluster starts, so that all take about as long. The last
+two share a real server."""
 
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
