@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from checkpoints import SIZES, save
+from checkpoints import SIZES, save, save_words
 from rank_logits import TOKENS, logits_of
+from reference import assert_same
 from safetensors.torch import load_file, save_file
 
+from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
@@ -346,6 +349,25 @@ def test_text_is_answered_as_in_transformers(name: str, tmp_path: Path) -> None:
     else:
         rename(tmp_path, ("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."))
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["Step3p7", "MistralLarge4"])
+def test_a_crowd_gets_the_same_answers(name: str, tmp_path: Path) -> None:
+    """Of language models that transformers has no class for alone: in chunks, with preemptions, after hits."""
+    model = make(name)
+    save_words(save(model, tmp_path), SIZES["vocab_size"])
+    draw = random.Random(1)
+    prompts = [[draw.randrange(SIZES["vocab_size"]) for _ in range(length)] for length in (70, 1, 33, 90)]
+    greedy = SamplingParams(max_tokens=16, temperature=0.0, logprobs=20, ignore_eos=True)
+    small = {"max_num_batched_tokens": 32, "max_num_seqs": 4, "num_kv_blocks": 9, "max_model_len": 128}
+    llm = LLM(str(tmp_path), device="cpu", dtype="float32", **small)
+    try:
+        alone, crowd = llm.generate(prompts[:1], greedy), llm.generate(prompts, greedy)
+        again = llm.generate([[*crowd[-1].prompt_token_ids, *crowd[-1].token_ids]], greedy)
+    finally:
+        llm.close()
+    assert again[0].cached_tokens > 0
+    assert_same(model, [*alone, *crowd, *again], 16)
 
 
 def test_what_reads_images_and_sound_within_phi_4_is_not_loaded(tmp_path: Path) -> None:

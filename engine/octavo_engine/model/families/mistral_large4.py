@@ -48,7 +48,7 @@ def _read(fields: Fields) -> ModelSpec:
         norm=norm,
         head=HeadSpec(fields.boolean("tie_word_embeddings", False), softcap=reading.softcap(fields, _CAP)),
         names=NAMES,
-        stored_names=stored_names(len(layers)),
+        stored_names=stored_names(len(layers), rotates=any(reading.rotates(fields))),
     )
     return replace(spec, max_position=min(spec.max_position, fields.integer("index_topk", 1, 1 << 30)))
 

@@ -32,8 +32,11 @@ NAMES = TensorNames(
 )
 
 
-def stored_names(layers: int) -> StoredNames:
-    """The names, of which those of indexers, of images and of further predictions are not read."""
+def stored_names(layers: int, *, rotates: bool) -> StoredNames:
+    """The names, of which those of indexers, of images and of further predictions are not read.
+
+    Nor are the factors of frequencies if no layer rotates.
+    """
     indexers = (f"layers.{layer}.attention.indexer." for layer in range(layers))
     images = ("vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm.", "mtp_dspark.")
-    return StoredNames(ignored=(*indexers, *images))
+    return StoredNames(ignored=(*indexers, *images, *(() if rotates else ("lerope.",))))
