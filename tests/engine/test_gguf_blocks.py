@@ -21,7 +21,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.cpu.library import CPUKernels
-from octavo_engine.model import footprint, gguf_blocks
+from octavo_engine.model import footprint, gguf_blocks, gguf_file
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.checkpoint import unsharded
 from octavo_engine.model.configuration import read_spec
@@ -91,7 +91,7 @@ def test_a_file_gives_the_logits_of_the_numbers_it_stands_for(kind: Kind, tmp_pa
 
 @needs_kernels
 def test_projections_of_one_layer_may_be_of_several_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """llama.cpp's mixes have them: weights that are multiplied as one are dequantized, all others stay."""
+    """llama.cpp's mixes (Q4_K_M) have them: weights that are multiplied as one are dequantized, all others stay."""
     import gguf_writer
 
     kinds = {"attn_v": Kind.Q8_0, "ffn_down": Kind.F16}
@@ -105,6 +105,7 @@ def test_projections_of_one_layer_may_be_of_several_types(tmp_path: Path, monkey
         return plain(self, name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
     monkeypatch.setattr(gguf_writer.gguf.GGUFWriter, "add_tensor", add_tensor)
+    monkeypatch.setattr(gguf_file, "_PIECE_ELEMENTS", 512)  # as large weights are read
     path = write_gguf(reference_model(**SIZES), tmp_path / "model.gguf", Kind.Q4_0)
     kept = load(path, "gguf")
     names = {linear.method.name for linear in linears(kept)}

@@ -102,6 +102,8 @@ class CheckpointTensor:
     """Whether dimensions of size 1 do not count in its shape."""
     as_columns: bool = False
     """Whether the file has its transpose; shape and parts say what it is before."""
+    at_once: bool = False
+    """Whether each of its pieces has to be filled by one call, as what it becomes depends on all of it."""
     shared: bool = False
     """Whether projections whose rows are stored as one tensor have this one in common."""
 

@@ -62,7 +62,8 @@ def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterat
             count = stored.num_bytes * (piece.part[0].stop - piece.part[0].start) // rows
             yield partial(_fill_vector, data, stored, piece, count)
             continue
-        for first, last in row_pieces(stored, piece.part[0].start, piece.part[0].stop):
+        begin, end = piece.part[0].start, piece.part[0].stop
+        for first, last in [(begin, end)] if tensor.at_once else row_pieces(stored, begin, end):
             count = stored.num_bytes * (last - first) // rows
             yield partial(_fill_blocks if kept else _fill_rows, data, stored, piece, first, last, count)
 

@@ -35,8 +35,8 @@ class DequantizedProjection:
     ) -> None:
         """`rows` and `columns` are what `target` has of the stored projection; `order`: which of its rows each stored
         row is, None: the same one."""
-        _check_ends(rows, method.row_alignment)
-        _check_ends(columns, method.column_alignment)
+        check_ends(rows, method.row_alignment)
+        check_ends(columns, method.column_alignment)
         self._has_bias = has_bias
         self._method, self._target, self._rows, self._columns, self._order = method, target, rows, columns, order
         device = torch.device("meta" if target.is_meta else "cpu")
@@ -54,7 +54,7 @@ class DequantizedProjection:
         self._missing = sum(len(tensor.pieces) for tensor in stored if not tensor.optional)
         for tensor in stored:
             pieces = tuple(replace(piece, fill=partial(self._fill, piece.fill)) for piece in tensor.pieces)
-            yield tensor if tensor.optional else replace(tensor, pieces=pieces)
+            yield tensor if tensor.optional else replace(tensor, pieces=pieces, at_once=True)
 
     def _fill(self, fill: Fill, target: Tensor, rows: Rows, values: Tensor) -> None:
         fill(target, rows, values)
@@ -128,8 +128,8 @@ class Dequantized:
         return UNQUANTIZED.scratch_bytes(weights)
 
 
-def _check_ends(part: Span, alignment: int) -> None:
-    """Raises ConfigurationError if a rank's part begins or ends within what the checkpoint stores as one."""
+def check_ends(part: Span, alignment: int) -> None:
+    """Raise ConfigurationError if a rank's part begins or ends within what the checkpoint stores as one."""
     end = part.start + part.size
     if part.start % alignment or (end % alignment and end != part.total):
         raise ConfigurationError(
