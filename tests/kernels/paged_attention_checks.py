@@ -66,7 +66,8 @@ class Step:
 
     def split(self, sequences: PagedSequences) -> ContextSplit:
         """Return how the backend would have contexts of a launch cut."""
-        return split_of(sequences, self.query, self.cache.key, self.case.window)
+        alibi = self.variant.alibi is not None
+        return split_of(sequences, self.query, self.cache.key, self.case.window, alibi=alibi)
 
     def attend(self, launches: tuple[PagedSequences, ...] | None = None, programs: int | None = None) -> torch.Tensor:
         """Attend with NaN in output and scratch before; so many `programs` share a list, if they are given."""
@@ -263,21 +264,40 @@ def _a_short_chunk_after_a_long_prefix(device: torch.device) -> None:
 
 
 def _contexts_of_very_many_are_whole(device: torch.device) -> None:
-    """Check that there is a list of as many segments as sequences, from 257 on, and how many programs share it."""
+    """Check that there is a list of as many segments as sequences, from 257 on."""
     step = make_step(Case(((1, 1500),)), device)
-    (launch,) = step.launches()
-    crowd = replace(
-        launch,
-        block_table=launch.block_table.expand(257, -1),
-        cu_query_lens=torch.arange(258, dtype=torch.int32, device=device),
-        context_lens=launch.context_lens.repeat(257),
-        num_tokens=257,
-    )
-    split = step.split(crowd)
+    split = step.split(_crowd(step, 257))
     assert split.launched == 1 and split.listed is not None
     assert split.listed.tolist() == [257, *(max_segments(1) * s for s in range(257))]
     assert split.programs == 257
-    assert split_of(crowd, step.query, step.cache.key.to(FP8), None).programs == 256
+
+
+def _as_many_programs_share_a_list_as_have_registers(device: torch.device) -> None:
+    """Check that those are three for each multiprocessor, two or one, as built (ROOFLINE.md)."""
+    for case, programs in (
+        (Case(((1, 100),), head_dim=64, alibi="exact"), 384),
+        (Case(((1, 100),), head_dim=80), 384),
+        (Case(((1, 100),), head_dim=128), 384),
+        (Case(((1, 100),), head_dim=128, alibi="exact"), 256),
+        (Case(((1, 100),), head_dim=80, alibi="rounded"), 256),
+        (Case(((1, 100),), head_dim=128, cache_dtype=FP8), 256),
+        (Case(((1, 100),), head_dim=256), 256),
+        (Case(((8, 100),), head_dim=64), 128),
+    ):
+        step = make_step(case, device)
+        assert step.split(_crowd(step, 400)).programs == programs, case
+
+
+def _crowd(step: Step, count: int) -> PagedSequences:
+    """Return the only sequence of `step` so many times."""
+    (launch,), tokens = step.launches(), step.case.lens[0][0]
+    return replace(
+        launch,
+        block_table=launch.block_table.expand(count, -1),
+        cu_query_lens=tokens * torch.arange(count + 1, dtype=torch.int32, device=step.query.device),
+        context_lens=launch.context_lens.repeat(count),
+        num_tokens=count * tokens,
+    )
 
 
 def _rows_without_context(device: torch.device) -> None:
@@ -411,6 +431,7 @@ CHECKS = [
     Check("programs_share_a_list", _programs_share_a_list),
     Check("a_short_chunk_after_a_long_prefix", _a_short_chunk_after_a_long_prefix),
     Check("contexts_of_very_many_are_whole", _contexts_of_very_many_are_whole),
+    Check("as_many_programs_share_a_list_as_have_registers", _as_many_programs_share_a_list_as_have_registers),
     Check("rows_without_context", _rows_without_context),
     Check("layers_of_a_group_differ_in_heads", _layers_of_a_group_differ_in_heads),
     Check("tokens_of_no_sequence", _tokens_of_no_sequence),
@@ -457,7 +478,7 @@ def _build(
 ) -> Build:
     """The attention kernel as `paged_attention` launches it for `case` with 8 KV heads."""
     tile = tile_shape(case.group, case.head_dim, queries, case.dtype)
-    absent = () if tile.one_tile else ("listed",)
+    absent = () if queries <= tile.rows // case.group else ("listed",)
     absent += () if cut else ("partial_sums", "partial_maxima", "partial_totals")
     absent += () if case.sinks else ("sinks",)
     absent += () if case.alibi else ("alibi",)
@@ -518,6 +539,8 @@ BUILDS = [
     _prefill("prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=200, shared=98, loop=504),
     _prefill("prefill_gemma2", _GEMMA2, registers=255, shared=164, loop=756),
     _prefill("prefill_gpt_oss", _GPT_OSS, registers=168, shared=66, loop=500),
+    # Chunks of so few tokens that each is one tile, which programs share as they do decodes.
+    _prefill("prefill_listed", Case((), head_dim=128), queries=32, registers=200, shared=130, loop=520, cut=True),
     # A short chunk on a long prefix.
     _prefill("prefill_cut", Case((), head_dim=128), registers=200, shared=130, loop=520, cut=True),
     _prefill("prefill_cut_256", Case((), head_dim=256), registers=240, shared=164, loop=504, cut=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -35,11 +36,12 @@ class TritonMetadata:
     splits: dict[int, tuple[ContextSplit, ...]] = field(default_factory=dict)
     """How each launch cuts contexts, by a layer's number of query heads: layers of one group may differ in it."""
 
-    def splits_for(self, query: Tensor, key_cache: Tensor) -> tuple[ContextSplit, ...]:
+    def splits_for(self, query: Tensor, key_cache: Tensor, *, alibi: bool) -> tuple[ContextSplit, ...]:
         """Return them for a layer's queries, made by the first layer of the step that has as many heads."""
         heads = query.shape[1]
         if heads not in self.splits:
-            self.splits[heads] = tuple(split_of(it, query, key_cache, self.window) for it in self.launches)
+            cut = partial(split_of, query=query, key_cache=key_cache, window=self.window, alibi=alibi)
+            self.splits[heads] = tuple(cut(sequences) for sequences in self.launches)
         return self.splits[heads]
 
 
@@ -122,7 +124,8 @@ class TritonAttention:
             self._attend_latents(output, query, cache, cache.latent, metadata, variant)
             return output
         scratch = self._scratch_for(query, scratch_floats(query.shape[1], cache.key.shape[2], query.shape[2]))
-        for sequences, split in zip(metadata.launches, metadata.splits_for(query, cache.key), strict=True):
+        splits = metadata.splits_for(query, cache.key, alibi=variant.alibi is not None)
+        for sequences, split in zip(metadata.launches, splits, strict=True):
             paged_attention(
                 output,
                 query,

@@ -360,22 +360,32 @@ def paged_attention(
 
 
 def split_of(
-    sequences: PagedSequences, query: torch.Tensor, key_cache: torch.Tensor, window: int | None
+    sequences: PagedSequences, query: torch.Tensor, key_cache: torch.Tensor, window: int | None, *, alibi: bool = False
 ) -> ContextSplit:
     """Return how contexts are cut for queries [T, H, D] and a cache [num_blocks, B, K, D] of these shapes and types."""
     (num_heads, head_dim), kv_heads = query.shape[1:], key_cache.shape[2]
     tile = tile_shape(num_heads // kv_heads, head_dim, sequences.max_query_len, query.dtype)
-    # By the registers of decodes as built with Triton 3.6 (bench/results/ROOFLINE.md).
-    resident = 3 if head_dim in (64, 128) and key_cache.element_size() > 1 else 2
     return split_contexts(
         sequences,
         kv_heads=kv_heads,
         tile_queries=tile.rows * kv_heads // num_heads,
         tile_tokens=tile.tokens,
-        resident=resident,
+        resident=_resident(tile, head_dim, fp8=key_cache.element_size() == 1, alibi=alibi),
         block_size=key_cache.shape[1],
         window=window,
     )
+
+
+def _resident(tile: TileShape, head_dim: int, *, fp8: bool, alibi: bool) -> int:
+    """Return how many programs of a launch a multiprocessor's registers have room for.
+
+    As built with Triton 3.6 (bench/results/ROOFLINE.md): three programs of 128 threads may have 168 registers a thread.
+    A chunk of a prompt has 256 threads of more than 128.
+    """
+    if not tile.one_tile:
+        return 1
+    wide = padded(head_dim) > 128 or fp8 or (alibi and padded(head_dim) == 128)
+    return 2 if wide else 3
 
 
 def _constants(
