@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from stepper import Sequence, Stepper
 
 from octavo_engine.model.collectives import connect
 from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.gguf_blocks import stored_blocks
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -35,6 +37,7 @@ def main() -> None:
     for path in checkpoints:
         files = ModelFiles("test", gguf=path) if path.suffix == ".gguf" else ModelFiles("test", directory=path)
         spec = read_spec(files)
+        spec = replace(spec, quantization=stored_blocks(files, spec) or spec.quantization)
         decoder = load_model(files, spec, CPU, torch.float32, lambda *_: None, ranks)
         logits = logits_of(decoder)  # by all, kept by one
         if shard.rank == 0:

@@ -121,6 +121,21 @@ def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype
         assert bool(((added.double() - wanted).abs() <= wanted.abs() * rounding + size * 4e-6 + 1e-6).all())
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_single_rows_are_those_of_the_decoded_weight(kernels: CPUKernels, case: str) -> None:  # noqa: F811
+    """Of both parts and orders; rows that a weight does not have are zeros, as those of other ranks' tokens are."""
+    weight = coded(case)
+    there, others = [52, 0, 36, 37, 15, 16, 52], [-1, 53, 2**40]
+    for dtype in (F32, BF16):
+        kernels.interleave(weight, back=True)
+        decoded = kernels.decode(weight, dtype)
+        expected = torch.cat((decoded[there], torch.zeros(len(others), weight.columns, dtype=dtype)))
+        for interleaved in (False, True)[: 1 + weight.can_be_interleaved]:
+            kernels.interleave(weight, back=not interleaved)
+            assert torch.equal(kernels.decode_some(weight, torch.tensor(there + others), dtype), expected)
+    assert kernels.decode_some(weight, torch.tensor([], dtype=torch.int64), F32).shape == (0, weight.columns)
+
+
 INTERLEAVED = [case for case in CASES if coded(case).can_be_interleaved]
 
 

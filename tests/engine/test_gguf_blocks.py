@@ -13,9 +13,10 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf_writer import write_gguf
 from rank_logits import logits_of
-from test_coded import BF16, F32
+from test_coded import BF16, F32, lost_in_8_bits, random
 from test_cpu_kernels import kernels, needs_kernels  # noqa: F401
 from test_fp8 import linears
+from test_shard import group_logits
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
@@ -113,6 +114,64 @@ def test_projections_of_one_layer_may_be_of_several_types(tmp_path: Path, monkey
     torch.testing.assert_close(logits_of(kept), logits_of(load(path, None)), rtol=1e-4, atol=1e-4)
 
 
+def blocks_of(monkeypatch: pytest.MonkeyPatch, kinds: dict[str, str]) -> None:
+    """Have files written with random blocks of these types in these tensors."""
+    plain = gguf.GGUFWriter.add_tensor
+
+    def add_tensor(self, name, tensor, raw_dtype=None):
+        if name not in kinds:
+            return plain(self, name, tensor, raw_dtype=raw_dtype)
+        rows, columns = gguf.quants.dequantize(tensor, raw_dtype).shape
+        return plain(self, name, random_blocks(kinds[name], rows, columns), raw_dtype=Kind[kinds[name]])
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tensor", add_tensor)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kinds", [{}, {"token_embd.weight": "Q4_K", "output.weight": "Q6_K"}], ids=["tied", "k"])
+def test_embedding_and_head_stay_in_blocks(
+    kinds: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Embeddings are the file's numbers, and so are logits, but for hidden states that are rounded to 8 bits."""
+    blocks_of(monkeypatch, kinds)
+    model = reference_model(**{**SIZES, "hidden_size": 256}, tie_word_embeddings=not kinds)
+    path = write_gguf(model, tmp_path / "model.gguf", Kind.Q8_0)
+    kept, exact = load(path, "gguf", BF16), load(path, None)
+    tokens, head = kept.input.tokens, kept.head
+    assert tokens.coded is not None and head.coded is not None and (tokens.coded is head.coded) == (not kinds)
+    assert tokens.method.name == f"gguf {kinds.get('token_embd.weight', 'Q8_0')}"
+    ids = torch.tensor([0, 130, 7, 7, 16])
+    assert torch.equal(tokens(ids), exact.input.tokens(ids).to(BF16))
+    for count in (1, 5, 40):
+        x, numbers = random(count, 256, dtype=BF16, seed=count), exact.head.weight.double()
+        wanted, bound = x.double() @ numbers.T, lost_in_8_bits(x, numbers) * 1.001
+        logits = head(x)
+        assert logits.dtype == F32 and bool(((logits.double() - wanted).abs() <= bound).all())
+        assert torch.equal(head(x, torch.empty_like(logits)), logits)
+        second, first = wanted.topk(2).values.unbind(-1)[::-1]
+        certain = first - second > 2 * bound.amax(-1)
+        assert torch.equal(logits.argmax(-1)[certain], wanted.argmax(-1)[certain])
+    expected = logits_of(exact)
+    assert (logits_of(load(path, "gguf")) - expected).abs().max() < 1e-4 * expected.abs().max()
+    planned = footprint.weight_bytes(make_blueprint(kept.spec, BF16, Shard()))
+    assert planned == sum(parameter.nbytes for parameter in kept.parameters())
+    on_gpu = make_blueprint(kept.spec, BF16, Shard(), device=torch.device("cuda"))
+    assert on_gpu.head.weight.dtype == on_gpu.input.tokens.weight.dtype == BF16
+
+
+@needs_kernels
+def test_ranks_share_a_vocabulary_in_blocks(tmp_path: Path) -> None:
+    """131 tokens, which two ranks do not divide; what is another rank's is looked up as zeros."""
+    sizes, paths = {**SIZES, "hidden_size": 128, "intermediate_size": 256}, []
+    for tied in (True, False):
+        model = reference_model(**sizes, tie_word_embeddings=tied)
+        paths.append(write_gguf(model, tmp_path / f"tied_{tied}.gguf", Kind.Q8_0))
+    group_logits(2, paths, tmp_path)
+    for path in paths:
+        logits = torch.load(tmp_path / f"{path.stem}.pt")
+        torch.testing.assert_close(logits, logits_of(load(path, None)), rtol=1e-4, atol=1e-4)
+
+
 @needs_kernels
 def test_the_demos_file_takes_its_own_bytes(tmp_path: Path) -> None:
     """Planned and measured, and 16 bits where that is asked for."""
@@ -122,6 +181,7 @@ def test_the_demos_file_takes_its_own_bytes(tmp_path: Path) -> None:
     planned = footprint.weight_bytes(make_blueprint(spec, BF16, Shard()))
     loaded = load_model(files, spec, CPU, BF16, lambda *_: None)
     assert planned == sum(parameter.nbytes for parameter in loaded.parameters())
+    assert loaded.head.weights.weight.dtype == torch.int8 and loaded.head.coded.interleaved
     assert footprint.checkpoint_bytes(files) is not None
     stored = sum(
         tensor.num_bytes
@@ -130,6 +190,8 @@ def test_the_demos_file_takes_its_own_bytes(tmp_path: Path) -> None:
     )
     measured = sum(p.nbytes for linear in linears(loaded) for p in linear.parameters())
     assert measured == stored
+    embedding = gguf_blocks.read_gguf(files.gguf).tensors["token_embd.weight"].num_bytes
+    assert sum(each.nbytes for each in loaded.head.weights.parameters.values()) == embedding
     assert resolve_config(EngineConfig(model=DEMO_MODEL), files, Shard()).spec.quantization is None
     planned_for = resolve_for_estimate(config, files).spec.quantization
     assert planned_for is not None and planned_for.name == "gguf Q4_1"

@@ -15,6 +15,7 @@ from fp8_checkpoints import PROJECTIONS, quantized
 from grouped_checkpoints import FORMATS
 from rank_logits import logits_of
 from safetensors.torch import load_file, save_file
+from test_cpu_kernels import needs_kernels
 from test_fp8 import linears, load
 from test_shard import group_logits
 
@@ -23,9 +24,11 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.layers import choose_compute as choosing
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 
+ON_GPU = torch.device("cuda")
 SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "moe_intermediate_size": 256, "head_dim": 128}
 SIZES |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "num_experts_per_tok": 2}
 DEEPSEEK: dict[str, Any] = {
@@ -90,8 +93,14 @@ CASES = [
 ]
 
 
+KEPT = ("gptq", "awq", "w8a16")
+"""Experts in these formats stay in codes where C kernels multiply them; all others are dequantized."""
+
+
 @pytest.mark.parametrize(("family", "name"), CASES)
-def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(family: str, name: str, tmp_path: Path) -> None:
+def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(
+    family: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Mixtral's experts have other names; Qwen2's have a shared one beside them, quantized like linear layers."""
     more = {"shared_expert_intermediate_size": 128} if family == "Qwen2Moe" else {}
     more |= {"num_local_experts": 4} if family == "Mixtral" else {}
@@ -99,14 +108,33 @@ def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(family: st
     decoder = load(packed)
     expected = logits_of(load(exact))
     torch.testing.assert_close(logits_of(decoder), expected, rtol=1e-4, atol=1e-4)
-    for linear in linears(decoder):
-        linear.weights.coded = None  # kernels for CPUs add in another order than the unquantized weights' product
-    torch.testing.assert_close(logits_of(decoder), expected, rtol=1e-5, atol=1e-5)
-    assert all(mixture.gate_up.dtype == mixture.down.dtype == torch.float32 for mixture in decoder.mixtures())
+    with (
+        monkeypatch.context() as without
+    ):  # kernels for CPUs add in another order than the unquantized weights' product
+        without.setattr(choosing, "cpu_kernels", lambda: None)
+        dequantizing, plain = load(packed), load(exact)
+    torch.testing.assert_close(logits_of(dequantizing), logits_of(plain), rtol=1e-5, atol=1e-5)
+    assert all(mixture.gate_up.dtype == mixture.down.dtype == torch.float32 for mixture in dequantizing.mixtures())
+    kept = name in KEPT and decoder.compute.coded_vocabulary is not None
+    dtypes = {weight.dtype for mixture in decoder.mixtures() for weight in (mixture.gate_up, mixture.down)}
+    assert dtypes == {torch.uint8 if kept else torch.float32}
     assert {linear.weight.dtype for linear in linears(decoder)} & {torch.uint8, torch.float8_e4m3fn, torch.int8}
     loaded = load(packed, dtype=torch.bfloat16)
     planned = footprint.weight_bytes(make_blueprint(decoder.spec, torch.bfloat16, Shard()))
     assert planned == sum(parameter.nbytes for parameter in loaded.parameters())
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", KEPT)
+def test_experts_in_codes_give_what_dequantized_ones_do(name: str, tmp_path: Path) -> None:
+    """As they are served, in bfloat16 with activations in 8 bits; each expert's memory is put in order by itself."""
+    packed, exact = save_pair(tmp_path, name)
+    decoder, wanted = load(packed, dtype=torch.bfloat16), logits_of(load(exact))
+    assert all(each.interleaved for mixture in decoder.mixtures() for one in mixture.coded for each in one.each)
+    found = logits_of(decoder).float()
+    assert (found - wanted).norm() < 0.05 * wanted.norm()
+    dequantized = footprint.weight_bytes(make_blueprint(decoder.spec, torch.bfloat16, Shard(), device=ON_GPU))
+    assert footprint.weight_bytes(decoder) < 0.75 * dequantized
 
 
 def test_ranks_compute_what_one_computes(tmp_path: Path) -> None:

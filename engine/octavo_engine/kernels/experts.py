@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from octavo_engine.kernels.cpu.coded import CodedWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Experts:
     kernels/moe.py alone multiplies."""
     down_scales: Tensor | None = None
     """[E, hidden, intermediate / 32]"""
+    coded: tuple[Sequence[CodedWeight], Sequence[CodedWeight]] | None = None
+    """Each expert's two weights in codes of 4 or 8 bits, which C kernels multiply; None: they are numbers."""
 
     @property
     def intermediate(self) -> int:

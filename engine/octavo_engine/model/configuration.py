@@ -20,7 +20,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.names import with_base_model_names
 from octavo_engine.model.pooling import longest_text
-from octavo_engine.model.quantization.select import ONLINE
+from octavo_engine.model.quantization.select import ONLINE, online
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
@@ -240,4 +240,7 @@ def quantized_online(spec: ModelSpec, name: str | None) -> ModelSpec:
             f"--quantization {name}: {spec.architecture} is a mixture of experts, which cannot be quantized "
             "while it is loaded; omit the flag"
         )
-    return replace(spec, quantization=ONLINE[name])
+    head = None
+    if spec.head is not None:
+        head = spec.names.embedding if spec.head.tied else spec.names.head
+    return replace(spec, quantization=online(name, head))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import cast
 
 import torch
@@ -24,10 +25,11 @@ from octavo_engine.model.layers.attention_experts import AttentionExperts
 from octavo_engine.model.layers.biased_attention import BiasedAttention
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.classifier import Classifier
+from octavo_engine.model.layers.coded_experts import CodedExperts
 from octavo_engine.model.layers.compressed_attention import CompressedAttention
 from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks, share_layers
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
-from octavo_engine.model.layers.embedding import Head, Input
+from octavo_engine.model.layers.embedding import Head, Input, VocabularyWeight
 from octavo_engine.model.layers.hyper_connections import ConnectedVectors
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
@@ -58,9 +60,11 @@ class Decoder(nn.Module):
         ranks: Collectives = ALONE,
         fp8_products: bool | None = None,
         mxfp4_experts: bool | None = None,
+        keeps_codes: bool | None = None,
     ) -> None:
         """Raises ConfigurationError if ranks cannot share it. `fp8_products`: whether weights in e4m3 are multiplied as
-        they are, `mxfp4_experts`: experts in MXFP4; None: if the device does that."""
+        they are, `mxfp4_experts`: experts in MXFP4, `keeps_codes`: whether embedding, head and experts stay in 4 or 8
+        bits; None: if the device does that."""
         super().__init__()
         check_size(spec, ranks.shard.size)
         self.spec, self.ranks, self.dtype = spec, ranks, dtype
@@ -78,6 +82,7 @@ class Decoder(nn.Module):
             spec.names,
             fp8_products,
             triton_runs_on(device) if mxfp4_experts is None else mxfp4_experts,
+            self.compute.coded_vocabulary is not None if keeps_codes is None else keeps_codes,
             spec.quantization,
             spec.stored_names,
         )
@@ -176,7 +181,7 @@ class Decoder(nn.Module):
         if self.norm is not None:
             yield from self.norm.tensors(names.norm)
         if self.head is not None:
-            yield from self.head.tensors(names.head)
+            yield from self.head.tensors()
         if self.classifier is not None:
             yield from self.classifier.tensors()
 
@@ -190,7 +195,12 @@ class Decoder(nn.Module):
 
     def prepare(self) -> None:
         """All weights are in place now."""
-        self.compute.prepare([linear.weights for linear in self.linears()])
+        modules = list(self.modules())
+        codes = [
+            module.coded for module in modules if isinstance(module, VocabularyWeight) and module.coded is not None
+        ]
+        codes += chain(*(module.take_apart() for module in modules if isinstance(module, CodedExperts)))
+        self.compute.prepare([linear.weights for linear in self.linears()], codes)
         if mixtures := self.mixtures():
             self.compute.prepare_mixture(mixtures[0].experts, mixtures[0].spec.top_k)
 

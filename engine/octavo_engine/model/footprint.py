@@ -48,7 +48,8 @@ def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> tu
 
 def dequantized_bytes(decoder: Decoder) -> int:
     """Bytes that a step needs for the largest weight that is dequantized in each product."""
-    return max(linear.scratch_bytes for linear in decoder.linears())
+    linears = [linear.scratch_bytes for linear in decoder.linears()]
+    return max(linears + [mixture.scratch_bytes for mixture in decoder.mixtures()])
 
 
 def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
@@ -108,8 +109,7 @@ def logits_width(decoder: Decoder) -> int:
 def widening_bytes(decoder: Decoder, max_tokens: int) -> int:
     """An upper bound of what one product takes besides, where weight, input and result are widened to float32."""
     shapes = [(sum(linear.parts), linear.columns.size) for linear in decoder.linears()]
-    experts = [weight for mixture in decoder.mixtures() for weight in (mixture.gate_up, mixture.down)]
-    shapes += [(weight.shape[-2], weight.shape[-1]) for weight in experts]
+    shapes += [shape for mixture in decoder.mixtures() for shape in mixture.weight_shapes]
     return max(_FLOAT32_BYTES * (rows * (columns + 1) + max_tokens * (rows + columns)) for rows, columns in shapes)
 
 

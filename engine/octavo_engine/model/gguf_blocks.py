@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.configuration import quantized_online
-from octavo_engine.model.gguf_file import read_gguf
+from octavo_engine.model.gguf_file import GGUFFile, read_gguf
 from octavo_engine.model.gguf_names import stored_names
 from octavo_engine.model.quantization.gguf import FORMATS, GGUFBlocks
 from octavo_engine.model.quantization.registry import GGUF
 from octavo_engine.model.quantization.selection import Quantization, Rule
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.spec import ModelSpec, MoESpec
 
+_OF_EXPERT = re.compile(r"(?<=_exps)\.\d+$")
+"""The number of an expert in a name, which the file has in one tensor with all others."""
 _ROLES = ("query", "key", "value", "output", "gate", "up", "down", "shared_gate", "shared_up", "shared_down")
 """The roles of the linear layers in files of the supported architectures."""
 
@@ -45,10 +49,25 @@ def stored_blocks(files: ModelFiles, spec: ModelSpec) -> Quantization | None:
         return None
     file = read_gguf(files.gguf)
     modules = {spec.names.of_layer(role, layer) for layer in range(spec.num_layers) for role in _ROLES}
+    rules = _rules(file, spec, modules)
+    kept = _rules(file, spec, {spec.names.embedding, spec.names.head, spec.names.per_layer_embedding, *_experts(spec)})
+    return Quantization(UNQUANTIZED, rules, kept=kept) if rules else None
+
+
+def _experts(spec: ModelSpec) -> Iterator[str]:
+    """The names of the projections of all experts."""
+    for index, layer in enumerate(spec.layers):
+        count = max((part.num_experts for part in layer.feed_forwards if isinstance(part, MoESpec)), default=0)
+        for role in ("expert_gate", "expert_up", "expert_down") if count else ():
+            name = spec.names.of_layer(role, index)
+            yield from (name.replace("{expert}", str(expert)) for expert in range(count))
+
+
+def _rules(file: GGUFFile, spec: ModelSpec, modules: Iterable[str]) -> tuple[Rule, ...]:
+    """Return a rule for each block type that some of `modules` have in the file."""
     names: dict[str, set[str]] = {}
     for stored, module in stored_names(file, spec.num_layers, modules).items():
-        tensor = file.tensors.get(f"{stored.removesuffix('.weight')}.weight")
+        tensor = file.tensors.get(f"{_OF_EXPERT.sub('', stored.removesuffix('.weight'))}.weight")
         if tensor is not None and tensor.type_name in FORMATS:
             names.setdefault(tensor.type_name, set()).add(module)
-    rules = (Rule(method=GGUFBlocks(kind), names=frozenset(found)) for kind, found in sorted(names.items()))
-    return Quantization(UNQUANTIZED, tuple(rules)) if names else None
+    return tuple(Rule(method=GGUFBlocks(kind), names=frozenset(found)) for kind, found in sorted(names.items()))

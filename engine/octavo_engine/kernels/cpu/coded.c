@@ -437,3 +437,31 @@ void decode(const struct coded *weight, void *y, int dtype, int threads) {
         to += w->rows * bytes;
     }
 }
+
+/* The numbers of `count` of a weight's rows into y [count][inner]; zeros for one that it does not have. */
+void decode_some(const struct coded *weight, const int64_t *rows, void *y, long count, int dtype, int threads) {
+    long inner = weight->parts->inner, bytes = inner * bytes_of(dtype), most = 0;
+    for (long i = 0; i < weight->count; i++) {
+        const struct codes *w = weight->parts + i;
+        if (w->interleaved && tile_bytes(w) > most) most = tile_bytes(w);
+    }
+#pragma omp parallel num_threads(threads) if (count * inner >= PARALLEL_FROM)
+    {
+        char *memory = malloc(most);
+#pragma omp for schedule(static)
+        for (long i = 0; i < count; i++) {
+            const struct codes *w = weight->parts, *end = w + weight->count;
+            char *to = (char *)y + i * bytes;
+            int64_t row = rows[i];
+            while (row >= 0 && w < end && row >= w->rows) row -= w++->rows;
+            if (row < 0 || w == end) memset(to, 0, bytes);
+            else if (!w->interleaved) decode_rows(w, row, 1, to, dtype);
+            else {
+                long first = row / TILE_OF_ROWS * TILE_OF_ROWS, left = w->rows - first;
+                struct codes tile = rows_of_tile(w, first, left < TILE_OF_ROWS ? left : TILE_OF_ROWS, memory);
+                decode_rows(&tile, row - first, 1, to, dtype);
+            }
+        }
+        free(memory);
+    }
+}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,6 +54,12 @@ class CodedPart:
         """True if inputs that share a scale do not reach beyond a row (integers.c)."""
         return self.known_to_kernels and self.columns % _INPUTS == 0 and float(self.offset).is_integer()
 
+    def of_rows(self, rows: slice) -> CodedPart:
+        """Some of the rows, in the same memory."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        cut: dict[str, Any] = {name: each[rows] for name, each in found.items() if isinstance(each, Tensor)}
+        return replace(self, **cut)
+
 
 class _Codes(ctypes.Structure):
     _fields_ = (
@@ -91,6 +98,11 @@ class CodedWeight:
     def columns(self) -> int:
         """Columns of each part, which are the same for all."""
         return self.parts[0].columns
+
+    def of_rows(self, first: int, count: int) -> CodedWeight:
+        """Some rows of a weight of one part, in its memory, which must not move any more."""
+        (part,) = self.parts
+        return CodedWeight([part.of_rows(slice(first, first + count))])
 
     @property
     def known_to_kernels(self) -> bool:

@@ -50,6 +50,8 @@ struct codes rows_of_tile(const struct codes *w, long first, long rows, char *me
 
 void decode(const struct coded *weight, void *y, int dtype, int threads);
 
+void decode_some(const struct coded *weight, const int64_t *rows, void *y, long count, int dtype, int threads);
+
 void rms_norm(const void *x, const void *weight, void *y, long tokens, long size, float eps, int dtype, int threads);
 
 void rotate(void *x, const float *cos, const float *sin, long tokens, long stride, long heads, long head_dim, int dtype,

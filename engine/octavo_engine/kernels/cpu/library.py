@@ -47,6 +47,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "coded_linear": (*[_POINTER] * 6, _LONG, _INT, _INT, _INT),
     "interleave": (_POINTER, _INT, _INT),
     "decode": (*[_POINTER] * 2, _INT, _INT),
+    "decode_some": (*[_POINTER] * 3, _LONG, _INT, _INT),
     "draw_tokens": (*[_POINTER] * 6, *[_LONG] * 2, _INT),
     "top_p_thresholds": (*[_POINTER] * 5, *[_LONG] * 2, _INT),
     "apply_masks": (*[_POINTER] * 3, *[_LONG] * 2, _INT),
@@ -191,6 +192,14 @@ class CPUKernels:
         output = torch.empty(weight.rows, weight.columns, dtype=dtype, device="cpu")
         pointers = ctypes.byref(weight.structure), output.data_ptr()
         self.library.decode(*pointers, DTYPES[dtype], torch.get_num_threads())
+        return output
+
+    def decode_some(self, weight: CodedWeight, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """The numbers [N, in] of a weight's `rows` [N], int64; zeros for those that it does not have."""
+        rows = rows.contiguous()
+        output = torch.empty(len(rows), weight.columns, dtype=dtype, device="cpu")
+        pointers = ctypes.byref(weight.structure), rows.data_ptr(), output.data_ptr()
+        self.library.decode_some(*pointers, len(rows), DTYPES[dtype], torch.get_num_threads())
         return output
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -14,6 +14,7 @@ from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.fused import FusedLayers, kernels_know
 from octavo_engine.model.layers.pointwise import CPUPointwise
 from octavo_engine.model.layers.products import (
+    CodedVocabulary,
     PackedWeights,
     by_tokens,
     kernel_coded_product,
@@ -70,6 +71,11 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sh
     return kernel_compute(kernels, path, spec if known else None)
 
 
+def keeps_codes(spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard = UNSHARDED) -> bool:
+    """Return True if `device` computes with embeddings, heads and experts of 4 or 8 bits as they are stored."""
+    return device.type == "cpu" and choose_compute(spec, dtype, device, shard).coded_vocabulary is not None
+
+
 def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
     """Return True if all rows that the C kernels read consist of full vectors."""
     parts = [part for layer in spec.layers for part in layer.feed_forwards]
@@ -102,6 +108,7 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
     elif path == "kernels and float32":
         most_tokens = _FEW_BESIDE_WIDE
         product = by_tokens(product, most_tokens, wide_product)
+    coded_product = kernel_coded_product(kernels, cpu_features(), product)
     runner: LayerRunner = one_by_one
     if fused is not None and fused.norm is not None:
         runner = FusedLayers(kernels, fused.norm.eps, fused.attention_mixers[0].scale, cpu_features(), most_tokens)
@@ -109,9 +116,10 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
         product=product,
         gated_product=kernel_gated_product(kernels, most_tokens),
         logits_product=kernel_logits(kernels),
-        coded_product=kernel_coded_product(kernels, cpu_features(), product),
+        coded_product=coded_product,
+        coded_vocabulary=CodedVocabulary(kernels),
         pointwise=CPUPointwise(kernels),
-        experts=ExpertsInTurn(product),
+        experts=ExpertsInTurn(product, coded_product),
         runner=runner,
         packed=packed,
         interleave=kernels.interleave,

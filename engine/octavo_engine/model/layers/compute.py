@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -23,6 +23,7 @@ from octavo_engine.model.layers.experts_in_turn import ExpertMixture, ExpertsInT
 from octavo_engine.model.layers.pointwise import Pointwise, TorchPointwise
 from octavo_engine.model.layers.products import (
     CodedProduct,
+    CodedVocabulary,
     GatedProduct,
     LogitsProduct,
     PackedWeights,
@@ -47,6 +48,9 @@ class Compute:
     """The type in which logits are sampled; None: the model's type, in which they are multiplied."""
     coded_product: CodedProduct | None = None
     """Multiplies with weights of 4 or 8 bits as they are; None: the method that stores them dequantizes them."""
+    coded_vocabulary: CodedVocabulary | None = None
+    """Computes with embeddings and heads of 4 or 8 bits as they are. None: they are dequantized while they are loaded,
+    as experts are."""
     pointwise: Pointwise = field(default_factory=TorchPointwise)
     experts: ExpertMixture = field(default_factory=partial(ExpertsInTurn, torch_product))
     convolution: Convolution = torch_convolution
@@ -87,7 +91,7 @@ class Compute:
     def logits(
         self,
         x: Tensor,
-        weight: Tensor,
+        weight: Tensor | CodedWeight,
         out: Tensor | None = None,
         *,
         bias: Tensor | None = None,
@@ -98,7 +102,10 @@ class Compute:
 
         Times `scale`; with a softcap they become softcap * tanh(logits / softcap) after that (Gemma 2).
         """
-        logits = self.logits_product(x, weight, out)
+        if isinstance(weight, CodedWeight):
+            logits = cast("CodedVocabulary", self.coded_vocabulary).logits(x, weight, out)
+        else:
+            logits = self.logits_product(x, weight, out)
         if bias is not None:
             logits.add_(bias)
         if scale != 1:
@@ -117,16 +124,16 @@ class Compute:
         """The sum of each token's experts [T, hidden] for x [T, hidden]; the router's choice and weights [T, k]."""
         return self.experts(x, experts, chosen, weights, adapters)
 
-    def prepare(self, weights: Sequence[Weights]) -> None:
-        """The weights of all linears are in place now."""
+    def prepare(self, linears: Sequence[Weights], others: Iterable[CodedWeight] = ()) -> None:
+        """The weights of all linears are in place now, and all others whose codes are multiplied."""
         if self.packed is not None:
-            self.packed.pack(each.weight for each in weights)
-        if self.interleave is None:
+            self.packed.pack(each.weight for each in linears)
+        # Products in float32 are to be exact, so inputs are not rounded to 8 bits for them.
+        if self.interleave is None or any(each.dtype != torch.bfloat16 for each in linears):
             return
-        for each in weights:
-            # Products in float32 are to be exact, so inputs are not rounded to 8 bits for them.
-            if each.coded is not None and each.dtype == torch.bfloat16 and each.coded.can_be_interleaved:
-                self.interleave(each.coded)
+        for coded in (*(each.coded for each in linears), *others):
+            if coded is not None and coded.can_be_interleaved:
+                self.interleave(coded)
 
     def prepare_mixture(self, experts: Experts, top_k: int) -> None:
         """Prepare all layers' experts, which have the shapes of these; each token goes through `top_k` of them."""

@@ -9,12 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
+from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, transposed, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.positions import PositionTable
-from octavo_engine.model.quantization.dequantized import stored_tensors
+from octavo_engine.model.layers.products import CodedVocabulary
+from octavo_engine.model.quantization.dequantized import check_ends, stored_tensors
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection, Weights
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import HeadSpec, HeadTransformSpec, ModelSpec
@@ -23,24 +26,48 @@ from octavo_engine.model.spec import HeadSpec, HeadTransformSpec, ModelSpec
 class VocabularyWeight(nn.Module):
     """A row for each token of this rank's part of the vocabulary.
 
-    All ranks have as many rows, of which the last ones use fewer where the vocabulary does not divide.
+    All ranks have as many rows, of which the last ones use fewer where the vocabulary does not divide. Codes of 4 or 8
+    bits stay in memory where the device computes with them.
     """
 
     def __init__(
-        self, vocab_size: int, hidden_size: int, options: LayerOptions, weight: nn.Parameter | None = None
+        self,
+        name: str,
+        vocab_size: int,
+        hidden_size: int,
+        options: LayerOptions,
+        shared: VocabularyWeight | None = None,
     ) -> None:
-        """Create the weight, unless one is given to be shared."""
+        """Create memory for the checkpoint's `name`, unless it is `shared`."""
         super().__init__()
-        self.options = options
+        self.name, self.options, self.columns = name, options, unsharded(hidden_size, "hidden_size")
         shard = options.ranks.shard
         self.tokens = span(shard.vocabulary(vocab_size), vocab_size)
-        rows = -(-vocab_size // shard.size)
-        own = parameter(rows, hidden_size, dtype=options.dtype, device=options.device) if weight is None else weight
-        self.weight = own
+        self.method: LinearMethod
+        self.weights: Weights
+        if shared is None:
+            shape = LinearShape((-(-vocab_size // shard.size),), self.columns)
+            self.method, self.weights = options.vocabulary(name, shape)
+        else:
+            self.method, self.weights = shared.method, shared.weights
+        self.stored_parts = nn.ParameterDict(self.weights.parameters)
+        self.weight = self.weights.weight
 
-    def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
-        yield plain(f"{name}.weight", self.weight[: self.tokens.size], self.tokens)
+    @property
+    def coded(self) -> CodedWeight | None:
+        """The weight if its codes are kept; None: its numbers are in the type that is computed in."""
+        return self.weights.coded
+
+    def stored(self) -> Iterator[CheckpointTensor]:
+        """The weight's tensors in a checkpoint."""
+        name, own, method = self.name, self.tokens, self.method
+        if self.coded is None:
+            yield from stored_tensors(method, name, self.weight[: own.size], own, self.columns)
+            return
+        check_ends(own, method.row_alignment)
+        projection = Projection(name, slice(0, own.size), own, self.columns, has_bias=False)
+        for tensor in method.tensors(self.weights, projection):
+            yield transposed(tensor) if tensor.as_columns else tensor
 
 
 class Input(nn.Module):
@@ -52,7 +79,7 @@ class Input(nn.Module):
     def __init__(self, spec: ModelSpec, options: LayerOptions) -> None:
         super().__init__()
         self.names, hidden, size = options.names, spec.hidden_size, spec.embedding_size or spec.hidden_size
-        self.tokens = Embedding(spec.vocab_size, size, spec.embedding_scale, options)
+        self.tokens = Embedding(self.names.embedding, spec.vocab_size, size, spec.embedding_scale, options)
         self.projection = projection(size, hidden, options)
         self.positions = None if spec.positions is None else PositionTable(spec, options)
         types = spec.token_types
@@ -74,7 +101,7 @@ class Input(nn.Module):
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """The layer's tensors in a checkpoint."""
-        yield from self.tokens.tensors(self.names.embedding)
+        yield from self.tokens.stored()
         if self.projection is not None:
             yield from self.projection.tensors(self.names.embedding_in)
         if self.positions is not None:
@@ -93,8 +120,8 @@ def projection(columns: int, rows: int, options: LayerOptions) -> Linear | None:
 class Embedding(VocabularyWeight):
     """Token ids to vectors, times a scale."""
 
-    def __init__(self, vocab_size: int, hidden_size: int, scale: float, options: LayerOptions) -> None:
-        super().__init__(vocab_size, hidden_size, options)
+    def __init__(self, name: str, vocab_size: int, hidden_size: int, scale: float, options: LayerOptions) -> None:
+        super().__init__(name, vocab_size, hidden_size, options)
         self.scale = scale
         self._rounded_scale = torch.tensor(scale, dtype=options.dtype, device="cpu").item()
         """The scale rounded to the model's type, as in transformers: Gemma's 55.43 is 55.5 in bfloat16."""
@@ -106,6 +133,9 @@ class Embedding(VocabularyWeight):
 
     def _own(self, token_ids: Tensor) -> Tensor:
         """The embeddings of the tokens that are this rank's, zeros for others; [T, hidden]."""
+        if self.coded is not None:
+            kept = cast("CodedVocabulary", self.options.compute.coded_vocabulary)
+            return kept.embeddings(token_ids - self.tokens.start, self.coded, self.options.dtype)
         if self.options.ranks.alone:
             return F.embedding(token_ids, self.weight)
         places = token_ids - self.tokens.start
@@ -139,8 +169,8 @@ class Head(VocabularyWeight):
     """Hidden states to logits."""
 
     def __init__(self, spec: HeadSpec, hidden_size: int, embedding: Embedding, options: LayerOptions) -> None:
-        vocab_size, size = embedding.tokens.total, embedding.weight.shape[1]
-        super().__init__(vocab_size, size, options, embedding.weight if spec.tied else None)
+        vocab_size, size = embedding.tokens.total, embedding.columns.size
+        super().__init__(options.names.head, vocab_size, size, options, embedding if spec.tied else None)
         self.spec = spec
         self.transform = None if spec.transform is None else HeadTransform(spec.transform, hidden_size, options)
         self.projection = projection(hidden_size, size, options)
@@ -165,19 +195,18 @@ class Head(VocabularyWeight):
     def _logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits [R, vocab part] of this rank's part of the vocabulary."""
         scale, softcap = self.spec.scale, self.spec.softcap
-        return self.options.compute.logits(hidden, self.weight, out, bias=self.bias, scale=scale, softcap=softcap)
+        weight = self.weight if self.coded is None else self.coded
+        return self.options.compute.logits(hidden, weight, out, bias=self.bias, scale=scale, softcap=softcap)
 
-    def tensors(self, name: str) -> Iterator[CheckpointTensor]:
+    def tensors(self) -> Iterator[CheckpointTensor]:
         """The head's tensors in a checkpoint. A tied head may have a copy of the embedding there, which is not read."""
         if self.transform is not None:
             yield from self.transform.tensors(self.options.names.head_transform)
         if self.projection is not None:
             yield from self.projection.tensors(self.options.names.embedding_out)
         if self.bias is not None:
-            yield plain(f"{name}.bias", self.bias[: self.tokens.size], self.tokens)
+            yield plain(f"{self.name}.bias", self.bias[: self.tokens.size], self.tokens)
         if self.spec.tied:
-            yield ignored(f"{name}.weight")
+            yield ignored(f"{self.name}.weight")
         else:
-            columns = unsharded(self.weight.shape[1], "hidden_size")
-            target, method = self.weight[: self.tokens.size], self.options.head_stored_by(name)
-            yield from stored_tensors(method, name, target, self.tokens, columns)
+            yield from self.stored()

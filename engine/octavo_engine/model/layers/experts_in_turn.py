@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.model.layers.expert_lora import ExpertAdapters
-from octavo_engine.model.layers.products import Product
+from octavo_engine.model.layers.products import CodedProduct, Product
 
 
 class ExpertMixture(Protocol):
@@ -55,8 +56,9 @@ def all_experts(
 class ExpertsInTurn:
     """One expert after another, for all of its tokens at once; their sum is float32."""
 
-    def __init__(self, product: Product) -> None:
-        self._product = product
+    def __init__(self, product: Product, coded_product: CodedProduct | None = None) -> None:
+        """`coded_product` multiplies with experts in codes, where there are such."""
+        self._product, self._coded_product = product, coded_product
 
     def prepare(self, experts: Experts, top_k: int) -> None:
         """Do nothing: no preparation depends on the weights."""
@@ -70,13 +72,28 @@ class ExpertsInTurn:
         for expert in torch.bincount(chosen.flatten()).nonzero().flatten().tolist():
             tokens, places = torch.nonzero(chosen == expert, as_tuple=True)
             rows = x[tokens]
-            inner = self._product(rows, experts.gate_up[expert], None if bias is None else bias[expert], None)
+            inner = self._up(experts, expert, rows, None if bias is None else bias[expert])
             if adapters is not None:
                 adapters.add_to_inner(inner, rows, tokens, expert)
             inner = experts.activate(inner)
             down = None if down_bias is None else down_bias[expert]
-            part = self._product(inner, experts.down[expert], down, None)
+            part = self._down(experts, expert, inner, down)
             if adapters is not None:
                 adapters.add_to_output(part, inner, tokens, expert)
             total.index_add_(0, tokens, part.float().mul_(weights[tokens, places, None]))
         return total.to(x.dtype)
+
+    def _up(self, experts: Experts, expert: int, x: Tensor, bias: Tensor | None) -> Tensor:
+        """One expert's [gate up] of x."""
+        if experts.coded is None:
+            return self._product(x, experts.gate_up[expert], bias, None)
+        return self._of_codes(x, experts.coded[0][expert], bias)
+
+    def _down(self, experts: Experts, expert: int, x: Tensor, bias: Tensor | None) -> Tensor:
+        """One expert's result of what is between its products."""
+        if experts.coded is None:
+            return self._product(x, experts.down[expert], bias, None)
+        return self._of_codes(x, experts.coded[1][expert], bias)
+
+    def _of_codes(self, x: Tensor, weight: CodedWeight, bias: Tensor | None) -> Tensor:
+        return cast("Tensor", cast("CodedProduct", self._coded_product)(x, weight, bias, None))

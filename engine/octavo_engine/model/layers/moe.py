@@ -24,6 +24,7 @@ from octavo_engine.model.checkpoint import (
     vector_of_first_rank,
 )
 from octavo_engine.model.layers.activations import ACTIVATIONS
+from octavo_engine.model.layers.coded_experts import CodedPair, ExpertShape, kept_experts
 from octavo_engine.model.layers.expert_lora import ExpertAdapters, ExpertLora
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
@@ -78,12 +79,16 @@ class MoE(nn.Module):
         def memory(*shape: int) -> nn.Parameter:
             return parameter(*shape, dtype=options.dtype, device=options.device)
 
-        rows = self.inner.size * (2 if spec.gated else 1)
         self.latent_in, self.latent_out = self._latents(self.hidden, options)
         self.width = self.hidden if spec.latent is None else unsharded(spec.latent, "moe_latent_size")
-        shapes = (count, rows, self.width.size), (count, self.width.size, self.inner.size)
+        shapes = [(count, *shape) for shape in self.weight_shapes]
+        rows = shapes[0][1]
         self.gate_up_scales = self.down_scales = None
-        if (method := self._kept_as_stored()) is None:
+        self.coded = self._coded()
+        self.coded_parts = nn.ModuleList(self.coded or ())
+        if self.coded is not None:
+            self.gate_up, self.down = (each.weights.weight for each in self.coded)
+        elif (method := self._kept_as_stored()) is None:
             self.gate_up, self.down = (memory(*shape) for shape in shapes)
         else:
             (self.gate_up, self.gate_up_scales), (self.down, self.down_scales) = (
@@ -106,6 +111,7 @@ class MoE(nn.Module):
             gated=spec.gated,
             gate_up_scales=self.gate_up_scales,
             down_scales=self.down_scales,
+            coded=None if self.coded is None else (self.coded[0].each, self.coded[1].each),
         )
         self.lora: ExpertLora | None = None
         """What adapters add to experts, where they are served."""
@@ -119,6 +125,14 @@ class MoE(nn.Module):
     def _only_silu(self) -> bool:
         """Whether gates are activated by SiLU and not changed after that."""
         return self.spec.activation in {"silu", "swish"} and self.spec.activated_limit is None
+
+    def _coded(self) -> CodedPair | None:
+        """Return the memory of experts that stay in 4 or 8 bits; None: they do not."""
+        *gate_up, down = self._expert_names()
+        first = ExpertShape((self.inner,) * len(gate_up), self.width)
+        return kept_experts(
+            self.spec.num_experts, (gate_up, first), ([down], ExpertShape((self.width,), self.inner)), self.options
+        )
 
     def _alignment(self) -> int:
         """Ranks share the experts' intermediate size in multiples of this."""
@@ -282,15 +296,18 @@ class MoE(nn.Module):
         return CheckpointTensor(name=name, shape=tuple(table.shape), pieces=(piece,), types=("I64", "I32"))
 
     def _numbered(self, expert: int, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
-        size = self.inner.size
-        pairs = [(gate, self.gate_up[expert, :size]), (up, self.gate_up[expert, -size:])]
-        pairs = pairs if self.spec.gated else pairs[1:]
-        stored_by = self.options.stored_by
-        parts = (stored_tensors(stored_by(name), name, target, self.inner, self.width) for name, target in pairs)
-        yield from joined(chain(*parts))
-        yield from stored_tensors(stored_by(down), down, self.down[expert], self.width, self.inner)
+        size, names = self.inner.size, (gate, up) if self.spec.gated else (up,)
+        if self.coded is not None:
+            yield from self.coded[0].tensors(expert, names)
+            yield from self.coded[1].tensors(expert, [down])
+        else:
+            stored_by, targets = self.options.stored_by, torch.split(self.gate_up[expert], size)
+            pairs = zip(names, targets, strict=True)
+            parts = (stored_tensors(stored_by(name), name, target, self.inner, self.width) for name, target in pairs)
+            yield from joined(chain(*parts))
+            yield from stored_tensors(stored_by(down), down, self.down[expert], self.width, self.inner)
         if self.gate_up_bias is not None:
-            for (name, _), bias in zip(pairs, torch.split(self.gate_up_bias[expert], size), strict=True):
+            for name, bias in zip(names, torch.split(self.gate_up_bias[expert], size), strict=True):
                 yield plain(f"{name}.bias", bias, self.inner)
             bias_of_down = None if self.down_bias is None else self.down_bias[expert]
             yield vector_of_first_rank(f"{down}.bias", bias_of_down, self.hidden)
@@ -353,6 +370,19 @@ class MoE(nn.Module):
         shape = tuple(2 * span.total if span is inner else span.total for span in spans)
         yield CheckpointTensor(name=gate_up, shape=(every.total, *shape), pieces=tuple(pieces))
         yield plain(down, self.down.transpose(1, 2) if by_columns else self.down, every, *reversed(spans))
+
+    @property
+    def weight_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Rows and columns of one expert's two weights."""
+        rows = self.inner.size * (2 if self.spec.gated else 1)
+        return (rows, self.width.size), (self.width.size, self.inner.size)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory for one expert's weight, whose codes are decoded for many tokens; 0 where experts have no codes."""
+        if self.coded is None:
+            return 0
+        return max(rows * columns for rows, columns in self.weight_shapes) * self.options.dtype.itemsize
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """The dimensions that experts cannot be stored in, and of what they should be multiples."""

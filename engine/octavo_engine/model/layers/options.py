@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -10,7 +11,7 @@ from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.names import SAME_NAMES, StoredNames, TensorNames
 from octavo_engine.model.quantization.dequantized import Dequantized
-from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Weights
 from octavo_engine.model.quantization.selection import Quantization
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
@@ -29,6 +30,8 @@ class LayerOptions:
     """Whether the device multiplies e4m3 numbers."""
     mxfp4_experts: bool = False
     """Whether experts in MXFP4 stay so, because the device multiplies them."""
+    keeps_codes: bool = False
+    """Whether embedding, head and experts stay in 4 or 8 bits, because the device computes with such codes."""
     quantization: Quantization | None = None
     """The storage of linear layers; None: the type that is computed in."""
     stored_names: StoredNames = SAME_NAMES
@@ -47,9 +50,28 @@ class LayerOptions:
         """Return the method by which a checkpoint stores the module `name`."""
         return UNQUANTIZED if self.quantization is None else self.quantization.method(*self.stored_names.stored(name))
 
-    def head_stored_by(self, name: str) -> LinearMethod:
-        """The linear method of the head, which most schemes leave unquantized."""
-        return self.stored_by(name) if self.quantization is not None and self.quantization.head else UNQUANTIZED
+    def kept_by(self, name: str) -> LinearMethod:
+        """Return the method of the expert `name` where the device computes with its codes."""
+        optional = None if self.quantization is None else self.quantization.kept_method(name)
+        return self.stored_by(name) if optional is None else optional
+
+    def vocabulary(self, name: str, shape: LinearShape) -> tuple[LinearMethod, Weights]:
+        """The method that the embedding or head of this name is read by, and memory for it.
+
+        That is for codes where the device computes with them, else for the type that is computed in.
+        """
+        quantization = self.quantization
+        if quantization is None:
+            return UNQUANTIZED, UNQUANTIZED.create(shape, self.dtype, self.device, fp8_products=False)
+        stored = self.stored_by(name) if quantization.head and name == self.names.head else UNQUANTIZED
+        for method in (quantization.kept_method(name), stored) if self.keeps_codes else ():
+            if method is None:
+                continue
+            create = partial(method.create, shape, self.dtype, fp8_products=False)
+            coded = create(device=torch.device("meta")).coded
+            if coded is not None and coded.known_to_kernels:
+                return method, create(device=self.device)
+        return stored, UNQUANTIZED.create(shape, self.dtype, self.device, fp8_products=False)
 
     def alignment(self, *names: str) -> int:
         """Ranks share a size that is rows or columns of these modules in multiples of this."""

@@ -24,7 +24,7 @@ class PerLayerEmbedding(nn.Module):
         super().__init__()
         self.spec, self.num_layers, self.options, self.scale = spec, num_layers, options, hidden_size**-0.5
         size = num_layers * spec.size
-        self.embedding = Embedding(spec.vocab_size, size, spec.size**0.5, options)
+        self.embedding = Embedding(options.names.per_layer_embedding, spec.vocab_size, size, spec.size**0.5, options)
         self.projection = Linear(unsharded(hidden_size), (unsharded(size),), bias=False, options=options)
         self.norm = Norm(spec.size, spec.norm, options)
 
@@ -38,7 +38,7 @@ class PerLayerEmbedding(nn.Module):
     def tensors(self) -> Iterator[CheckpointTensor]:
         """The layer's tensors in a checkpoint."""
         names = self.options.names
-        yield from self.embedding.tensors(names.per_layer_embedding)
+        yield from self.embedding.stored()
         yield from self.projection.tensors(names.per_layer_projection)
         yield from self.norm.tensors(names.per_layer_projection_norm)
 

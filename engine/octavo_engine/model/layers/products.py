@@ -122,6 +122,25 @@ def kernel_logits(kernels: CPUKernels) -> LogitsProduct:
     return product
 
 
+class CodedVocabulary:
+    """Embeddings and logits by our C kernels, from weights of 4 or 8 bits as they are."""
+
+    def __init__(self, kernels: CPUKernels) -> None:
+        self._kernels = kernels
+
+    def embeddings(self, rows: Tensor, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
+        """The numbers [T, in] of a weight's `rows` [T]; zeros for those that it does not have."""
+        return self._kernels.decode_some(weight, rows.long(), dtype)
+
+    def logits(self, x: Tensor, weight: CodedWeight, out: Tensor | None) -> Tensor:
+        """x [T, in] weight [vocabulary, in]^T, float32, into `out` if it is given.
+
+        With interleaved codes x is rounded to 8 bits, as for linear layers.
+        """
+        logits = self._kernels.coded_linear(x.contiguous(), weight, out=torch.float32)
+        return logits if out is None else out.copy_(logits)
+
+
 def by_tokens(few: Product, most_tokens: int, many: Product) -> Product:
     """`few` for at most `most_tokens` tokens, `many` for more."""
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, plain
 from octavo_engine.model.quantization.grouped import Grouped, pack
+from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.loading import quantize_into
 from octavo_engine.model.quantization.scheme import Scheme
@@ -74,5 +75,6 @@ SCHEME = Scheme(
     name="int4",
     readers={},
     online=Grouped("int4", 4, GROUP, _tensors, has_minimum=True, ranks_cut_anywhere=True),
+    online_head=INT8(online=True),  # with 4 bits it would cost more than all other layers do
     supported="",
 )

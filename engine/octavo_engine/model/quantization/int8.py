@@ -108,5 +108,6 @@ SCHEME = Scheme(
     name="int8",
     groups={"int-quantized": _group},
     online=INT8(online=True),
+    online_head=INT8(online=True),
     supported="int8 weights: compressed-tensors (int-quantized, by channel)",
 )

@@ -6,7 +6,7 @@ Adapters (LoRA) are beside the method in `layers/linear.py`, not in it: they add
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Protocol
 
 import torch
@@ -52,6 +52,12 @@ class Weights:
     """Whether inputs are multiplied in 8 bits; else they stay in the type that is computed in."""
     leaves_residual: bool = False
     """Whether products have no addend, as some rank's may be in 8 bits, though this one's sizes may not allow it."""
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that there are, by the names of their fields."""
+        found = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in found if isinstance(value, nn.Parameter)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ class Scheme:
     supported: str
     """The checkpoints that are read, for messages."""
     _: KW_ONLY
+    online_head: LinearMethod | None = None
+    """The method with which the flag quantizes the head, where a device computes with its codes; None: not at all."""
     readers: Mapping[str, Callable[[Fields], Quantization]] = field(default_factory=dict)
     """Readers of `quantization_config` by config.json's `quant_method`; they raise ModelLoadError (`unsupported`) for
     what is not computed here."""

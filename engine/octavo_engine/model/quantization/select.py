@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from itertools import chain
 
@@ -10,7 +11,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.compressed_tensors import read_compressed_tensors
 from octavo_engine.model.quantization.registry import SCHEMES
 from octavo_engine.model.quantization.scheme import Scheme, UnsupportedError, unsupported
-from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.quantization.selection import Quantization, Rule
 
 _SCHEMES: tuple[Scheme, ...] = tuple(
     import_module(f"octavo_engine.model.quantization.{name}").SCHEME for name in SCHEMES
@@ -44,3 +45,12 @@ def _read(config: Fields) -> Quantization:
 
 ONLINE = {scheme.name: Quantization(scheme.online) for scheme in _SCHEMES if scheme.online is not None}
 """The online schemes by their names as values of `--quantization`."""
+_ONLINE_HEADS = {scheme.name: scheme.online_head for scheme in _SCHEMES}
+
+
+def online(name: str, head: str | None) -> Quantization:
+    """`--quantization name` of a model whose logits come from the module `head`; None: it does not generate."""
+    method = _ONLINE_HEADS[name]
+    if method is None or head is None:
+        return ONLINE[name]
+    return replace(ONLINE[name], kept=(Rule(method=method, names=frozenset({head})),))

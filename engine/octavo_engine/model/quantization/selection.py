@@ -40,6 +40,9 @@ class Quantization:
     rules: tuple[Rule, ...] = ()
     head: bool = False
     """Whether all this holds for the model's head too; else it is not quantized."""
+    kept: tuple[Rule, ...] = ()
+    """Embedding, head and experts that stay in 4 or 8 bits where the device computes with such codes. Elsewhere they
+    are read in the type that is computed in, which the file has or can give."""
     kv_in_fp8: bool = True
     """Whether scales that a checkpoint has for a KV cache are those of one in FP8."""
     _by_name: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -75,6 +78,10 @@ class Quantization:
             first = min((index for name in names for index in self._matches(name)), default=None)
             self._found[names] = self.default if first is None else self.rules[first].method
         return self._found[names]
+
+    def kept_method(self, name: str) -> LinearMethod | None:
+        """The method of the module `name` by the rules `kept`; None: none is about it."""
+        return next((rule.method for rule in self.kept if name in rule.names), None)
 
     def _matches(self, name: str) -> Iterator[int]:
         """Rules that match a name; the first one is among them."""

@@ -1,0 +1,97 @@
+"""Experts whose weights stay in codes of 4 or 8 bits, which C kernels multiply as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+
+from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, transposed
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShape:
+    """One expert's weight: projections whose rows follow one another, of one input."""
+
+    parts: tuple[Span, ...]
+    columns: Span
+
+    @property
+    def rows(self) -> int:
+        """This rank's rows of all projections."""
+        return sum(part.size for part in self.parts)
+
+
+class CodedExperts(nn.Module):
+    """The weights of all experts of a layer for gate and up, or for down, one expert's rows after another's."""
+
+    def __init__(self, method: LinearMethod, count: int, shape: ExpertShape, options: LayerOptions) -> None:
+        super().__init__()
+        self.method, self.count, self.shape = method, count, shape
+        sizes = tuple(part.size for part in shape.parts) * count
+        every = LinearShape(sizes, shape.columns)
+        self.weights = method.create(every, options.dtype, options.device, fp8_products=False)
+        self.stored_parts = nn.ParameterDict(self.weights.parameters)
+        self.each: list[CodedWeight] = []
+        """Each expert's weight; empty until all of them are in place."""
+
+    def take_apart(self) -> list[CodedWeight]:
+        """Return each expert's weight, now that the memory of all does not move any more."""
+        every, rows = cast("CodedWeight", self.weights.coded), self.shape.rows
+        self.each[:] = [every.of_rows(first, rows) for first in range(0, self.count * rows, rows)]
+        return self.each
+
+    def tensors(self, expert: int, names: Sequence[str]) -> Iterator[CheckpointTensor]:
+        """One expert's tensors in a checkpoint, given the name of each projection."""
+        yield from joined(self._tensors(expert, names))
+
+    def _tensors(self, expert: int, names: Sequence[str]) -> Iterator[CheckpointTensor]:
+        first, columns = expert * self.shape.rows, self.shape.columns
+        for name, part in zip(names, self.shape.parts, strict=True):
+            projection = Projection(name, slice(first, first + part.size), part, columns, has_bias=False)
+            first += part.size
+            for tensor in self.method.tensors(self.weights, projection):
+                yield transposed(tensor) if tensor.as_columns else tensor
+
+
+CodedPair = tuple[CodedExperts, CodedExperts]
+"""Of gate and up, and of down."""
+
+
+def kept_experts(
+    count: int,
+    gate_up: tuple[Sequence[str], ExpertShape],
+    down: tuple[Sequence[str], ExpertShape],
+    options: LayerOptions,
+) -> CodedPair | None:
+    """Memory for `count` experts whose codes the device multiplies; None: they are dequantized while they are loaded.
+
+    Of both weights there are the names of their projections, with `{expert}` for the number. Each weight has to be
+    stored by one method for all experts, of whose groups this rank has complete ones.
+    """
+    if not options.keeps_codes or not all("{expert}" in name for name in (*gate_up[0], *down[0])):
+        return None
+    methods = [_method(names, count, shape, options) for names, shape in (gate_up, down)]
+    if methods[0] is None or methods[1] is None:
+        return None
+    return CodedExperts(methods[0], count, gate_up[1], options), CodedExperts(methods[1], count, down[1], options)
+
+
+def _method(names: Sequence[str], count: int, shape: ExpertShape, options: LayerOptions) -> LinearMethod | None:
+    """Return the method by which a weight can stay; None: there is none."""
+    stored = {options.kept_by(name.replace("{expert}", str(expert))) for name in names for expert in range(count)}
+    if len(stored) > 1:
+        return None
+    (method,) = stored
+    spans = ((shape.columns, method.column_alignment), *((part, method.row_alignment) for part in shape.parts))
+    if any(end % alignment for part, alignment in spans for end in (part.start, part.start + part.size)):
+        return None
+    linear, meta = LinearShape((shape.rows,), shape.columns), torch.device("meta")
+    coded = method.create(linear, options.dtype, meta, fp8_products=False).coded
+    return method if coded is not None and coded.known_to_kernels else None
