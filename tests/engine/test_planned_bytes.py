@@ -1,4 +1,4 @@
-"""The weights' bytes in a `plan`, against the tensors of a loaded checkpoint of each scheme."""
+"""The weights' bytes in a `plan`, against the tensors of a loaded checkpoint of each scheme, experts and latents too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fp8_checkpoints
+import gguf_writer
 import grouped_checkpoints
 import pytest
 import torch
@@ -14,7 +15,10 @@ from checkpoints import reference_model, save
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf_families import write_case
 from gguf_writer import write_gguf
+from test_gguf_blocks import random_blocks
+from test_quantized_experts import save_pair
 
+from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.model import footprint, gguf_blocks
 from octavo_engine.model.configuration import read_spec
@@ -25,14 +29,21 @@ from octavo_engine.model.source import ModelFiles
 LARGE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 32}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 BLOCKS = (Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0)
+SUPERBLOCKS = (Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)
 TOLERANCE = 0.03
 CASES = [
     *((f"grouped {name}", None) for name in grouped_checkpoints.FORMATS),
     *((f"fp8 {name}", None) for name in fp8_checkpoints.FORMATS),
     *(("plain", flag) for flag in (None, "fp8", "int8", "int4")),
     *((f"gguf {kind.name}", "gguf") for kind in BLOCKS),
+    *((f"gguf {kind.name}", "gguf") for kind in SUPERBLOCKS),
     ("mixture", "gguf"),
+    *((f"experts {name}", None) for name in ("gptq", "awq", "deepseek", "nvfp4")),
+    *((f"latents {name}", None) for name in ("awq", "deepseek")),
+    ("experts mxfp4", None),
 ]
+HALF = ("plain", "grouped gptq", "grouped nvfp4", "fp8 deepseek", "gguf Q4_0", "gguf Q6_K", "experts mxfp4")
+"""Computed in bfloat16 as well, for which weights are put into another order."""
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +57,17 @@ def new_tensors() -> Iterator[None]:
 
 def files_of(name: str, directory: Path) -> ModelFiles:
     scheme, _, form = name.partition(" ")
+    if name == "experts mxfp4":
+        return ModelFiles("test", directory=write_checkpoint(TINY_GPT_OSS, directory / "gpt-oss", torch.device("cpu")))
+    if scheme in ("experts", "latents"):
+        family = "Qwen3Moe" if scheme == "experts" else "DeepseekV3"
+        return ModelFiles("test", directory=save_pair(directory, form, family)[0])
     if scheme == "gguf":
-        path = write_gguf(reference_model(**LARGE, **HEADS), directory / "model.gguf", Kind[form])
+        sizes = {**LARGE, "hidden_size": 256, "head_dim": 64} if Kind[form] in SUPERBLOCKS else LARGE
+        with pytest.MonkeyPatch.context() as patch:
+            if Kind[form] in SUPERBLOCKS:  # which the library only reads
+                patch.setattr(gguf_writer, "quantize", lambda array, kind: random_blocks(kind.name, *array.shape))
+            path = write_gguf(reference_model(**sizes, **HEADS), directory / "model.gguf", Kind[form])
         return ModelFiles("test", gguf=path)
     if scheme == "mixture":
         experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
@@ -70,15 +90,21 @@ def held_bytes() -> int:
     return sum(storages.values())
 
 
-@pytest.mark.parametrize(("name", "flag"), CASES)
+@pytest.mark.parametrize(
+    ("name", "flag", "dtype"),
+    [
+        *((*case, torch.float32) for case in CASES),
+        *((*case, torch.bfloat16) for case in CASES if case[0] in HALF),
+    ],
+)
 @pytest.mark.usefixtures("new_tensors")
-def test_weights_take_what_is_planned(name: str, flag: str | None, tmp_path: Path) -> None:
+def test_weights_take_what_is_planned(name: str, flag: str | None, dtype: torch.dtype, tmp_path: Path) -> None:
     files = files_of(name, tmp_path)
     spec = gguf_blocks.quantized(files, read_spec(files), flag)
     before = held_bytes()
-    blueprint = make_blueprint(spec, torch.float32, Shard())
+    blueprint = make_blueprint(spec, dtype, Shard())
     planned = footprint.weight_bytes(blueprint) + footprint.compute_bytes(blueprint, torch.device("cpu"), 16)[0]
-    decoder = load_model(files, spec, torch.device("cpu"), torch.float32, lambda *_: None)
+    decoder = load_model(files, spec, torch.device("cpu"), dtype, lambda *_: None)
     measured = held_bytes() - before
     assert decoder.spec is spec
     assert measured == pytest.approx(planned, rel=TOLERANCE), f"{measured / planned:.3f} of what is planned"
