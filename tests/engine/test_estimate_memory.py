@@ -14,6 +14,7 @@ from fake_hub import fake_hub
 
 from octavo_engine import estimate_memory
 from octavo_engine.cli import main
+from octavo_engine.sizes import parse_size
 
 LLAMA_70B = {
     "architectures": ["LlamaForCausalLM"],
@@ -175,6 +176,13 @@ def test_fp8_halves_weights_and_cache(llama_70b, capsys):
     alone = ["plan", llama_70b, "--gpu-memory", "80GiB", "--max-model-len", "4096", "--quantization", "fp8"]
     assert main(alone) == 0
     assert rows(capsys.readouterr().out)["weights"] == "67.7 GiB (linear layers in fp8)"  # 131.4 without
+
+
+def test_sampling_is_planned_for_the_few_rows_that_are_sampled_together(llama_70b, capsys):
+    """256 rows of 128,256 logits at 32 bytes are a GiB, which no step takes."""
+    arguments = ["plan", llama_70b, "--gpu-memory", "80GiB", "--tensor-parallel-size", "4"]
+    assert main([*arguments, "--max-num-batched-tokens", "256"]) == 0
+    assert parse_size(rows(capsys.readouterr().out)["one step"].split(" at ")[0].replace(" ", "")) < 512 << 20
 
 
 def test_layers_are_looked_at_once_for_each_number_of_gpus(tmp_path, capsys, monkeypatch):

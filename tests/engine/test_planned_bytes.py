@@ -1,4 +1,4 @@
-"""The weights' bytes in a `plan`, against the tensors of a loaded checkpoint of each scheme, experts and latents too."""
+"""The weights' bytes in a `plan`, against the tensors of loaded checkpoints of each scheme, experts and latents too."""
 
 from __future__ import annotations
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from peak_memory import peak_memory
 
 from octavo_engine.kernels.cpu.library import cpu_kernels
+from octavo_engine.model import footprint
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import gumbel_max, logits_processors, sampler, sampling_table, state_table
 from octavo_engine.runner.gumbel_max import gumbel_noise, keep_thresholds
@@ -337,3 +339,27 @@ def test_pytorch_and_the_c_kernels_apply_the_same_masks(vocab: int, monkeypatch:
             logits_processors._apply_masks(by_torch, masks)
         torch.testing.assert_close(by_kernels, by_torch, rtol=0, atol=0, equal_nan=True)
         assert torch.equal(by_kernels[49], values[49])
+
+
+def test_places_are_sampled_a_few_at_a_time_where_each_logit_takes_memory() -> None:
+    """As the memory plan counts them: 70 rows of all kinds, in parts, are what they are together."""
+    asked = {"temperature": 0.8, "top_p": 0.9, "logprobs": 3, "repetition_penalty": 1.2}
+    values, count = logits(11, rows=70), 2 * sampler.MOST_TOGETHER + 6
+    greedy, table = prepared([row(temperature=0.0)] * count, [None] * count)
+    assert sampler.parts(greedy, table, values.device) == [slice(0, count)], "which takes no memory for its logits"
+    masked = replace(greedy, masks={40: bits([3], VOCAB)})
+    assert len(sampler.parts(masked, table, values.device)) == 3
+    rows = [row(position=5 + place, seed=place, **asked) for place in range(count)]
+    sampled, table = prepared(rows, [torch.arange(5 + place, dtype=torch.int32) for place in range(count)])
+    sampled = replace(sampled, masks={40: bits([3, 4], VOCAB)})
+    together = sampler.sample(values, sampled, table)
+    parts = sampler.parts(sampled, table, values.device)
+    assert [(part.start, part.stop) for part in parts] == [(0, 32), (32, 64), (64, 70)]
+    with peak_memory() as peak:
+        found = [sampler.sample(values[part], sampled.part(part), table) for part in parts]
+    assert torch.equal(torch.cat([each.tokens for each in found]), together.tokens)
+    assert int(together.tokens[40]) in (3, 4)
+    assert together.logprobs is not None
+    values_of = [each.logprobs.values for each in found if each.logprobs is not None]
+    assert torch.equal(torch.cat(values_of), together.logprobs.values)
+    assert peak.bytes <= footprint.sampler_bytes(VOCAB, sampler.MOST_TOGETHER)

@@ -17,6 +17,7 @@ from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPla
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import resolve_model
+from octavo_engine.runner import sampler
 from octavo_engine.runner.block_ops import batches, measure_swap, run_block_ops
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
@@ -211,7 +212,11 @@ def test_a_plan_of_block_operations_alone_gives_nothing(bench: Bench) -> None:
     assert (result.step, result.token_ids, result.errors) == (7, [], {})
 
 
-def test_the_logprobs_and_errors_of_rows_are_found_by_their_index(bench: Bench, broken: Callable[[int], None]) -> None:
+@pytest.mark.parametrize("together", [1, 3, 32])
+def test_the_logprobs_and_errors_of_rows_are_found_by_their_index(
+    together: int, bench: Bench, broken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "MOST_TOGETHER", together)
     asked = SamplingParams(max_tokens=9, temperature=0.0, logprobs=2)
     silent = SamplingParams(max_tokens=9, temperature=0.0)
     for row, params in enumerate((silent, asked, silent, asked)):

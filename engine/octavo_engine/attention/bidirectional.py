@@ -42,7 +42,7 @@ def attend_both_ways(heads: Tensor, kv_heads: int, lengths: Sequence[int], scale
 
 def scratch_bytes(heads: int, head_dim: int, max_tokens: int, longest: int, itemsize: int) -> int:
     """An upper bound of what it needs besides its arguments and result: padded copies of both, masks, scores."""
-    tokens = max(2 * max_tokens, _PADDED)
+    tokens = min(2 * max_tokens, max(_PADDED, longest))
     mask = 5 * max(tokens, _TILE * longest)  # of bytes, which PyTorch may make floats of
     return 8 * tokens * heads * head_dim * itemsize + mask + 4 * heads * _TILE * longest
 

@@ -52,6 +52,7 @@ from octavo_engine.runner.memory import (
     plan_memory,
 )
 from octavo_engine.runner.ranks import Ranks
+from octavo_engine.runner.sampler import MOST_TOGETHER
 from octavo_engine.sampling_defaults import SamplingDefaults
 from octavo_engine.sizes import format_size
 from octavo_engine.speculative.ngram import NGramProposer
@@ -286,19 +287,21 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
         return max(attention) + footprint.dequantized_bytes(blueprint)
 
     copied, widened = footprint.compute_bytes(blueprint, resolved.device, tokens)
-    sampling = footprint.logits_bytes(spec.hidden_size, spec.vocab_size, dtype, seqs)
-    sampling += footprint.sampler_bytes(spec.vocab_size, seqs)
+    vocabulary = 1 if spec.head is None else spec.vocab_size
+    sampling = footprint.logits_bytes(spec.hidden_size, vocabulary, dtype, seqs)
+    sampling += footprint.sampler_bytes(vocabulary, min(seqs, MOST_TOGETHER))
     peak = max(footprint.step_bytes(blueprint, tokens, seqs, scratch(tokens, seqs)) + widened, sampling)
     slots, added = _adapter_bytes(resolved, config)
     peak += added
-    state = footprint.state_table_bytes(resolved.max_num_seqs, seqs, length, config.block_size, len(groups))
+    table = footprint.state_table_bytes(resolved.max_num_seqs, seqs, length, config.block_size, len(groups))
+    state = sum(group.state_bytes(dtype) for group in groups)
     graphs = 0
     if resolved.uses_graphs(config):
         sizes = ladder(seqs)
         graphs = footprint.graph_bytes(blueprint, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
     return MemoryNeed(
         footprint.weight_bytes(blueprint) + copied,
-        peak + state,
+        peak + table + state,  # and the state that padding writes
         footprint.kv_bytes_per_token(groups, resolved.kv_dtype, config.block_size),
         graphs,
         tuple(
@@ -306,7 +309,7 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
             for group in groups
             if group.window is not None
         ),
-        sum(group.state_bytes(dtype) for group in groups),
+        state,
         slots,
     )
 

@@ -133,14 +133,14 @@ def input_bytes(groups: int) -> int:
     return 8 * (12 + groups)
 
 
-def sampler_bytes(vocab_size: int, max_seqs: int) -> int:
-    """An upper bound of what sampling allocates beside the logits it is given.
+def sampler_bytes(vocab_size: int, together: int) -> int:
+    """An upper bound of what sampling allocates beside the logits it is given, for so many places together.
 
     Found by PyTorch's memory profiler on the CPU over every kind of request: nothing when all are greedy, 13 bytes a
     logit for logprobs, 28 as soon as a row draws, 32 if one also has penalties or biases. On a GPU the kernels that
     draw take next to nothing; penalties and logprobs are the same operations there.
     """
-    return _SAMPLER_BYTES * vocab_size * (max_seqs + 1)
+    return _SAMPLER_BYTES * vocab_size * (together + 1)
 
 
 def state_table_bytes(max_seqs: int, max_sampled: int, max_model_len: int, block_size: int, groups: int) -> int:

@@ -20,8 +20,9 @@ from octavo_engine.runner.device_copies import ToHost, to_device
 from octavo_engine.runner.sampler import token_logprobs
 from octavo_engine.runner.state_table import StateTable
 
-_MOST_LOGITS = 256
-"""Places whose logits are computed at once, if so many sequences may run: the memory plan counts theirs."""
+_MOST_LOGITS = 64
+"""Places whose logits are computed at once, if so many sequences may run. The memory plan counts theirs: they take less
+than what is sampled together."""
 
 
 @dataclass(frozen=True, slots=True)

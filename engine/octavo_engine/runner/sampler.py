@@ -19,6 +19,9 @@ from octavo_engine.runner.logits_processors import process_logits
 from octavo_engine.runner.sampling_table import DRAWS, FILTERS, LOGPROBS, SampledRows
 from octavo_engine.runner.state_table import StateTable
 
+MOST_TOGETHER = 32
+"""The most places that are sampled together where that takes memory for each logit; the memory plan counts theirs."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogprobTensors:
@@ -46,6 +49,15 @@ class Sampled:
     finite: Tensor
     """[R] bool; where logits were not finite the token means nothing."""
     logprobs: LogprobTensors | None
+
+
+def parts(sampled: SampledRows, table: StateTable, device: torch.device) -> list[slice]:
+    """Return the places that are sampled together: all, or a few where each logit takes more memory than its own."""
+    count, needs = len(sampled.rows), table.sampling.needs(sampled.rows)
+    if triton_runs_on(device):  # whose kernels draw from logits where they are
+        needs &= ~(DRAWS | FILTERS)
+    size = MOST_TOGETHER if needs or sampled.masks else count
+    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def sample(logits: Tensor, sampled: SampledRows, table: StateTable) -> Sampled:

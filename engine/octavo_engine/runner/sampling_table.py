@@ -43,10 +43,9 @@ class SampledRows:
     """Bits of the tokens that may be sampled, by index into the sampling rows: [ceil(vocab / 32)], int32 on the
     host."""
 
-    def only(self, index: int) -> SampledRows:
-        """One of the places."""
-        part = slice(index, index + 1)
-        masks = {0: self.masks[index]} if index in self.masks else {}
+    def part(self, part: slice) -> SampledRows:
+        """Return some of the places."""
+        masks = {index - part.start: self.masks[index] for index in range(part.start, part.stop) if index in self.masks}
         return SampledRows(
             self.rows[part], self.positions[part], self.rows_device[part], self.positions_device[part], masks
         )

@@ -26,7 +26,7 @@ from octavo_engine.runner.masks import NO_MASKS, Masks, by_place
 from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, with_read_tokens
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.row_adapters import RowAdapters
-from octavo_engine.runner.sampler import Sampled, sample
+from octavo_engine.runner.sampler import Sampled, parts, sample
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.timer import StepTimer
@@ -257,17 +257,18 @@ class Worker:
 
     def _sample(self, logits: Tensor, sampled: SampledRows) -> tuple[list[Readback], dict[int, str]]:
         """Sample all places; if that fails, one by one, so that only the row at fault ends with an error."""
-        count = len(sampled.rows)
         try:
-            return [self._sample_together(logits, sampled)], {}
+            together = parts(sampled, self._table, logits.device)
+            return [self._sample_together(logits[part], sampled.part(part)) for part in together], {}
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise  # the device's state is unknown
         except Exception:
-            log.exception("sampling %d rows together failed; sampling each of them alone", count)
+            log.exception("sampling %d rows together failed; sampling each of them alone", len(sampled.rows))
         samples, errors = [], {}
-        for index in range(count):
+        for index in range(len(sampled.rows)):
+            alone = slice(index, index + 1)
             try:
-                samples.append(self._sample_together(logits[index : index + 1], sampled.only(index)))
+                samples.append(self._sample_together(logits[alone], sampled.part(alone)))
             except (torch.OutOfMemoryError, torch.AcceleratorError):
                 raise
             except Exception as error:
