@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -316,3 +317,120 @@ def test_a_second_version_of_the_api_changes_nothing_for_what_serves(cluster: Cl
     assert [each["metadata"]["uid"] for each in served.list("pods", selector="octavo.dev/track=stable")] == [
         pod["metadata"]["uid"]
     ]
+
+
+def test_an_older_crd_and_the_present_one_again_lose_no_service_and_restart_no_pod(
+    cluster: Client, served: Client
+) -> None:
+    """The older one has neither a field of the spec nor one of the status that the present one has."""
+    uids, generation = own_uids(served), served.get("deployment", "model")["metadata"]["generation"]
+    (version,) = cluster.get("crd", CRD)["spec"]["versions"]
+    older = copy.deepcopy(version)
+    fields = older["schema"]["openAPIV3Schema"]["properties"]
+    del fields["spec"]["properties"]["networkPolicy"], fields["status"]["properties"]["revision"]
+    for port, versions in ((8081, older), (8082, version)):
+        cluster.kubectl("patch", "crd", CRD, "--type=merge", "-p", json.dumps({"spec": {"versions": [versions]}}))
+        changed = json.dumps({"spec": {"service": {"port": port}}})
+        served.kubectl("patch", "llms", "model", "--type=merge", "-p", changed)
+        served.wait_until(lambda port=port: ports(served)[0]["port"] == port, 30, "a pass over all children")
+        wait_for_condition(served, "model", "Ready", "Serving", 30)
+        assert own_uids(served) == uids
+    assert served.get("deployment", "model")["metadata"]["generation"] == generation
+
+
+def own_uids(client: Client) -> list[str]:
+    """The LLMService, and all its pods."""
+    objects = [client.get("llms", "model"), *client.list("pods", selector=MODEL)]
+    return [each["metadata"]["uid"] for each in objects]
+
+
+def at_once(name: str, **fields: Any) -> dict[str, Any]:
+    """An LLMService of this name whose pods are ready as soon as they may start."""
+    return merged(READY_AT_ONCE, {"metadata": {"name": name}, "spec": fields})
+
+
+def pods_of(client: Client, name: str) -> list[dict[str, Any]]:
+    return client.list("pods", selector=f"octavo.dev/llmservice={name}")
+
+
+MOMENTS: dict[str, Callable[[Client, str], object]] = {
+    "applied": lambda client, name: client.find("llms", name),
+    "deployed": lambda client, name: client.find("deployment", name),
+    "pending": pods_of,
+    "running": lambda client, name: any(pod["status"]["phase"] == "Running" for pod in pods_of(client, name)),
+    "serving": lambda client, name: condition(client.get("llms", name), "Ready").get("reason") == "Serving",
+}
+
+
+def test_what_is_deleted_at_any_moment_of_its_creation_leaves_nothing(operator: Client, namespace: Client) -> None:
+    namespace.apply(*map(at_once, MOMENTS))
+    for name, reached in MOMENTS.items():
+        namespace.wait_until(lambda name=name, reached=reached: reached(namespace, name), 60, f"{name} is {name}")
+        namespace.kubectl("delete", "llms", name, "--wait=false")
+    kinds = ("llms", "deployments", "replicasets", "pods", "services", "endpointslices", "poddisruptionbudgets")
+
+    def left() -> list[str]:
+        return namespace.kubectl("get", ",".join(kinds), "-o", "name").split()
+
+    namespace.wait_until(lambda: not left(), 30, lambda: f"nothing is left; there are {left()}")
+
+
+def test_a_namespace_is_deleted_with_what_it_serves_and_with_what_is_being_made(
+    operator: Client, cluster: Client, namespace: Client
+) -> None:
+    other = cluster.in_namespace(f"{namespace.namespace[:50]}-gone")
+    cluster.kubectl("create", "namespace", other.namespace)
+    other.wait_until(lambda: other.exists("serviceaccount", "default"), 30, "its service account", every=0.05)
+    other.apply(at_once("served"))
+    wait_for_condition(other, "served", "Ready", "Serving")
+    other.apply(at_once("begun"))
+    cluster.kubectl("delete", "namespace", other.namespace, "--timeout=120s")
+    namespace.apply(NOWHERE)
+    wait_for_condition(namespace, "model", "Ready", "Unschedulable")
+
+
+MISSING: dict[str, tuple[dict[str, Any], str, str]] = {
+    "secret": ({"auth": {"apiKeysSecretRef": {"name": "keys"}}}, "WaitingForVolumes", "Secret keys"),
+    "map": ({"configMap": {"name": "settings"}}, "WaitingForVolumes", "ConfigMap settings"),
+    "claim": ({"persistentVolumeClaim": {"claimName": "weights"}}, "WaitingForVolumes", "weights"),
+    "image": ({"engine": {"image": "no-such-image:1"}}, "PullFailed", "no-such-image:1"),
+}
+"""What each service lacks: fields of its spec, or a volume of its pods; the reason, and words of its message."""
+
+
+def with_missing(name: str) -> dict[str, Any]:
+    fields = MISSING[name][0]
+    if fields.keys() & {"auth", "engine"}:
+        return at_once(name, **fields)
+    engine = {**NO_ENGINE, "volumeMounts": [{"name": "more", "mountPath": "/more"}]}
+    return at_once(name, podTemplate={"spec": {"volumes": [{"name": "more", **fields}], "containers": [engine]}})
+
+
+def test_what_is_missing_is_named_and_when_it_is_there_the_same_pod_serves(operator: Client, namespace: Client) -> None:
+    volume_class = namespace.namespace
+    namespace.apply(*map(with_missing, MISSING))
+    for name, (_, reason, words) in MISSING.items():
+        service = wait_for_condition(namespace, name, "Ready", reason)
+        assert words in condition(service, "Ready")["message"] + condition(service, "Degraded")["message"]
+    before = {name: [pod["metadata"]["uid"] for pod in pods_of(namespace, name)] for name in MISSING}
+    namespace.kubectl("create", "secret", "generic", "keys", "--from-literal=keys.yaml=keys: []")
+    namespace.kubectl("create", "configmap", "settings", "--from-literal=a=b")
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": volume_class}
+    volume = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": f"/tmp/{volume_class}"}, **spec}
+    claim = {"resources": {"requests": {"storage": "1Gi"}}, **spec}
+    namespace.apply(
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume_class}, "spec": volume},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "weights"}, "spec": claim},
+        at_once("image"),
+    )
+    try:
+        for name in MISSING:
+            wait_for_condition(namespace, name, "Ready", "Serving")
+        after = {name: [pod["metadata"]["uid"] for pod in pods_of(namespace, name)] for name in MISSING}
+        assert {name: uids for name, uids in after.items() if name != "image"} == {
+            name: uids for name, uids in before.items() if name != "image"
+        }
+        assert all(len(uids) == 1 for uids in before.values())
+        assert len({*before["image"], *after["image"]}) == 2, "one pod of each image, the first of which may be ending"
+    finally:
+        namespace.kubectl("delete", f"pv/{volume_class}", "--wait=false")

@@ -322,6 +322,13 @@ def test_volumes_are_waited_for_by_every_pod_and_told_of_only_where_it_lasts(sin
     assert ("Secret clients" in ready.message) is told
 
 
+def test_a_config_map_that_is_waited_for_is_named_too() -> None:
+    waiting = unmounted("2025-12-31T23:59:00Z")
+    waiting["spec"]["volumes"] = [{"name": "settings", "configMap": {"name": "settings"}}]
+    ready = condition(summary(waiting, children=deployment()), ConditionType.READY)
+    assert ready.reason == Reason.WAITING_FOR_VOLUMES and "ConfigMap settings" in ready.message
+
+
 @pytest.mark.parametrize("container", [None, waiting("ContainerCreating")])
 def test_a_missing_volume_is_named(container: dict[str, Any] | None) -> None:
     found = unmounted("2025-12-31T23:59:45Z", container)

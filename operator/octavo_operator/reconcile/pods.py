@@ -219,8 +219,8 @@ def _before_the_engine(
 
 
 def _waits_for_sandbox(pod: Mapping[str, Any]) -> Problem | None:
-    """A Secret or claim that is not there keeps a pod from starting, or a network or runtime of its node that fails;
-    only an event of the pod would say so.
+    """A Secret, ConfigMap or claim that is not there keeps a pod from starting, or a network or runtime of its node
+    that fails; only an event of the pod would say so.
     """
     if condition_of(pod, "PodReadyToStartContainers").get("status") != "False":
         return None
@@ -234,9 +234,10 @@ def _waits_for_sandbox(pod: Mapping[str, Any]) -> Problem | None:
 
 
 def mounted_objects(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The Secrets and claims among a pod's volumes, as in `Secret keys`."""
+    """The Secrets, ConfigMaps and claims among a pod's volumes, as in `Secret keys`."""
     secrets = [f"Secret {volume['secret']['secretName']}" for volume in volumes if "secret" in volume]
-    return [*secrets, *(f"PersistentVolumeClaim {claim}" for claim in _claims(volumes))]
+    maps = [f"ConfigMap {volume['configMap']['name']}" for volume in volumes if "configMap" in volume]
+    return [*secrets, *maps, *(f"PersistentVolumeClaim {claim}" for claim in _claims(volumes))]
 
 
 def _claims(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
