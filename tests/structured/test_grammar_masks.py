@@ -300,6 +300,21 @@ def test_a_tenant_has_room_for_some_grammars_at_a_time_and_for_any_one(
     assert not masks._waiting and not masks._in_use._bytes and not masks._in_use._requests
 
 
+def test_of_requests_that_wait_for_one_grammar_the_one_that_ends_is_forgotten(
+    masks: GrammarMasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammars_in_use, "TENANT_BYTES", 1)
+    ask(masks, "before", 'start: "before"')
+    for name in ("first", "second", "third"):
+        ask(masks, name, 'start: "wanted"')
+    masks.remove("third")
+    masks.remove("before")
+    for name in ("first", "second"):
+        compiled(masks, name)
+        masks.remove(name)
+    assert not masks._waiting and not masks._in_use._requests
+
+
 def test_a_grammar_whose_request_has_ended_is_not_compiled(masks: GrammarMasks) -> None:
     go_on = Event()
     masks._thread.submit("", lambda: go_on.wait(10))

@@ -23,9 +23,9 @@ from octavo_engine.structured.tenant_turns import TenantTurns
 _BITS = 32
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Answer:
-    """The state of one answer's grammar."""
+    """The state of one answer's grammar. Those of one grammar that wait are not equal: each is another request's."""
 
     tenant: str
     grammar: str
