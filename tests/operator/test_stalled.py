@@ -65,6 +65,15 @@ REFUSED = Problem(Reason.APPLY_FAILED, "the API server refuses it")
 QUOTA = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]}
 LATE = {"conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]}
 BLOCKED = RolloutState(blocked=True, problem=Problem(Reason.NO_ROOM_FOR_SURGE, "no room"))
+
+
+def replacing(since: str) -> LLMServiceStatus:
+    """A rollout that is blocked since the new pod finds no node beside the old one."""
+    new = no_node(since, name="b", revision="r2")
+    new["metadata"]["creationTimestamp"] = since
+    return seen(pod(container=SERVING), new, result=Result(rollout=BLOCKED), ready=1, total=2)
+
+
 SITUATIONS: list[tuple[str, LLMServiceStatus, str]] = [
     ("serves", seen(pod(container=SERVING), ready=1), "Current"),
     ("loads", seen(pod(container=RUNNING)), "InProgress"),
@@ -83,6 +92,8 @@ SITUATIONS: list[tuple[str, LLMServiceStatus, str]] = [
     ("may make no pod", seen(total=0, updated=0, **QUOTA), "Failed"),
     ("makes room in a quota", seen(total=0, result=Result(rollout=RolloutState(in_place=True)), **QUOTA), "InProgress"),
     ("has no room", seen(pod(container=SERVING), result=Result(rollout=BLOCKED), ready=1, total=2), "Failed"),
+    ("has no room yet", replacing("2026-01-01T00:00:30Z"), "InProgress"),
+    ("has no room for long", replacing("2026-01-01T00:00:10Z"), "Failed"),
     (
         "is about to make room",
         seen(result=Result(rollout=RolloutState(blocked=True, again=30)), ready=1, total=2),

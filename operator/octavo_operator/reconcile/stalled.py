@@ -66,8 +66,9 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
         return facts.late
     if facts.unobserved:
         return facts.unobserved
-    if result.rollout.blocked:  # perhaps it goes on in place, at a known time
-        return result.rollout.problem if result.rollout.again is None else None
+    if result.rollout.blocked:  # perhaps it goes on in place, at a known time, or the new pod only starts late
+        lasts = result.rollout.again is None and not _has_just_begun(facts, now)
+        return result.rollout.problem if lasts else None
     return _of_pods(facts, now)
 
 
@@ -79,6 +80,12 @@ def _of_pods(facts: Facts, now: str) -> Problem | None:
         found += [facts.refused_pods] if facts.refused_pods else []
         found += [pod.waits for pod in pods if pod.waits and _waits(pod) and _waited(pod, now) >= PATIENCE_SECONDS]
     return next(iter(found), None)
+
+
+def _has_just_begun(facts: Facts, now: str) -> bool:
+    """Return True if pods of the newest revision wait, and none of them for so long that it counts as stalled."""
+    waiting = [pod for pod in _newest(facts.pods) if _waits(pod)]
+    return bool(waiting) and all(_waited(pod, now) < PATIENCE_SECONDS for pod in waiting)
 
 
 def _newest(pods: Sequence[PodView]) -> list[PodView]:
