@@ -328,13 +328,16 @@ def test_an_older_crd_and_the_present_one_again_lose_no_service_and_restart_no_p
     older = copy.deepcopy(version)
     fields = older["schema"]["openAPIV3Schema"]["properties"]
     del fields["spec"]["properties"]["networkPolicy"], fields["status"]["properties"]["revision"]
-    for port, versions in ((8081, older), (8082, version)):
-        cluster.kubectl("patch", "crd", CRD, "--type=merge", "-p", json.dumps({"spec": {"versions": [versions]}}))
-        changed = json.dumps({"spec": {"service": {"port": port}}})
-        served.kubectl("patch", "llms", "model", "--type=merge", "-p", changed)
-        served.wait_until(lambda port=port: ports(served)[0]["port"] == port, 30, "a pass over all children")
-        wait_for_condition(served, "model", "Ready", "Serving", 30)
-        assert own_uids(served) == uids
+    try:
+        for port, versions in ((8081, older), (8082, version)):
+            cluster.kubectl("patch", "crd", CRD, "--type=merge", "-p", json.dumps({"spec": {"versions": [versions]}}))
+            changed = json.dumps({"spec": {"service": {"port": port}}})
+            served.kubectl("patch", "llms", "model", "--type=merge", "-p", changed)
+            served.wait_until(lambda port=port: ports(served)[0]["port"] == port, 30, "a pass over all children")
+            wait_for_condition(served, "model", "Ready", "Serving", 30)
+            assert own_uids(served) == uids
+    finally:  # the tests after this one need it too
+        cluster.kubectl("patch", "crd", CRD, "--type=merge", "-p", json.dumps({"spec": {"versions": [version]}}))
     assert served.get("deployment", "model")["metadata"]["generation"] == generation
 
 
@@ -416,7 +419,7 @@ def test_what_is_missing_is_named_and_when_it_is_there_the_same_pod_serves(opera
     namespace.kubectl("create", "secret", "generic", "keys", "--from-literal=keys.yaml=keys: []")
     namespace.kubectl("create", "configmap", "settings", "--from-literal=a=b")
     spec = {"accessModes": ["ReadWriteMany"], "storageClassName": volume_class}
-    volume = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": f"/tmp/{volume_class}"}, **spec}
+    volume = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": "/tmp"}, **spec}  # there already: nothing is left
     claim = {"resources": {"requests": {"storage": "1Gi"}}, **spec}
     namespace.apply(
         {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume_class}, "spec": volume},
