@@ -25,6 +25,7 @@ from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD,
 from octavo_operator.reconcile.observe import key_of, observe, trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig, render
+from octavo_operator.render.metrics_service import metrics_service
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 KEY = ("llm", "good")
@@ -978,6 +979,48 @@ async def test_a_service_that_another_client_has_made_headless_is_made_anew(cloc
         assert server.writes.count("delete Service") == 1
 
 
+async def test_the_headless_service_that_another_client_has_given_an_address_is_made_anew(clock: Clock) -> None:
+    """The API server refuses to take an address away, also in a dry run."""
+
+    class Strict(Server):
+        async def apply(self, manifest: dict[str, Any], *arguments: Any, **more: Any) -> dict[str, Any]:
+            if self.live.get("Service", manifest)["spec"].get("clusterIP") != manifest["spec"]["clusterIP"]:
+                raise ApiError(422, "Invalid", "spec.clusterIPs[0]: may not change once set")
+            return await super().apply(manifest, *arguments, **more)
+
+        async def put_back(self, manifest: dict[str, Any], *arguments: Any, **more: Any) -> dict[str, Any]:
+            return await self.apply(manifest)
+
+    server = Strict()
+    service = parse(server.service)
+    wanted = metrics_service(service, frozenset({"ServiceMonitor"}))
+    assert wanted
+    children = Children(server, FieldConflicts(clock))
+    for deletions in (0, 1, 1):
+        applied = await children.apply(KEY, service, observe(KEY, server.indexes), [wanted])
+        assert (applied.failures, server.writes.count("delete Service")) == ({}, deletions)
+        assert server.live["Service"]["spec"]["clusterIP"] == "None"
+        if not deletions:
+            server.change("Service", {"spec": {"clusterIP": "10.0.0.1"}})
+
+
+async def test_what_is_refused_beside_nothing_of_others_is_not_tried_twice(clock: Clock) -> None:
+    class Refusing(Server):
+        tries = 0
+
+        async def put_back(self, manifest: dict[str, Any], *arguments: Any, **more: Any) -> dict[str, Any]:
+            self.tries += 1
+            raise ApiError(422, "Invalid", "another refusal")
+
+    server = Refusing()
+    await settled(server)
+    server.failures["Deployment"] = ApiError(422, "Invalid", "the refusal")
+    server.service["spec"]["engine"] = {"maxConcurrentRequests": 3}
+    with pytest.raises(ApiError, match="the refusal"):
+        await reconciler(server).reconcile(KEY)
+    assert server.tries == 1
+
+
 async def test_a_fight_with_another_autoscaler_names_what_scales(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
@@ -1005,14 +1048,28 @@ async def test_a_fight_over_the_pod_template_is_fought_less_and_less_often(clock
     operator = await settled(server)
     ours = copy.deepcopy(server.live["Deployment"]["spec"]["template"]["spec"])
     theirs = {"template": {"spec": {"priority": 5, "terminationGracePeriodSeconds": 1}}}
-    for _ in range(4 * 3600 // 10):
-        clock.now += 10
+    for _ in range(4 * 3600 // 30):
+        clock.now += 30
         server.change("Deployment", {"spec": theirs}, "kyverno")
         await operator.reconcile(KEY)
     assert 8 <= server.writes.count("Deployment") <= 10
     assert "kyverno. It is set back less and less often, since each change" in server.condition("Degraded")["message"]
     assert server.writes.count("LLMService/status") == 1
     assert server.live["Deployment"]["spec"]["template"]["spec"] != ours
+
+
+async def test_a_manager_that_changes_the_pod_template_every_ten_minutes_fights_too(clock: Clock) -> None:
+    """As some GitOps tools do: each of its changes, and each of ours, would replace all pods for ever."""
+    server = Server()
+    operator = await settled(server)
+    theirs = {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}
+    for turn in range(12 * 12):
+        clock.now += 300
+        if turn % 2 == 0:
+            server.change("Deployment", {"spec": theirs}, "flux")
+        await operator.reconcile(KEY)
+    assert server.writes.count("Deployment") < 20
+    assert "spec.template.spec.terminationGracePeriodSeconds by flux" in server.condition("Degraded")["message"]
 
 
 async def test_a_manager_that_comes_back_every_minute_and_a_half_fights_too_and_is_reported_once(clock: Clock) -> None:

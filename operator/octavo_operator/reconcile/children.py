@@ -271,6 +271,9 @@ class Children:
         """The fields of ours that an apply would change in the live object, each with the manager who changed it."""
         if live is None:
             return {(): "another client, which deletes it"}
+        if has_other_address(manifest, live):  # it is made anew: the API server refuses to change it, even in a dry run
+            address = ("spec", "clusterIP")
+            return {address: others(live, address)}
         added = added_fields(manifest, live)
         paths = drifted_paths(live, await self._tried(manifest, added), manifest, added)
         if (crowded := crowded_list(manifest, live)) and crowded not in paths:
@@ -279,8 +282,6 @@ class Children:
             paths.append(("spec", "replicas"))
         if is_held(manifest, live):
             paths.append(("spec", "paused"))
-        if has_other_address(manifest, live):
-            paths.append(("spec", "clusterIP"))
         return {path: others(live, path) for path in paths}
 
     async def _tried(self, manifest: Object, added: Sequence[Path]) -> Object:
@@ -315,9 +316,9 @@ class Children:
         """Remove other managers' items beside ours if the API server refuses the two together; else raise `refusal`."""
         kind, metadata = BY_NAME[manifest["kind"]], manifest["metadata"]
         live = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
-        for refused in (False, True):
+        tries = (tuple(added_fields(manifest, live, refused)) if live else () for refused in (False, True))
+        for added in dict.fromkeys(tries):
             try:
-                added = added_fields(manifest, live, refused) if live else ()
                 return await self._cluster.put_back(manifest, added, dry_run)
             except ApiError as error:
                 if error.status != _INVALID:

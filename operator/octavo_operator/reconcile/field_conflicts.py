@@ -26,6 +26,8 @@ CONFLICT_SECONDS = 180.0
 _LONGEST_PAUSE_SECONDS = 3600.0
 """Each change of a pod template replaces pods, which load for minutes: of it the pauses double, up to this."""
 _TEMPLATE = ("spec", "template")
+_TEMPLATE_CONFLICT_SECONDS = 900.0
+"""A conflict over a pod template ends so late, since some GitOps tools look every ten minutes only."""
 
 _NAMELESS = "a client without a name"
 """One that sends no User-Agent has none."""
@@ -51,13 +53,15 @@ class Conflict:
 class _Revert:
     """The last revert of a field: its time, and `who` changed the field.
 
-    `contested`: it was changed again soon after. `pause`: seconds until it is reverted again.
+    `contested`: it was changed again soon after. `pause`: seconds until it is reverted again. `lasts`: seconds without
+    a change after which a conflict over it is over.
     """
 
     when: float
     who: str
     contested: bool = False
     pause: float = PAUSE_SECONDS
+    lasts: float = CONFLICT_SECONDS
 
     @property
     def free(self) -> float:
@@ -67,13 +71,14 @@ class _Revert:
     @property
     def end(self) -> float:
         """The time at which the conflict is over if nobody has changed the field."""
-        return self.when + max(CONFLICT_SECONDS, 2 * self.pause)
+        return self.when + max(self.lasts, 2 * self.pause)
 
 
 class FieldConflicts:
     """Remembers when each field was last reverted, and which fields other managers keep changing.
 
-    A conflict lasts until the field has not been changed for CONFLICT_SECONDS, also between two changes.
+    A conflict lasts until the field has not been changed for CONFLICT_SECONDS, also between two changes; in a pod
+    template it lasts longer.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,7 +111,8 @@ class FieldConflicts:
         mends, now = self._lasting(key), self._clock()
         for path, who in fields.items():
             before = mends.get((child, path))
-            mends[child, path] = _Revert(now, who, before is not None, _next_pause(path, before))
+            lasts = _TEMPLATE_CONFLICT_SECONDS if _is_of_pods(path) else CONFLICT_SECONDS
+            mends[child, path] = _Revert(now, who, before is not None, _next_pause(path, before), lasts)
         self._mends[key] = mends
 
     def conflicts(self, key: Key) -> list[Conflict]:
@@ -133,15 +139,20 @@ def _next(mend: _Revert, now: float) -> float:
 
 
 def _next_pause(path: Path, before: _Revert | None) -> float:
-    if before is None or path[: len(_TEMPLATE)] != _TEMPLATE:
+    if before is None or not _is_of_pods(path):
         return PAUSE_SECONDS
     return min(2 * before.pause, _LONGEST_PAUSE_SECONDS)
 
 
+def _is_of_pods(path: Path) -> bool:
+    """Return True if the field is in a pod template."""
+    return path[: len(_TEMPLATE)] == _TEMPLATE
+
+
 def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
     fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
-    template = any(path[: len(_TEMPLATE)] == _TEMPLATE for path in fought)
-    often = "less and less often, since each change replaces pods" if template else "once a minute"
+    slow = any(map(_is_of_pods, fought))
+    often = "less and less often, since each change replaces pods" if slow else "once a minute"
     said = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back {often}; "
     replicas = fought.get(("spec", "replicas"))
     if replicas and replicas.who == _AUTOSCALERS:
