@@ -196,11 +196,18 @@ def test_a_grammar_that_allows_nothing_or_takes_too_much_is_the_requests_own_fau
 
 
 @pytest.mark.parametrize(
-    ("regex", "begun"),
-    [("a{30}{10000}", ""), ("x(ab){100000}", ""), ("(b|c)a{99999}{99999}", "b"), ("(b|c)(word ){9}", "c")],
+    ("grammar", "begun"),
+    [
+        (regex_grammar("a{30}{10000}"), ""),
+        (regex_grammar("x(ab){100000}"), ""),
+        (regex_grammar("(b|c)a{99999}{99999}"), "b"),
+        (regex_grammar("(b|c)(word ){9}"), "c"),
+        (lark_grammar('{"grammars": [{"lark_grammar": "start: /(b|c)(word ){9}/"}], "unknown": [1]}'), "c"),
+        (lark_grammar(' {"max_tokens": null, "grammars": [{"lark_grammar": "start: /(b|c)a{999}/"}]}'), "b"),
+    ],
 )
 def test_no_mask_looks_along_a_text_without_a_choice(
-    regex: str, begun: str, masks: GrammarMasks, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    grammar: str, begun: str, masks: GrammarMasks, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It did, and asked the tokenizer for the tokens of such a text: up to 110 ms of everyone's step."""
 
@@ -209,7 +216,7 @@ def test_no_mask_looks_along_a_text_without_a_choice(
 
     answer = tokenizer.encode(begun, add_special_tokens=False) if begun else []
     monkeypatch.setattr(Tokenizer, "encode", tokenized)
-    ask(masks, "forced", regex_grammar(regex))
+    ask(masks, "forced", grammar)
     for _ in range(3):
         choices = [tokenizer.decode([token]) for token in allowed(line_of(masks, "forced", answer))]
         assert all(one.startswith(another) for one, another in pairwise(sorted(choices, key=len, reverse=True)))

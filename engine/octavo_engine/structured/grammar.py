@@ -94,8 +94,16 @@ def written_grammar(text: str) -> str:
 
 
 def lark_grammar(text: str) -> str:
-    """Sentences of a context-free grammar in llguidance's variant of Lark's notation, or in llama.cpp's GBNF."""
+    """Sentences of a context-free grammar in llguidance's variant of Lark's notation, or in llama.cpp's GBNF.
+
+    Or in llguidance's JSON, of which only the list of grammars is kept: `without_forcing` adds one at its end.
+    """
     _check_length(text)
+    if text.lstrip().startswith("{"):
+        try:
+            return json.dumps({"grammars": json.loads(text)["grammars"]})
+        except (ValueError, KeyError, RecursionError) as error:
+            raise GrammarError(f"it begins as JSON, but is not a list of grammars for llguidance: {error!r}") from None
     if "::=" in text:
         try:
             text = any_to_lark(text)
