@@ -598,15 +598,18 @@ async def test_fields_written_into_the_status_by_hand_are_removed_again() -> Non
     assert len(server.writes) == 2
 
 
+class Stamping(Server):
+    """A webhook notes in each status when it was written."""
+
+    async def apply(self, manifest: dict[str, Any], subresource: str = "", *rest: Any, **more: Any) -> Any:
+        if subresource:
+            stamped = {"status": {"url": f"http://{self.version}"}}
+            manifest = merged(manifest, stamped)
+        return await super().apply(manifest, subresource, *rest, **more)
+
+
 async def test_a_status_that_a_webhook_changes_at_each_write_is_written_once() -> None:
     """As by one that notes the time: each of our writes would be an event, and that the next write."""
-
-    class Stamping(Server):
-        async def apply(self, manifest: dict[str, Any], subresource: str = "", *rest: Any, **more: Any) -> Any:
-            if subresource:
-                stamped = {"status": {"url": f"http://{self.version}"}}
-                manifest = merged(manifest, stamped)
-            return await super().apply(manifest, subresource, *rest, **more)
 
     server = Stamping()
     operator = reconciler(server)
@@ -616,6 +619,15 @@ async def test_a_status_that_a_webhook_changes_at_each_write_is_written_once() -
     server.service["status"]["readyReplicas"] = 7  # by hand
     await operator.reconcile(KEY)
     assert server.service["status"]["readyReplicas"] == 0
+
+
+async def test_the_load_is_written_once_a_minute_also_where_a_webhook_changes_each_status() -> None:
+    server = Stamping()
+    writer = status_writer.StatusWriter(server)
+    for second, left in ((0, None), (15, 45.0), (60, None)):
+        status = {"conditions": [], "url": "http://good", "autoscaling": {"queueDepth": str(second)}}
+        assert await writer.write(server.service, status, f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z") == left
+    assert server.writes.count("LLMService/status") == 2
 
 
 async def test_a_second_operator_that_sees_things_otherwise_begins_no_war_over_the_status() -> None:

@@ -113,10 +113,11 @@ class StatusWriter:
         metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
         key = metadata["namespace"], metadata["name"]
         before, status = self.newest(key, live).get("status") or {}, self._known(status)
-        if _own(before) == status or self._is_changed_by_admission(key, before, status):
+        there = self._before_admission(key, before)
+        if status in (there, _own(before)):
             return None
         moment = datetime.fromisoformat(now)
-        if without_load(_own(before)) == without_load(status) and key in self._written_at:
+        if without_load(there) == without_load(status) and key in self._written_at:
             left = (self._written_at[key] + LOAD_PAUSE - moment).total_seconds()
             if left > 0:
                 return left
@@ -136,10 +137,10 @@ class StatusWriter:
         await self._recorder.record(metadata, transitions(before, status), now)
         return None
 
-    def _is_changed_by_admission(self, key: Key, before: Mapping[str, Any], status: Object) -> bool:
-        """Return True if `before` is what admission has made of `status`: it would do so again, for ever."""
-        last = self._last.get(key)
-        return last is not None and (last.asked, last.status) == (status, _own(before))
+    def _before_admission(self, key: Key, before: Mapping[str, Any]) -> Object:
+        """What we wrote, if admission has made `before` of it: it would do so again, for ever. Else `before` itself."""
+        last, own = self._last.get(key), _own(before)
+        return last.asked if last is not None and last.status == own else own
 
     def _truce_seconds(self, key: Key, live: Mapping[str, Any]) -> float:
         """Seconds still to wait before a write, since another client keeps overwriting this status."""
