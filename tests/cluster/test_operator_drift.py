@@ -131,7 +131,7 @@ ADDS = """Object{metadata: Object.metadata{labels: {"mesh": "yes"}}, spec: Objec
 def test_what_admission_adds_or_changes_is_no_fight(operator: Client, namespace: Client) -> None:
     namespace.apply(*changing_policy(namespace))
     try:
-        namespace.wait_until(lambda: _is_changed(namespace), 30, "the policy acts")
+        namespace.wait_until(lambda: _is_changed(namespace), 90, "the policy acts")
         made(namespace)
         first = namespace.get("deployment", "model")
         assert [each["name"] for each in first["spec"]["template"]["spec"]["containers"]] == ["engine", "mesh"]
@@ -180,7 +180,7 @@ def test_what_a_deleted_namesake_has_left_is_no_hindrance(operator: Client, name
     probe = ("delete", "service", "probe", "--dry-run=server")
     namespace.kubectl("create", "service", "clusterip", "probe", "--tcp=80")
     try:
-        namespace.wait_until(lambda: _is_refused(namespace, *probe), 30, "the policy acts")
+        namespace.wait_until(lambda: _is_refused(namespace, *probe), 90, "the policy acts")
         made(namespace)
         old = {kind: namespace.get(kind, "model")["metadata"] for kind in LEFT}
         namespace.kubectl("delete", "llms", "model")

@@ -82,7 +82,7 @@ def test_a_rolling_update_for_which_a_quota_has_no_room_goes_on_in_place(served:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}}
     served.apply(quota)
     served.wait_until(
-        lambda: served.get("resourcequota", "one")["status"].get("used", {}).get("pods") == "1", 30, "used"
+        lambda: served.get("resourcequota", "one")["status"].get("used", {}).get("pods") == "1", 90, "used"
     )
     change = {"rollout": {"surgeTimeoutSeconds": 10}, "engine": {"env": [{"name": "CHANGED", "value": "yes"}]}}
     with watched_reasons(served, "model", "RolloutBlocked") as reasons:
@@ -154,16 +154,16 @@ def test_a_quota_on_replica_sets_and_a_scheduler_that_does_not_run_are_said(
 ) -> None:
     none = {"spec": {"hard": {"count/replicasets.apps": "0"}}}
     namespace.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, **none})
-    namespace.wait_until(lambda: "used" in namespace.get("resourcequota", "none").get("status", {}), 30, "it acts")
+    namespace.wait_until(lambda: "used" in namespace.get("resourcequota", "none").get("status", {}), 90, "it acts")
     namespace.apply(NOWHERE)
-    refused = wait_for_condition(namespace, "model", "Stalled", "PolicyDenied", 30)
+    refused = wait_for_condition(namespace, "model", "Stalled", "PolicyDenied", 90)
     assert condition(refused, "Ready")["reason"] == "PolicyDenied"
     assert "in ResourceQuota none" in condition(refused, "Degraded")["message"]
     namespace.kubectl("delete", "resourcequota", "none")
-    wait_for_condition(namespace, "model", "Ready", "Unschedulable", 30)
+    wait_for_condition(namespace, "model", "Ready", "Unschedulable", 90)
     nobody = {"podTemplate": {"spec": {"schedulerName": "nobody"}}}
     namespace.apply(merged(NOWHERE, {"metadata": {"name": "unseen"}, "spec": nobody}))
-    service = wait_for_condition(namespace, "unseen", "Ready", "NoScheduler", 30)
+    service = wait_for_condition(namespace, "unseen", "Ready", "NoScheduler", 90)
     assert "change schedulerName in spec.podTemplate" in condition(service, "Ready")["message"]
 
 
@@ -186,7 +186,7 @@ def test_where_a_policy_denies_statuses_children_are_made(operator: Client, name
     written = {"status": {"readyReplicas": 0}}
     path, headers = f"{namespace.path('llms', 'probe')}/status", {"Content-Type": "application/merge-patch+json"}
     namespace.wait_until(
-        lambda: "no status here" in namespace.http.patch(path, json=written, headers=headers).text, 30, "it acts"
+        lambda: "no status here" in namespace.http.patch(path, json=written, headers=headers).text, 90, "it acts"
     )
     namespace.apply(NOWHERE)
     for kind in ("service", "deployment", "poddisruptionbudget"):
@@ -240,7 +240,7 @@ def test_a_crd_that_goes_back_changes_nothing_for_what_serves(
     (pod,) = served.list("pods", selector="octavo.dev/track=stable")
     served.kubectl("patch", "llms", "model", "--type=merge", "-p", '{"spec": {"disruption": {"maxUnavailable": 2}}}')
     served.wait_until(
-        lambda: served.get("poddisruptionbudget", "model")["spec"]["maxUnavailable"] == 2, 30, "the field acts"
+        lambda: served.get("poddisruptionbudget", "model")["spec"]["maxUnavailable"] == 2, 90, "the field acts"
     )
     (version,) = cluster.get("crd", CRD)["spec"]["versions"]
     older = json.loads(json.dumps(version))
@@ -250,10 +250,10 @@ def test_a_crd_that_goes_back_changes_nothing_for_what_serves(
     def change(to: dict[str, Any], port: int) -> None:
         patch = json.dumps([{"op": "replace", "path": "/spec/versions", "value": [to]}])
         cluster.kubectl("patch", "crd", CRD, "--type=json", "-p", patch)
-        served.wait_until(lambda: cluster.get("crd", CRD)["spec"]["versions"] == [to], 30, "it is that one")
+        served.wait_until(lambda: cluster.get("crd", CRD)["spec"]["versions"] == [to], 90, "it is that one")
         patch = json.dumps({"spec": {"service": {"port": port}}})
         served.kubectl("patch", "llms", "model", "--type=merge", "-p", patch)
-        served.wait_until(lambda: ports(served)[0]["port"] == port, 30, "the operator acts on the LLMService")
+        served.wait_until(lambda: ports(served)[0]["port"] == port, 90, "the operator acts on the LLMService")
 
     try:
         change(older, 81)
@@ -261,7 +261,7 @@ def test_a_crd_that_goes_back_changes_nothing_for_what_serves(
         assert "disruption" not in served.get("llms", "model")["spec"]
         change({**older, "subresources": {}}, 82)
         log = ("logs", "--selector=app.kubernetes.io/name=octavo-operator", "--tail=-1")
-        served.wait_until(lambda: "has no subresource status" in operator.kubectl(*log), 30, "the operator says so")
+        served.wait_until(lambda: "has no subresource status" in operator.kubectl(*log), 90, "the operator says so")
     finally:
         change(version, 83)
     wait_for_condition(served, "model", "Degraded", "AsExpected", 90)
@@ -291,7 +291,7 @@ def stored_as(cluster: Client, versions: list[dict[str, Any]]) -> None:
         ]
         return all(answer.status_code in (200, 404) for answer in answers)
 
-    cluster.wait_until(rewritten, 30, "all are rewritten: the operator may write a status meanwhile")
+    cluster.wait_until(rewritten, 90, "all are rewritten: the operator may write a status meanwhile")
     assert stored in cluster.get("crd", CRD)["status"]["storedVersions"]
     status = {"status": {"storedVersions": [stored]}}
     cluster.kubectl("patch", "crd", CRD, "--subresource=status", "--type=merge", "-p", json.dumps(status))
@@ -309,7 +309,7 @@ def test_a_second_version_of_the_api_changes_nothing_for_what_serves(cluster: Cl
         patch = {"spec": {"service": {"port": 8080}}}
         headers = {"Content-Type": "application/merge-patch+json"}
         cluster.http.patch(path, json=patch, headers=headers).raise_for_status()
-        served.wait_until(lambda: ports(served)[0]["port"] == 8080, 30, "the operator acts on what v1beta1 says")
+        served.wait_until(lambda: ports(served)[0]["port"] == 8080, 90, "the operator acts on what v1beta1 says")
     finally:
         stored_as(cluster, [{**alpha, "storage": True}, {**beta, "storage": False}])
         stored_as(cluster, [alpha])
@@ -333,7 +333,7 @@ def test_an_older_crd_and_the_present_one_again_lose_no_service_and_restart_no_p
             cluster.kubectl("patch", "crd", CRD, "--type=merge", "-p", json.dumps({"spec": {"versions": [versions]}}))
             changed = json.dumps({"spec": {"service": {"port": port}}})
             served.kubectl("patch", "llms", "model", "--type=merge", "-p", changed)
-            served.wait_until(lambda port=port: ports(served)[0]["port"] == port, 30, "a pass over all children")
+            served.wait_until(lambda port=port: ports(served)[0]["port"] == port, 90, "a pass over all children")
             wait_for_condition(served, "model", "Ready", "Serving", 30)
             assert own_uids(served) == uids
     finally:  # the tests after this one need it too
@@ -375,7 +375,7 @@ def test_what_is_deleted_at_any_moment_of_its_creation_leaves_nothing(operator: 
     def left() -> list[str]:
         return namespace.kubectl("get", ",".join(kinds), "-o", "name").split()
 
-    namespace.wait_until(lambda: not left(), 30, lambda: f"nothing is left; there are {left()}")
+    namespace.wait_until(lambda: not left(), 90, lambda: f"nothing is left; there are {left()}")
 
 
 def test_a_namespace_is_deleted_with_what_it_serves_and_with_what_is_being_made(
@@ -383,7 +383,7 @@ def test_a_namespace_is_deleted_with_what_it_serves_and_with_what_is_being_made(
 ) -> None:
     other = cluster.in_namespace(f"{namespace.namespace[:50]}-gone")
     cluster.kubectl("create", "namespace", other.namespace)
-    other.wait_until(lambda: other.exists("serviceaccount", "default"), 30, "its service account", every=0.05)
+    other.wait_until(lambda: other.exists("serviceaccount", "default"), 90, "its service account", every=0.05)
     other.apply(at_once("served"))
     wait_for_condition(other, "served", "Ready", "Serving")
     other.apply(at_once("begun"))
