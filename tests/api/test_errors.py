@@ -209,7 +209,10 @@ def test_a_compressed_body_is_415(server: Served) -> None:
         error = check_shape(answer)
         assert (answer.status_code, error["code"]) == (415, "unsupported_content_encoding")
         assert "Content-Encoding: gzip" in error["message"] and answer.headers["accept-encoding"] == "identity"
-    assert server.http.post(CHAT, content=body, headers={**kind, "Content-Encoding": "identity"}).status_code == 200
+    for encoding in ("identity", "UTF-8"):  # the latter is a mistake that clients make
+        answer = server.http.post(CHAT, content=body, headers={**kind, "Content-Encoding": encoding})
+        assert answer.status_code == 200, answer.text
+    assert server.http.get("/v1/models", headers={"Content-Encoding": "gzip"}).status_code == 200
 
 
 @pytest.mark.parametrize(("field", "value", "code"), [

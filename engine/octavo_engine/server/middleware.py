@@ -40,6 +40,8 @@ LINGER_BYTES = 32 << 20
 LINGER_SECONDS = 3.0
 """The longest time for which the rest of a too large body is read before the error is sent: clients that write a whole
 body before they read, as Python's http.client does, would otherwise see a reset connection."""
+_COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "compress", "x-compress", "br", "zstd"})
+"""Of Content-Encoding. Other values, as a charset that some clients give there by mistake, say nothing about a body."""
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
 
 
@@ -131,8 +133,8 @@ def _check_headers(scope: Scope) -> None:
 
 def _check_encoding(scope: Scope) -> None:
     """APIError 415 for a compressed body, which nothing here unpacks: a few kilobytes may become gigabytes."""
-    encoding = Headers(scope=scope).get("content-encoding", "").strip().lower()
-    if encoding not in ("", "identity"):
+    encoding = ", ".join(Headers(scope=scope).getlist("content-encoding")).lower()
+    if not _COMPRESSIONS.isdisjoint(each.strip() for each in encoding.split(",")):
         message = f"compressed bodies are not read; send this one without Content-Encoding: {encoding[:50]}"
         headers = {"Accept-Encoding": "identity"}
         raise APIError(415, message, code="unsupported_content_encoding", headers=headers)
@@ -300,7 +302,8 @@ class BodyLimit:
         scope.setdefault("state", {})["upload"] = upload
         try:
             if await self._read(receive, upload):
-                _check_encoding(scope)
+                if len(upload):
+                    _check_encoding(scope)
                 await self._app(scope, receive, send)
         finally:
             upload.release()
