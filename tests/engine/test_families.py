@@ -424,6 +424,16 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {**FOUR, "moe_layers_enum": "1,x"},
         "moe_layers_enum '1,x' is no list",
     ),
+    "a layer of thousands of digits": (
+        "Step3p7TextForCausalLM",
+        {**FOUR, "moe_layers_enum": "9" * 5000},
+        "is no list of numbers of layers",
+    ),
+    "a bound that is no float": (
+        "Step3p7TextForCausalLM",
+        {**FOUR, "swiglu_limits_shared": [10**400] * 4},
+        "is not 4 numbers or null, none above 1e+06",
+    ),
     "whose latents are read": (
         "MistralLarge4TextForCausalLM",
         {**FOUR, "kv_source_layers": [0, 0, 1, 0]},

@@ -46,9 +46,10 @@ def _kinds_of_experts(fields: Fields) -> list[str]:
     """`mlp_layer_types` of the numbers of layers with experts, a list or a text with commas."""
     given = fields.values["moe_layers_enum"]
     numbers = given.split(",") if isinstance(given, str) else given
-    if not isinstance(numbers, list) or not all(str(each).strip().isdecimal() for each in numbers):
+    texts = [str(each).strip() for each in numbers] if isinstance(numbers, list) else [""]
+    if not all(text.isdecimal() and len(text) < 10 for text in texts):  # int() refuses texts of thousands of digits
         raise fields.wrong("moe_layers_enum", given, "is no list of numbers of layers")
-    chosen = {int(str(each).strip()) for each in numbers}
+    chosen = set(map(int, texts))
     return ["sparse" if layer in chosen else "dense" for layer in range(reading.num_layers(fields))]
 
 
@@ -80,7 +81,7 @@ def limits(fields: Fields, name: str) -> list[float | None]:
     if (
         not isinstance(given, list)
         or len(given) != count
-        or not all(each is None or (isinstance(each, int | float) and each >= 0) for each in given)
+        or not all(each is None or (type(each) in (int, float) and 0 <= each <= 1e6) for each in given)
     ):
-        raise fields.wrong(name, given, f"is not {count} numbers or null")
+        raise fields.wrong(name, given, f"is not {count} numbers or null, none above 1e+06")
     return [each or None for each in given]
