@@ -330,7 +330,7 @@ def test_a_grammar_whose_request_has_ended_is_not_compiled(masks: GrammarMasks) 
     ask(masks, "here", 'start: "compiled"')
     go_on.set()
     compiled(masks, "here")
-    assert 'start: "compiled"' in masks._kept and 'start: "never compiled"' not in masks._kept
+    assert 'start: "compiled"' in masks._kept._kept and 'start: "never compiled"' not in masks._kept._kept
 
 
 def test_a_tenants_grammar_waits_for_few_of_another(masks: GrammarMasks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +352,7 @@ def test_a_tenants_grammar_waits_for_few_of_another(masks: GrammarMasks, monkeyp
     for name in masks._answers:
         compiled(masks, name)
     assert order.index("honest") <= 1
-    assert honest[0] in masks._kept and honest[1] in masks._kept
+    assert honest[0] in masks._kept._kept and honest[1] in masks._kept._kept
     assert len(masks._kept._kept) == 16
 
 

@@ -53,9 +53,6 @@ class KeptGrammars:
         self._kept: OrderedDict[str, tuple[str, LLMatcher]] = OrderedDict()
         self._bytes: Counter[str] = Counter()
 
-    def __contains__(self, grammar: str) -> bool:
-        return grammar in self._kept
-
     def pop(self, grammar: str) -> LLMatcher | None:
         """The compiled grammar, if it is kept; it is not from now on."""
         if (found := self._kept.pop(grammar, None)) is None:

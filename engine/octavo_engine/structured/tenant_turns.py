@@ -42,7 +42,7 @@ class TenantTurns:
         outcome, work = piece
         try:
             outcome.set_result(work())
-        except BaseException as error:  # noqa: BLE001  (whoever asked for it gets what it raised)
+        except BaseException as error:  # noqa: BLE001  (the caller gets it from the future)
             outcome.set_exception(error)
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:

@@ -100,7 +100,7 @@ def compile_to(folder: Path, level: str) -> Path:
         raise BuildError(f"{_COMPILER} cannot be run: {error}") from None
     if result.returncode:
         raise BuildError(f"{_COMPILER} failed: {result.stderr.strip()[-2000:]}")
-    partial.chmod(0o755)  # whatever the umask: pods read it, and nobody else writes it
+    partial.chmod(0o755)  # with any umask: pods of other users read it, and only this user writes it
     partial.replace(target)  # at once: another process may be looking
     return target
 
