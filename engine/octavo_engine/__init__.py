@@ -1,7 +1,7 @@
 """Octavo's engine: paged attention, continuous batching and an OpenAI-compatible API in one process tree.
 
-`LLM` and `SamplingParams` are for offline use; they are imported when first asked for, so that a process that
-needs no torch (the HTTP process) does not load it.
+`LLM` and `SamplingParams` are for offline use. They are imported at their first use, so that a process that does not
+need torch (the HTTP process) does not load it.
 """
 
 from typing import TYPE_CHECKING, Any

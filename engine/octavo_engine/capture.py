@@ -1,4 +1,4 @@
-"""Work on a device, recorded once and then repeated by one launch."""
+"""Recording of work on a device, which is then repeated by one launch: CUDA graphs behind one protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 Work = Callable[[], None]
-"""Launches operations on tensors that stay where they are; what it computes on the host is computed once."""
+"""A function that launches operations on tensors with fixed addresses; its host code runs only while recording."""
 
 
 class Capture(Protocol):
@@ -17,13 +17,13 @@ class Capture(Protocol):
     def capture(self, works: Iterable[Work]) -> list[Work]:
         """Capture each of `works` and return what replays it. They should come with the largest first.
 
-        Each is run once, then recorded: the same operations on the same tensors, whatever the host has in
-        mind by then. Memory that they allocate is the records' own and shared by all of them, so that only one may
-        run at a time. Work that waits for the device cannot be recorded and is an error.
+        Each work is run once, then recorded: a replay does the same operations on the same tensors and does not run
+        the host's code again. All records share the memory that they allocate, so that only one may run at a time.
+        Work that waits for the device cannot be recorded and is an error.
         """
 
     def taken(self) -> int:
-        """Bytes of the device in use by any process, without what PyTorch only keeps for later."""
+        """Return the device's bytes that any process uses, without PyTorch's cache of freed memory."""
 
 
 class CUDAGraphs:
@@ -31,7 +31,7 @@ class CUDAGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # One stream for all: libraries keep a workspace for each.
+        # All graphs share one stream, since libraries such as cuBLAS keep a workspace for each stream.
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, works: Iterable[Work]) -> list[Work]:
@@ -42,15 +42,15 @@ class CUDAGraphs:
     def _record(self, work: Work, pool: Any) -> Work:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            work()  # kernels are compiled and libraries set up for these very shapes
+            work()  # compiles kernels and sets up libraries for these shapes, which is not possible while recording
         graph = torch.cuda.CUDAGraph()
-        # Only this thread's calls are judged: others may well allocate or wait meanwhile.
+        # "thread_local": other threads may allocate memory or wait for the device during this recording.
         with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
             work()
         return graph.replay
 
     def taken(self) -> int:
-        """Bytes of the device in use by any process, without what PyTorch only keeps for later."""
+        """Return the device's bytes that any process uses, without PyTorch's cache of freed memory."""
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self._device)

@@ -1,4 +1,4 @@
-"""The command line: every setting of config.py is a flag; what a command does lies elsewhere."""
+"""The command line of `octavo-engine`: parsers of its commands. Every setting of config.py is a flag."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _MANY_FLAGS = {
     "pull": "MODEL",
     "bench": "URL",
 }
-"""Commands whose usage would be a screen full of flags, which are explained below it, and what each must be given."""
+"""Required arguments of the commands whose usage line would list a screen full of flags; the help explains these."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """One sentence instead of a page of usage, and the nearest flag or command for a mistyped one."""
+    """A parser whose errors are one sentence instead of a page of usage, with a suggestion for a mistyped name."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(ConfigurationError.exit_code, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `octavo-engine` with all commands and flags."""
+    """Return the parser of `octavo-engine` with all commands and flags."""
     parser = _Parser(
         prog="octavo-engine",
         description="Octavo's engine: serves a language model.",
@@ -74,11 +74,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--input", required=True, type=Path, metavar="FILE", help="JSON lines with prompt or messages"
     )
     generate.add_argument(
-        "--output", required=True, type=Path, metavar="FILE", help="JSON lines; resumes what is there"
+        "--output", required=True, type=Path, metavar="FILE", help="JSON lines; prompts with a line here are skipped"
     )
     _add_settings(generate, "engine", EngineConfig)
     plan = commands.add_parser(
-        "plan", help="what MODEL needs and whether it fits, without loading it", allow_abbrev=False
+        "plan", help="print the memory that MODEL needs and whether it fits, without loading it", allow_abbrev=False
     )
     _add_model(plan)
     plan.add_argument(
@@ -88,9 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_settings(plan, "engine", EngineConfig)
     _add_pull(commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False))
-    _add_adapters(commands.add_parser("adapters", help="fetch LoRA adapters for a server beside", allow_abbrev=False))
+    _add_adapters(commands.add_parser("adapters", help="fetch LoRA adapters for a server", allow_abbrev=False))
     commands.add_parser("models", help="list the supported model families and their features", allow_abbrev=False)
-    doctor = commands.add_parser("doctor", help="say what this machine has for serving, and lacks", allow_abbrev=False)
+    doctor = commands.add_parser("doctor", help="check whether this machine can serve models", allow_abbrev=False)
     doctor.add_argument("--port", type=int, default=8000, metavar="N", help="port that serve would use (default: 8000)")
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     chat.add_arguments(commands.add_parser("chat", help="talk to a running server", allow_abbrev=False))
@@ -98,8 +98,8 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_arguments(
         commands.add_parser("compare", help="compare two files of bench --json, figure by figure", allow_abbrev=False)
     )
-    top.add_arguments(commands.add_parser("top", help="show what servers do now", allow_abbrev=False))
-    completion = commands.add_parser("completion", help="print what completes commands in a shell", allow_abbrev=False)
+    top.add_arguments(commands.add_parser("top", help="show the load of running servers", allow_abbrev=False))
+    completion = commands.add_parser("completion", help="print a shell's completion script", allow_abbrev=False)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     for name, each in commands.choices.items():
         each.formatter_class = _page
@@ -118,17 +118,17 @@ def _add_pull(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--adapter", action="store_true", help="MODEL is a LoRA adapter, as PEFT saves it")
     parser.add_argument("--link", type=Path, metavar="PATH", help="make PATH a link to what was downloaded")
     parser.add_argument(
-        "--check-memory", action="store_true", help="first see whether it fits here with the settings below, or exit 4"
+        "--check-memory", action="store_true", help="exit with 4 if MODEL does not fit here with the settings below"
     )
-    parser.add_argument("--max-size", metavar="SIZE", help="fetch nothing if it is more than this, but exit with 3")
+    parser.add_argument("--max-size", metavar="SIZE", help="exit with 3 if the download is larger than this")
     parser.add_argument(
-        "--progress-port", type=int, metavar="N", help="answer /health/startup and /metrics there meanwhile"
+        "--progress-port", type=int, metavar="N", help="answer /health/startup and /metrics there while downloading"
     )
     _add_settings(parser, "engine", EngineConfig)
 
 
 def _add_adapters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--list", required=True, type=Path, metavar="FILE", help="JSON list of what is wanted")
+    parser.add_argument("--list", required=True, type=Path, metavar="FILE", help="JSON list of adapters to fetch")
     parser.add_argument(
         "--output", required=True, type=Path, metavar="FILE", help="--lora-modules-file of the server, kept up to date"
     )
@@ -137,7 +137,7 @@ def _add_adapters(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(),
         metavar="FOLDER",
-        help="where files of credentials are, SECRET/KEY",
+        help="folder of credentials, in files SECRET/KEY",
     )
     parser.add_argument("--max-size", metavar="SIZE", help="refuse an adapter that is larger")
 
@@ -160,7 +160,7 @@ def _add_settings(parser: argparse.ArgumentParser, title: str, config: type) -> 
         else:
             kwargs["metavar"] = known.metavar or ("|".join(map(str, known.choices)) if known.choices else "N")
             if known.repeated:
-                # vLLM's takes several adapters at a time; other lists stay one by one, as MODEL may follow.
+                # vLLM's --lora-modules takes several values; other lists take one a flag, as MODEL may follow them.
                 kwargs |= {"action": "extend", "nargs": "+"} if field.name.startswith("lora_") else {"action": "append"}
         group.add_argument(f"--{flag_name(field.name)}", **kwargs)
 
@@ -234,7 +234,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `octavo-engine`; each error's class says its exit code."""
+    """Run a command of `octavo-engine` and return its exit code, which is the error class's if it fails."""
     parser = build_parser()
     words = sys.argv[1:] if argv is None else argv
     if not words:

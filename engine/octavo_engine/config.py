@@ -1,7 +1,7 @@
-"""Every setting of the engine: its name, default, range and sentence of help, in one place.
+"""All settings of the engine and its server: name, default, range and help of each, in one place.
 
-The command line, `OCTAVO_<NAME>` variables, the YAML of `--config` and the reference in docs/ are all made from these
-two classes, so that no limit can exist without a name. Names that mean the same as in vLLM are vLLM's.
+The command line, the `OCTAVO_<NAME>` variables, the YAML of `--config` and the reference in docs/ are all made from
+the two classes here, so that no limit can exist without a name. Settings with vLLM's meaning have vLLM's name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting's description and limits, besides its name and default."""
+    """The description and the limits of a setting. Its name and default are those of the dataclass field."""
 
     kind: str
     help: str
@@ -61,7 +61,7 @@ class Setting:
     repeated: bool = False
 
     def parse(self, name: str, text: str) -> Any:
-        """The typed value of `text`; ConfigurationError names the setting and what it takes."""
+        """Return the typed value of `text`; the ConfigurationError names the setting and the values that it accepts."""
         try:
             value = _PARSERS[self.kind](text)
         except ValueError as error:
@@ -71,7 +71,7 @@ class Setting:
         return value
 
     def check(self, name: str, value: Any) -> None:
-        """Raises ConfigurationError unless `value` lies in the setting's range."""
+        """Raise ConfigurationError unless `value` is in the setting's range, or None."""
         if value is None:
             return
         if self.choices is not None and value not in self.choices:
@@ -88,7 +88,7 @@ class Setting:
 
 
 def setting(default: Any, kind: str, help: str, **limits: Any) -> Any:
-    """A dataclass field that is also a flag, a variable and a key of the configuration file."""
+    """Return a dataclass field that is also a flag, an `OCTAVO_<NAME>` variable and a key of the configuration file."""
     metadata = {"setting": Setting(kind, help, **limits)}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -160,14 +160,15 @@ class EngineConfig:
     disable_custom_all_reduce: bool = setting(
         False,
         "bool",
-        "NCCL does every all-reduce between GPUs; small sums over memory that all of them map are not even tried",
+        "use NCCL for every all-reduce between GPUs, also for small ones, which else go through memory that all GPUs "
+        "map",
     )
     quantization: str | None = setting(
         None,
         "str",
-        "fp8, int8 and int4 quantize the linear layers' weights while they are loaded; a checkpoint that is quantized "
-        "already needs no flag, and takes its own scheme's name alone; gguf keeps the blocks of a .gguf file in memory "
-        "as they are (by default they are dequantized while loading)",
+        "fp8, int8 and int4 quantize the linear layers' weights while they are loaded; a checkpoint that is already "
+        "quantized needs no flag, and accepts only the name of its own scheme; gguf keeps the blocks of a .gguf file "
+        "in memory as they are (by default they are dequantized while loading)",
         choices=(*ONLINE_SCHEMES, "awq", "gptq", GGUF),
     )
     enforce_eager: bool = setting(
@@ -186,8 +187,9 @@ class EngineConfig:
     target_ttft_p90: float | None = setting(
         None,
         "float",
-        "target in seconds for the 90th percentile of the time to the first token; where it is missed, limits that "
-        "--target-itl-p90 lowered are raised again, as far as that allows; alone it is only reported",
+        "target in seconds for the 90th percentile of the time to the first token; if it is missed, the limits that "
+        "--target-itl-p90 has lowered are raised again, as far as that target allows; without --target-itl-p90 it is "
+        "only reported",
         minimum=0.001,
         maximum=3600,
     )
@@ -246,7 +248,7 @@ class EngineConfig:
         "auto",
         "str",
         "default temperature, top_p, top_k, min_p and repetition_penalty of requests: auto takes the "
-        "model's generation_config.json, vllm neutral values",
+        "model's generation_config.json, vllm takes neutral values",
         choices=("auto", "vllm"),
     )
     attention_backend: str = setting(
@@ -280,8 +282,8 @@ class EngineConfig:
             raise ConfigurationError("--lora-modules needs --enable-lora")
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise ConfigurationError(
-                f"--max-cpu-loras {self.max_cpu_loras} is below --max-loras {self.max_loras}: what is on the device is "
-                f"in CPU memory, too; raise the first to {self.max_loras} or lower the second"
+                f"--max-cpu-loras {self.max_cpu_loras} is below --max-loras {self.max_loras}: adapters on the device "
+                f"are in CPU memory, too; raise the first to {self.max_loras} or lower the second"
             )
         names = [name for name, _ in self.adapters]
         if len(set(names)) < len(names):
@@ -289,17 +291,17 @@ class EngineConfig:
 
     @property
     def speculative(self) -> SpeculativeSettings | None:
-        """--speculative-config; ConfigurationError if it is not valid."""
+        """The parsed --speculative-config, None without the flag; ConfigurationError if it is not valid."""
         return None if self.speculative_config is None else parse_speculative(self.speculative_config)
 
     @property
     def adapters(self) -> tuple[tuple[str, str], ...]:
-        """Name and path of each of --lora-modules."""
+        """Name and path of each adapter of --lora-modules."""
         return tuple(map(parse_adapter, self.lora_modules))
 
     @property
     def cpu_loras(self) -> int:
-        """Most adapters in CPU memory."""
+        """The largest number of adapters in CPU memory: --max-cpu-loras, or its default."""
         return self.max_cpu_loras or max(_CPU_LORAS, self.max_loras)
 
 
@@ -307,7 +309,10 @@ _CPU_LORAS = 16
 
 
 def parse_adapter(text: str) -> tuple[str, str]:
-    """Name and path of one of --lora-modules, NAME=PATH or vLLM's JSON; ConfigurationError if it is neither."""
+    """Return the name and the path in one value of --lora-modules, which is NAME=PATH or vLLM's JSON.
+
+    ConfigurationError if it is neither.
+    """
     name, _, path = text.partition("=")
     if text.lstrip().startswith("{"):
         try:
@@ -328,12 +333,12 @@ def parse_adapter(text: str) -> tuple[str, str]:
 
 
 MAX_ADAPTERS = 1024
-"""Names of adapters that a server may have, as each is a model in lists; `--max-cpu-loras` bounds how many are kept."""
+"""The largest number of adapters that a server may list as models; `--max-cpu-loras` bounds how many are in memory."""
 _LONGEST_ADAPTER_NAME = 256
 
 
 def check_adapter_name(name: str) -> str:
-    """The name; ValueError says what an adapter's name may be: it stands in logs, labels of metrics, and lists."""
+    """Return the name of an adapter; ValueError if it could not be written in logs, lists and labels of metrics."""
     if not name.isprintable() or "," in name or any(map(str.isspace, name)) or len(name) > _LONGEST_ADAPTER_NAME:
         raise ValueError(
             f"has to be of at most {_LONGEST_ADAPTER_NAME} printable characters, without spaces and commas"
@@ -343,14 +348,14 @@ def check_adapter_name(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """Settings of the HTTP process, beside those of the engine."""
+    """Settings of the HTTP process: the server's own, without those of the engine."""
 
-    host: str = setting("0.0.0.0", "str", "address to listen on; :: is every one, of IPv6 and IPv4", metavar="ADDRESS")
+    host: str = setting("0.0.0.0", "str", "address to listen on; :: is all, of IPv6 and IPv4", metavar="ADDRESS")
     port: int = setting(8000, "int", "port to listen on", minimum=1, maximum=65_535)
     metrics_port: int | None = setting(
         None,
         "int",
-        "port of /metrics and the probes alone, without keys; /metrics is then not answered on --port",
+        "port that answers only /metrics and the probes, without keys; /metrics is then not answered on --port",
         minimum=1,
         maximum=65_535,
     )
@@ -371,12 +376,22 @@ class ServerConfig:
         repeated=True,
     )
     allowed_methods: list[str] = setting(
-        ["*"], "str", "methods that such pages may use, or *; also as JSON", metavar="METHOD", repeated=True
+        ["*"],
+        "str",
+        "HTTP methods that pages of --allowed-origins may use, or *; also as JSON",
+        metavar="METHOD",
+        repeated=True,
     )
     allowed_headers: list[str] = setting(
-        ["*"], "str", "headers that such pages may send, or *; also as JSON", metavar="HEADER", repeated=True
+        ["*"],
+        "str",
+        "headers that pages of --allowed-origins may send, or *; also as JSON",
+        metavar="HEADER",
+        repeated=True,
     )
-    allow_credentials: bool = setting(False, "bool", "let such pages send cookies; this server reads none")
+    allow_credentials: bool = setting(
+        False, "bool", "let pages of --allowed-origins send cookies; this server reads none"
+    )
     lora_modules_file: Path | None = setting(
         None,
         "path",
@@ -432,7 +447,7 @@ class ServerConfig:
     batch_storage: Path | None = setting(
         None,
         "path",
-        "folder that keeps files and batches, of this server alone; without it /v1/files and /v1/batches are off",
+        "folder for files and batches, which no other server may use; without it /v1/files and /v1/batches are off",
         metavar="FOLDER",
     )
     batch_storage_size: int = setting(
@@ -453,17 +468,17 @@ class ServerConfig:
 
 
 def flag_name(name: str) -> str:
-    """`max-num-seqs` for `max_num_seqs`."""
+    """Return a setting's name as a flag: `max-num-seqs` for `max_num_seqs`."""
     return name.replace("_", "-")
 
 
 def settings_of(config: type) -> list[tuple[Field[Any], Setting]]:
-    """The fields of a configuration class that are settings, in order."""
+    """Return the fields of a configuration class that are settings, in order."""
     return [(f, f.metadata["setting"]) for f in fields(config) if "setting" in f.metadata]
 
 
 def default_of(f: Field[Any]) -> Any:
-    """The default of a setting's field."""
+    """Return the default of a setting's field."""
     return f.default_factory() if f.default_factory is not MISSING else f.default
 
 
@@ -477,10 +492,11 @@ def _check_ranges(config: Any) -> None:
 def read_settings(
     config: type, flags: Mapping[str, Any], environ: Mapping[str, str], file: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The values of `config`'s settings: a flag wins over OCTAVO_<NAME>, that over the file, that over the default.
+    """Return the values of `config`'s settings that are given anywhere.
 
-    `flags` holds what the command line gave, None where nothing; `file` is the mapping of --config, keyed by flag
-    name with - or _.
+    A flag takes precedence over OCTAVO_<NAME>, and OCTAVO_<NAME> over the file. `flags` holds the command line's values
+    by field name, None for flags that were not given; `file` is the mapping of --config, keyed by flag name with - or
+    _.
     """
     values: dict[str, Any] = {}
     from_file = {str(key).replace("-", "_"): value for key, value in file.items()}
@@ -504,7 +520,7 @@ def read_settings(
 
 
 def _listed(text: str) -> list[str]:
-    """The values of a variable: separated by commas, or one JSON object or list of them."""
+    """Split an environment variable into its values: separated by commas, or one JSON object or list of values."""
     if not text.lstrip().startswith(("{", "[")):
         return text.split(",")
     try:
@@ -517,7 +533,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _from_json(value: Any) -> list[Any]:
-    """The values of a flag that is given as one JSON list, as vLLM takes some; any other value as it is."""
+    """Return the values of a flag that is given as one JSON list, as some of vLLM's are; other values unchanged."""
     return _listed(value) if isinstance(value, str) and value.lstrip().startswith("[") else [value]
 
 

@@ -1,4 +1,4 @@
-"""Reads the configuration from its three sources: flags, `OCTAVO_…` variables and the file of `--config`."""
+"""Reading of the configuration from its three sources: flags, `OCTAVO_…` variables and the file of `--config`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from octavo_engine.yaml_file import load_yaml
 
 
 def read_engine_config(args: argparse.Namespace, environ: Mapping[str, str]) -> EngineConfig:
-    """The engine's configuration from flags, environment and file."""
+    """Return the engine's configuration from flags, environment and file."""
     file = _read_file(args.config)
     return EngineConfig(model=args.model, **read_settings(EngineConfig, vars(args), environ, file))
 
 
 def read_server_config(args: argparse.Namespace, environ: Mapping[str, str]) -> ServerConfig:
-    """The HTTP process's configuration likewise."""
+    """Return the HTTP process's configuration from flags, environment and file."""
     return ServerConfig(**read_settings(ServerConfig, vars(args), environ, _read_file(args.config)))
 
 

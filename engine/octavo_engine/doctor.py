@@ -1,4 +1,4 @@
-"""`octavo-engine doctor`: what this machine has for serving models, and what to do about what it lacks."""
+"""`octavo-engine doctor`: checks of this machine before a server is started, with advice for what is missing."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _LITTLE_MEMORY = 2 * _GIB
 _LITTLE_DISK = 20 * _GIB
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _LITTLE_SHARED_MEMORY = 64 << 20
-"""The bytes that ranks on one machine need in /dev/shm, with room to spare."""
+"""Bytes of /dev/shm that are more than enough for the ranks of one machine."""
 _FEW_FILES = 8192
-"""Twice the default of --max-connections."""
+"""Open files below which there is a warning: twice the default of --max-connections."""
 _OLDEST_CAPABILITY = (8, 0)
-"""Ampere: the first with bfloat16."""
+"""Compute capability of Ampere, the first architecture with bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `advice` says what to do, and is empty where all is well."""
+    """The result of one check. `advice` says what to do, and is empty if the state is ok."""
 
     name: str
     state: Literal["ok", "warning", "problem"]
@@ -42,7 +42,7 @@ class Finding:
 
 
 def findings(port: int) -> Iterator[Finding]:
-    """Everything that is looked at, in the order in which a start would meet it. Nothing is downloaded or changed."""
+    """Run all checks, in the order in which a start would meet the problems. Nothing is downloaded or changed."""
     checks: list[Callable[[], Iterator[Finding]]] = [_versions, _gpus, _cpu, _memory, _shared_memory, _disk, _files]
     for check in checks:
         yield from check()
@@ -50,7 +50,7 @@ def findings(port: int) -> Iterator[Finding]:
 
 
 def run(port: int, as_json: bool) -> int:
-    """Print the findings; 0 if a server can start, 2 if something is in its way."""
+    """Print the findings; return 0 if a server can start, and 2 if a problem prevents it."""
     found = list(findings(port))
     if as_json:
         sys.stdout.write(json.dumps([asdict(each) for each in found], indent=2) + "\n")

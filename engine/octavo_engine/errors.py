@@ -6,7 +6,7 @@ Every error says, in one message a person can act on, what was needed, what ther
 from __future__ import annotations
 
 _LONGEST_MESSAGE = 8_000
-"""Characters. The longest of ours, which lists all architectures, has about half as many."""
+"""Characters that a message is cut to. Octavo's longest, which lists all architectures, has about half as many."""
 
 
 class OctavoError(Exception):
@@ -16,24 +16,24 @@ class OctavoError(Exception):
 
 
 class ConfigurationError(OctavoError):
-    """A flag, an environment variable or a configuration file says what cannot be (exit 2)."""
+    """A flag, an environment variable or a configuration file has a value that is not valid (exit 2)."""
 
     exit_code = 2
 
 
 class ModelLoadError(OctavoError):
-    """The model is not there, or is not what it says it is (exit 3)."""
+    """The model is not found, or its files cannot be loaded (exit 3)."""
 
     exit_code = 3
 
     def __init__(self, message: str) -> None:
-        """`message` may quote what the files say: it is cut where it is very long, and kept printable on one line."""
+        """Cut a very long `message` and escape its unprintable characters, since it may quote the model's files."""
         readable = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message[:_LONGEST_MESSAGE])
         super().__init__(readable + (" ..." if len(message) > _LONGEST_MESSAGE else ""))
 
 
 class AdapterNotFoundError(ModelLoadError):
-    """There is no adapter at the path that was given."""
+    """No adapter is found at the given path."""
 
 
 class DoesNotFitError(OctavoError):
@@ -49,7 +49,7 @@ class EngineDeadError(OctavoError):
 
 
 class NotAdmissibleError(ValueError):
-    """A request can never run as asked; the message says what would run. It ends that request alone."""
+    """A request can never run with these parameters; the message says which would do. Only this request fails."""
 
 
 BY_EXIT_CODE = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}

@@ -1,4 +1,4 @@
-"""`octavo-engine plan`: estimates from config and headers alone how much memory a model needs, and whether it fits."""
+"""`octavo-engine plan`: an estimate of a model's memory, and whether it fits, from its config and headers alone."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ COMMON_GPUS = {
     "H200": 139.0,
     "B200": 178.0,
 }
-"""GiB of memory that CUDA programs are given, rounded down: what is sold as 80 GB has 79 GiB."""
+"""GiB of memory that CUDA programs can use, rounded down: a GPU sold with 80 GB has 79 GiB."""
 _MOST_GPUS = 8
 """GPUs that one machine commonly has."""
 
 
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Print the plan; DoesNotFitError (exit 4) with the knob to turn if there is none.
+    """Print the memory plan; DoesNotFitError (exit 4), which names the flag to change, if the model does not fit.
 
-    Without --gpu-memory: how many of each common GPU the model needs; exit 4 if eight of none are enough.
+    Without --gpu-memory: print how many of each common GPU the model needs; exit 4 if eight of any are too few.
     """
     given: str | None = args.gpu_memory
     size: int = 0 if given is None else Setting("size", "", minimum=1).parse("gpu-memory", given)
@@ -59,11 +59,11 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def on_common_gpus(config: EngineConfig, files: ModelFiles) -> str:
-    """A table with a row for each common GPU; raises the last GPU's DoesNotFitError if the model fits on none."""
+    """Return a table with a row for each common GPU; the last GPU's DoesNotFitError if the model fits on none."""
     rows: list[tuple[str, ...]] = [("GPU", "memory", "GPUs", "weights", "KV cache", "context", "sequences")]
     refused: DoesNotFitError | None = None
 
-    @functools.cache  # what a rank takes does not depend on the GPU, and thousands of layers take seconds to look at
+    @functools.cache  # a rank's need does not depend on the GPU, and takes seconds to compute for thousands of layers
     def on(ranks: int) -> tuple[MemoryNeed, MemoryLimits]:
         several = replace(config, tensor_parallel_size=ranks)
         resolved = resolve_for_estimate(several, files)
@@ -88,7 +88,10 @@ def on_common_gpus(config: EngineConfig, files: ModelFiles) -> str:
 
 
 def _fewest(on: Callable[[int], tuple[MemoryNeed, MemoryLimits]], ranks: int, size: int) -> tuple[int, MemoryPlan]:
-    """The fewest GPUs of this `size` on which the model fits, doubled from `ranks` on, and its plan there."""
+    """Return the fewest GPUs of `size` bytes on which the model fits, and its memory plan there.
+
+    The number is `ranks`, doubled until the model fits; DoesNotFitError if more than _MOST_GPUS were needed.
+    """
     while True:
         try:
             return ranks, _plan_on(*on(ranks), size)
@@ -99,7 +102,7 @@ def _fewest(on: Callable[[int], tuple[MemoryNeed, MemoryLimits]], ranks: int, si
 
 
 def make_plan(config: EngineConfig, resolved: ResolvedConfig, gpu_memory: int) -> MemoryPlan:
-    """The memory plan on each of --tensor-parallel-size GPUs of `gpu_memory` bytes without other users."""
+    """Return the memory plan of each of --tensor-parallel-size GPUs with `gpu_memory` bytes, all of them free."""
     return _plan_on(memory_need(resolved, config), memory_limits(config, resolved), gpu_memory)
 
 

@@ -1,8 +1,9 @@
-"""`octavo-engine adapters`: fetches the LoRA adapters of a list, and writes their paths to a file for the server.
+"""`octavo-engine adapters`: downloading the LoRA adapters of a list, and writing their paths to a file for the server.
 
-In a pod it runs beside the engine, for as long as the pod lives. It alone has credentials. It reads a list that others
-may change at any time, fetches what is new in processes of their own (`octavo-engine pull --adapter`), and writes the
-file that the engine reads as --lora-modules-file. Whatever fails is written there as a reason, and is tried again.
+In a pod this command is a sidecar of the engine, and the only container with credentials. It reads a list that may
+change at any time, downloads each new adapter in a process of its own (`octavo-engine pull --adapter`), and writes the
+file that the engine reads as --lora-modules-file. An adapter that cannot be downloaded is listed in that file with the
+reason, and is tried again later.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 _INTERVAL = 0.5
 _AT_ONCE = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 300.0
-"""Seconds after which an adapter that could not be fetched is tried again; doubled each time."""
+"""Seconds after which a failed adapter is tried again: the first pause, which doubles at each failure, and the last."""
 _TIME_LIMIT = 3600.0
 """Seconds that fetching one adapter may take."""
 _MAX_BYTES = 4 << 20
@@ -42,27 +43,27 @@ Text = Annotated[str, Field(max_length=4096)]
 
 
 class Wanted(BaseModel):
-    """One adapter of the list: `source` is fetched, `path` is there already; without both, `message` says why."""
+    """One adapter of the list: `source` is to be fetched, `path` exists already; with neither, `message` says why."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: Text
     version: Text = ""
-    """Another one for another source."""
+    """A text that changes whenever the adapter's source changes."""
     path: Text | None = None
     source: Text | None = None
     """A Hugging Face id, or s3://bucket/prefix."""
     revision: Text | None = None
     message: Text = ""
     variables: dict[str, Text] = Field(default_factory=dict)
-    """Environment variables of the fetching process: endpoints and the like."""
+    """Environment variables of the fetching process, such as endpoints."""
     files: dict[str, Text] = Field(default_factory=dict)
-    """Variables whose values are in files below --credentials, SECRET/KEY; read again at each try."""
+    """Variables whose values are in files SECRET/KEY below --credentials; the files are read again at each try."""
     optional: list[str] = Field(default_factory=list)
     """Names in `files` whose file may be missing."""
 
     def environment(self, credentials: Path) -> dict[str, str]:
-        """The variables of the fetching process; ConfigurationError if a file is missing."""
+        """Return the environment of the fetching process; ConfigurationError if a file of credentials is missing."""
         found = {**os.environ, **self.variables}
         for name, file in self.files.items():
             try:
@@ -75,7 +76,7 @@ class Wanted(BaseModel):
 
 
 class WantedList(BaseModel):
-    """The whole list."""
+    """The content of the list's file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -97,21 +98,21 @@ class Running:
         )
 
     def ended(self) -> int | None:
-        """The exit code; None while it runs."""
+        """Return the exit code, or None while the process runs."""
         return self._process.poll()
 
     def last_words(self) -> str:
-        """The last line of what it has said: how far it is, or why it ended."""
+        """Return the last message that the process wrote to standard error: its progress, or why it failed."""
         text = _content(self._said).decode(errors="replace")
         said = [line.removeprefix(_OWN_WORDS) for line in text.splitlines() if line.startswith(_OWN_WORDS)]
         return said[-1][:_LAST_WORDS] if said else ""
 
     def place(self) -> str:
-        """The adapters that were fetched."""
+        """Return the path of the adapter, which the process printed to standard output at its end."""
         return _content(self._place).decode().strip()
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the process and wait for its end."""
         self._process.kill()
         self._process.wait()
 
@@ -133,7 +134,7 @@ class _Fetch:
     again_at: float = 0.0
 
     def entry(self) -> dict[str, Any]:
-        """Its item of the file for the engine."""
+        """Return the adapter's entry in the file for the engine."""
         wanted = self.wanted
         if self.path is not None:
             return {"name": wanted.name, "version": wanted.version, "path": self.path}
@@ -148,7 +149,7 @@ class _Fetch:
 
 @dataclass(slots=True)
 class Fetcher:
-    """Keeps the file at `output` true to the list at `wanted`."""
+    """Fetches the adapters of the list at `wanted`, and keeps the file at `output` up to date."""
 
     wanted: Path
     output: Path
@@ -161,13 +162,13 @@ class Fetcher:
     _problem: str = ""
     _written: str = ""
     _known: dict[tuple[str, str], str] = field(init=False)
-    """Paths by name and version, from the file that an earlier process has written."""
+    """Paths by name and version, from the file that an earlier process wrote."""
 
     def __post_init__(self) -> None:
         self._known = _known_paths(self.output)
 
     def step(self) -> None:
-        """One look at the list and at what runs."""
+        """Read the list if it changed, look at the running processes, start new ones, and write the file."""
         self._look_at_list()
         if self._list is None:
             return
@@ -176,7 +177,7 @@ class Fetcher:
         self._write()
 
     def close(self) -> None:
-        """End what runs."""
+        """Kill the running processes."""
         for fetch in self._fetches.values():
             if fetch.running is not None:
                 fetch.running.kill()
@@ -268,7 +269,7 @@ class Fetcher:
 
 
 def _known_paths(output: Path) -> dict[tuple[str, str], str]:
-    """Return by name and version the paths of adapters that an earlier process has fetched and that still exist."""
+    """Return, by name and version, the paths of adapters that an earlier process fetched and that still exist."""
     try:
         entries = json.loads(output.read_text())["adapters"]
         return {
@@ -299,7 +300,7 @@ def pull_process(max_size: str | None) -> Start:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch until SIGTERM or SIGINT; 0 then."""
+    """Fetch adapters until SIGTERM or SIGINT, then return 0."""
     logs.set_up("text")
     ended = False
 
@@ -314,7 +315,7 @@ def run(args: argparse.Namespace) -> int:
         while not ended:
             try:
                 fetcher.step()
-            except Exception:  # one bad look must not end the container, which would make the pod unready
+            except Exception:  # one failed step must not end the container, as that would make the pod unready
                 log.exception("checking the adapters failed; trying again")
             time.sleep(_INTERVAL)
     finally:

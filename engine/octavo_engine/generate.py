@@ -1,4 +1,4 @@
-"""`octavo-engine generate`: answers a file of prompts, line by line, and resumes where it stopped.
+"""`octavo-engine generate`: answering a file of prompts offline. A run that was stopped can be resumed.
 
 A line of the input is an object with `prompt` (text or token ids) or `messages`, and any of max_tokens, temperature,
 top_p, top_k, min_p, seed, stop, ignore_eos, logprobs ... A line of the output has the input's `index` (and `id`, if it
@@ -27,7 +27,7 @@ from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.text.logprobs import text_logprobs
 
 _CHUNK = 1024
-"""Prompts that are read ahead: enough to keep any batch full, few enough for any memory."""
+"""Prompts that are given to the engine at a time: enough to keep any batch full, few enough for any memory."""
 _DEFAULTS: dict[str, Any] = {"max_tokens": 256}
 _SAMPLING = {f.name for f in fields(SamplingParams)}
 _KNOWN = _SAMPLING | {"id", "prompt", "messages", "stop"}
@@ -35,7 +35,7 @@ _KNOWN = _SAMPLING | {"id", "prompt", "messages", "stop"}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One line of the input; `error` if it cannot be asked at all."""
+    """One line of the input. If the line is not valid, `error` says why."""
 
     index: int
     line: dict[str, Any]
@@ -44,7 +44,7 @@ class Task:
 
 @dataclass(slots=True)
 class _Output:
-    """The file of answers, and how many of them are errors."""
+    """The open output file, and how many of the lines written to it are errors."""
 
     file: IO[str]
     errors: int = 0
@@ -56,7 +56,7 @@ class _Output:
 
 
 def run(config: EngineConfig, source: Path, target: Path) -> int:
-    """Answer every line of `source` that `target` does not hold yet."""
+    """Answer every line of `source` that has no answer in `target` yet; return the exit code."""
     done = _finished(target)
     tasks = [task for task in _read(source) if task.index not in done]
     if not tasks:
@@ -86,7 +86,7 @@ def _opened(target: Path) -> IO[str]:
 
 
 def _finished(target: Path) -> set[int]:
-    """Indices of the complete lines; a line cut by a crash is removed, so that it is asked again."""
+    """Return the indices of the prompts that are answered, and remove a last line that a crash has cut."""
     if not target.is_file():
         return set()
     indices, end = set(), 0
@@ -132,7 +132,7 @@ def _parse(index: int, text: str) -> Task:
 
 
 def _answer(llm: LLM, tasks: list[Task], out: _Output, bar: Any) -> None:
-    """Ask a chunk; tasks with the same stop strings go together."""
+    """Answer up to _CHUNK tasks. Tasks with the same stop strings are answered in one call of `LLM.generate`."""
     groups: dict[tuple[str, ...], list[tuple[Task, list[int], SamplingParams]]] = {}
     for task in tasks:
         try:
@@ -174,7 +174,7 @@ def _tokens(llm: LLM, line: dict[str, Any]) -> list[int]:
 def _sampling(llm: LLM, line: dict[str, Any]) -> SamplingParams:
     given = {key: value for key, value in line.items() if key in _SAMPLING}
     params = sampling_params(_DEFAULTS | asdict(llm.info.sampling) | given)
-    check_sampling(params)  # here, where a wrong value ends its own line alone
+    check_sampling(params)  # here, so that a wrong value fails only its own line
     return params
 
 

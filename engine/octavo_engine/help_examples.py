@@ -1,4 +1,4 @@
-"""The last part of `octavo-engine COMMAND --help`: command lines that can be typed as they are."""
+"""The examples at the end of `octavo-engine COMMAND --help`: command lines that can be copied unchanged."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def run() -> int:
 
 
 def table(models: Iterable[SupportedModel]) -> list[tuple[str, ...]]:
-    """A row of texts for each family, in the order of `COLUMNS`."""
+    """Return a row of texts for each family, in the order of `COLUMNS`."""
     return [
         (
             model.architecture,

@@ -1,4 +1,4 @@
-"""The socket that HTTP is answered on. `::` is every address of the machine, of IPv6 and of IPv4 alike."""
+"""Listening sockets for HTTP. The host `::` means all addresses of the machine, of IPv6 and of IPv4."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A TCP socket that listens; OSError or OverflowError if that cannot be.
+    """Return a TCP socket that listens; OSError or OverflowError if that is not possible.
 
-    `::` takes IPv4 too, whatever the system's default is, and is IPv4 alone where the kernel has no IPv6: a pod's
-    address may be of either kind.
+    `::` accepts IPv4 too, regardless of the system's default, and only IPv4 if the kernel has no IPv6, since a pod's
+    address may be of either family.
     """
     try:
         return _listening(host, port)

@@ -31,31 +31,31 @@ from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 Prompt = str | Sequence[int]
 """Text, or token ids."""
 Message = Mapping[str, Any]
-"""One turn of a chat, as OpenAI's API has it."""
+"""One message of a conversation, in the form of OpenAI's chat completions."""
 
 
 @dataclass(slots=True)
 class Completion:
-    """One prompt's answer; `error` says why there is none."""
+    """The answer to one prompt. If the prompt cannot be answered, `error` says why."""
 
     prompt_token_ids: list[int]
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Log probabilities of each token of the prompt but its first, if they were asked for."""
+    """Log probabilities of the prompt's tokens except the first, if `SamplingParams.prompt_logprobs` is set."""
     pooled: bytes = b""
-    """The vector that stands for the prompt, float32, where it was asked for."""
+    """The prompt's embedding as float32 bytes, if `generate` was called with `pooled=True`."""
     finish_reason: str | None = None
     stop_token: int | None = None
-    """The last of `token_ids`, if it ended the answer: it is no part of `text`."""
+    """The last of `token_ids`, if this token ended the answer; `text` does not contain it."""
     cached_tokens: int = 0
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """One prompt's vector; `error` says why there is none."""
+    """The vector of one prompt. If the prompt cannot be embedded, `error` says why."""
 
     prompt_token_ids: list[int]
     vector: list[float]
@@ -70,11 +70,11 @@ class _Running:
 
 
 def _silent(phase: str, ratio: float, detail: str) -> None:
-    """Loading without a progress bar."""
+    """Report nothing: the default `progress` of `LLM`, which shows no progress bar."""
 
 
 class LLM:
-    """A loaded model. Settings are those of `octavo-engine serve`, as keyword arguments."""
+    """A loaded model for offline use. Its settings are the flags of `octavo-engine serve`, as keyword arguments."""
 
     def __init__(self, model: str, *, progress: LoadProgress = _silent, **settings: Any) -> None:
         config = EngineConfig(model=model, **settings)
@@ -94,12 +94,12 @@ class LLM:
         on_finish: Callable[[int, Completion], None] | None = None,
         pooled: bool = False,
     ) -> list[Completion]:
-        """Answer all prompts, batched continuously; the answers in the prompts' order.
+        """Answer all prompts with continuous batching, and return the answers in the prompts' order.
 
         `stop` strings end an answer and are not part of it. A prompt that cannot be answered (too long, empty) gets a
-        Completion with `error`; the others are not affected. `adapter` is the name of a loaded LoRA adapter, or one for
-        each prompt, None for the base model; KeyError if there is no such adapter. `on_finish` is called with each
-        complete answer.
+        Completion with `error`; other prompts are not affected. `adapter` is the name of a loaded LoRA adapter, or a
+        sequence with a name for each prompt; None is the base model. KeyError if there is no such adapter. `on_finish`
+        is called with a prompt's index and its complete answer. `pooled` asks for the prompts' embeddings.
         """
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         digests = [self._digest(name) for name in _each(adapter, len(prompts))]
@@ -138,11 +138,11 @@ class LLM:
     def chat(
         self, conversations: Sequence[Sequence[Message]], sampling: SamplingParams, **options: Any
     ) -> list[Completion]:
-        """`generate` for conversations, through the model's chat template."""
+        """Render conversations with the model's chat template and answer them as `generate` does."""
         return self.generate([self.encode_chat(messages) for messages in conversations], sampling, **options)
 
     def embed(self, prompts: Sequence[Prompt]) -> list[Embedding]:
-        """A vector for each prompt, batched; of length 1, unless the model's own files say otherwise."""
+        """Return the embedding of each prompt, normalized to length 1 unless the model's own files say otherwise."""
         ends = SamplingParams(max_tokens=0, temperature=0.0)
         found = self.generate(prompts, ends, pooled=True)
         normalize = self.info.embedding is None or self.info.embedding.normalize
@@ -154,13 +154,13 @@ class LLM:
     def load_adapter(self, name: str, path: str) -> AdapterInfo:
         """Load a LoRA adapter that PEFT has saved, from a directory, a Hugging Face id or s3://bucket/prefix.
 
-        An adapter that had the name is forgotten. ModelLoadError says what is wrong with it; ConfigurationError without
-        `enable_lora=True`.
+        The new adapter replaces one of the same name. ModelLoadError if the adapter cannot be loaded;
+        ConfigurationError without `enable_lora=True`.
         """
         return self._adapters.store.load(name, path)
 
     def unload_adapter(self, name: str) -> None:
-        """Forget a LoRA adapter; KeyError if there is none of this name."""
+        """Unload a LoRA adapter; KeyError if no adapter has this name."""
         self._adapters.store.digest_of(name)
         self._adapters.store.unload(name)
 
@@ -174,17 +174,20 @@ class LLM:
         return "" if adapter is None else self._adapters.store.digest_of(adapter)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The prompt's token ids."""
+        """Return the prompt's token ids."""
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """A conversation's token ids, ready for the assistant's turn; ValueError if the template refuses it."""
+        """Return a conversation's token ids, up to the start of the assistant's answer.
+
+        ValueError if the model has no chat template, or if the template refuses the conversation.
+        """
         if (template := self.tokenizer.chat_template) is None:
             raise ValueError("this model has no chat template: give a prompt instead of messages")
         return self.tokenizer.encode(template.render(messages), add_special_tokens=False)
 
     def _with_ends(self, params: SamplingParams) -> SamplingParams:
-        """Stop at the model's ends of sequence, too."""
+        """Add the model's end-of-sequence tokens to the stop tokens, unless `ignore_eos` is set without a grammar."""
         if params.ignore_eos and params.grammar is None:
             return params
         return replace(params, stop_token_ids=tuple({*params.stop_token_ids, *self.info.eos_token_ids}))
@@ -198,7 +201,7 @@ class LLM:
         self._loop.check_integrity()
 
     def _take(self, request: _Running, output: RequestOutput) -> bool:
-        """Add what a step gave; whether the answer is complete."""
+        """Add a step's output to the answer, and return True if the answer is complete."""
         completion = request.completion
         if output.error is not None:
             completion.error, completion.finish_reason = output.error, FinishReason.ERROR.value
@@ -221,14 +224,14 @@ class LLM:
         return completion.finish_reason is not None
 
     def report(self) -> SchedulerStats:
-        """The scheduler's counters: preemptions, prefix hits, blocks in use."""
+        """Return the scheduler's counters: preemptions, prefix cache hits, KV blocks in use."""
         return self._loop.report()
 
     def close(self) -> None:
-        """Release the device."""
+        """Stop the engine and release the device's memory."""
         self._loop.close()
 
 
 def _each(adapter: str | Sequence[str | None] | None, count: int) -> Sequence[str | None]:
-    """One adapter for each of `count` prompts."""
+    """Return the name of an adapter for each of `count` prompts."""
     return [adapter] * count if adapter is None or isinstance(adapter, str) else adapter

@@ -1,4 +1,4 @@
-"""Log lines on standard error, as text for people or as JSON for collectors."""
+"""The set-up of logging: lines on standard error, as text for people or as JSON for log collectors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class JSONLines(logging.Formatter):
-    """One JSON object a line. What a record was given as its `fields` are fields of the object."""
+    """A formatter that writes one JSON object a line. A log record's `fields` become fields of the object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON; an exception in its own field."""
+        """Return the record as JSON, with an exception's traceback in the field `exception`."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -27,11 +27,11 @@ class JSONLines(logging.Formatter):
 
 
 TERMINAL = "terminal"
-"""The format of text that a person reads as it comes: `serve` prints its start itself, the engine only warnings."""
+"""The format for a terminal: `serve` shows its start there by itself, and the engine logs only warnings."""
 
 
 def for_reader(log_format: str) -> str:
-    """`TERMINAL` where lines are text and standard error is a terminal; else the format that was asked for."""
+    """Return `TERMINAL` for text if standard error is a terminal, else `log_format` unchanged."""
     return TERMINAL if log_format == "text" and sys.stderr.isatty() else log_format
 
 

@@ -10,7 +10,10 @@ from tqdm import tqdm
 
 @contextmanager
 def percent_bar(title: str) -> Iterator[Callable[[str, float, str], None]]:
-    """Shows what is reported as (phase, ratio 0 to 1, detail), on a terminal only; gone when it is done."""
+    """Yield a function that shows progress, given as (phase, ratio from 0 to 1, detail), as a bar on a terminal.
+
+    Nothing is shown where standard error is no terminal. The bar is removed at the end.
+    """
     with tqdm(total=100, unit="%", desc=title, leave=False, disable=None) as bar:
 
         def report(_phase: str, ratio: float, detail: str) -> None:

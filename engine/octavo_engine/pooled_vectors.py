@@ -1,4 +1,4 @@
-"""Vectors that stand for texts: from the engine's bytes to numbers, cut and brought to length 1."""
+"""Arithmetic on pooled vectors: from the engine's bytes to embeddings, probabilities and similarities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LITTLE_ENDIAN = np.dtype("<f4")
 
 
 def to_vector(pooled: bytes, dimensions: int | None = None, *, normalize: bool) -> Vector:
-    """The first `dimensions` numbers, all for None; divided by their length where `normalize` says so."""
+    """Return the first `dimensions` numbers of an embedding (None: all), normalized to length 1 for `normalize`."""
     vector = np.frombuffer(pooled, np.float32)[:dimensions]
     if not normalize:
         return vector
@@ -19,23 +19,23 @@ def to_vector(pooled: bytes, dimensions: int | None = None, *, normalize: bool) 
 
 
 def probabilities(pooled: bytes, activation: str) -> Vector:
-    """Apply an activation to a model's logits: `softmax`, `sigmoid` of each, or `identity`, which leaves them."""
+    """Apply an activation to a model's logits: `softmax` over all, `sigmoid` of each, or `identity` (no change)."""
     logits = np.frombuffer(pooled, np.float32)
     if activation == "identity":
         return logits
     wide = logits.astype(np.float64)
     if activation == "sigmoid":
-        return (0.5 * (1 + np.tanh(wide / 2))).astype(np.float32)  # which cannot overflow
+        return (0.5 * (1 + np.tanh(wide / 2))).astype(np.float32)  # equals sigmoid, and cannot overflow
     powers = np.exp(wide - wide.max())
     shares: Vector = (powers / powers.sum()).astype(np.float32)
     return shares
 
 
 def to_bytes(vector: Vector) -> bytes:
-    """Little-endian float32, as OpenAI's API encodes them."""
+    """Return the vector as little-endian float32, the encoding of OpenAI's API."""
     return vector.astype(_LITTLE_ENDIAN).tobytes()
 
 
 def similarity(first: Vector, second: Vector) -> float:
-    """The cosine of the angle between two vectors of length 1."""
+    """Return the cosine similarity of two vectors of length 1."""
     return float(np.dot(first.astype(np.float64), second.astype(np.float64)))

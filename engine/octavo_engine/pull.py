@@ -1,8 +1,8 @@
-"""`octavo-engine pull`: a model's files onto this machine.
+"""`octavo-engine pull`: downloading a model's files to this machine.
 
-In a pod it runs before the engine: `--check-memory` says what cannot fit before anything large is fetched,
-`--progress-port` lets others see how far it is, and `--link` gives the engine one place, whatever was fetched: it needs
-neither network nor token, and serves the same files again when it is started again.
+In a pod this command runs before the engine. `--check-memory` refuses a model that cannot fit before anything large is
+downloaded; `--progress-port` shows the progress over HTTP; `--link` makes the files available at one fixed path. The
+engine then needs neither network nor token, and loads the same files again after a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from octavo_engine.sizes import format_size
 
 
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Download a model and say where it is; OctavoError, with its exit code, if it cannot be done."""
+    """Download a model or an adapter and print its path; OctavoError, with its exit code, if that fails."""
     config = read_engine_config(args, environ)
     progress = Progress(config.model)
     limit = Setting("size", "", minimum=1).parse("max-size", args.max_size) if args.max_size is not None else None
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _limited(report: Report, model: str, limit: int | None) -> Report:
-    """`report` that ends a download which is about to be larger than `limit` bytes, before its first byte."""
+    """Return `report` with a check that refuses a download of more than `limit` bytes before its first byte."""
 
     def judge(transfer: DownloadProgress) -> None:
         if limit is not None and transfer.total > limit:
@@ -71,7 +71,7 @@ def _fetch(config: EngineConfig, progress: Progress, report: Report, check_memor
     if check_memory:
         small = pull_model(config.model, revision, report, weights=False)
         progress.memory = _memory(config, small)
-        revision = small.commit or revision  # the weights of the very commit that was judged
+        revision = small.commit or revision  # the weights of the same commit whose memory was checked
     return pull_model(config.model, revision, report)
 
 
@@ -85,16 +85,16 @@ def _adapter(config: EngineConfig, report: Report) -> Path:
 
 
 def _memory(config: EngineConfig, small: ModelFiles) -> MemoryInfo:
-    from octavo_engine.engine.startup import size_engine  # brings torch: only for those who ask
+    from octavo_engine.engine.startup import size_engine  # imports torch, which only --check-memory needs
 
-    return size_engine(config, small, measure=False).memory_info()  # the engine measures, which compiles kernels
+    return size_engine(config, small, measure=False).memory_info()  # measuring compiles kernels: the engine does it
 
 
 def _link(place: Path, link: Path) -> None:
-    """Makes `link` point to `place` at once, whatever it pointed to before; ConfigurationError if that cannot be."""
+    """Make `link` a symbolic link to `place`, replacing an older one atomically; ConfigurationError if that fails."""
     new = link.with_name(f"{link.name}.{os.getpid()}")
     try:
-        new.unlink(missing_ok=True)  # of an earlier container, killed between the two lines below, with the same id
+        new.unlink(missing_ok=True)  # left by a container with the same process id that was killed before `replace`
         new.symlink_to(place.resolve())
         new.replace(link)
     except OSError as error:
@@ -103,7 +103,7 @@ def _link(place: Path, link: Path) -> None:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """End the process at once on SIGTERM, also as process 1 of a container. The next pull continues from there."""
+    """End the process at once on SIGTERM, also as process 1 of a container. The next pull resumes the download."""
     before = signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     try:
         yield

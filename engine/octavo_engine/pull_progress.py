@@ -25,7 +25,7 @@ _LINE_SECONDS = 5.0
 
 
 class Progress:
-    """The latest that is known of one download. Written by the thread that fetches, read by others."""
+    """The latest state of one download. The downloading thread writes it, and other threads read it."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -33,13 +33,13 @@ class Progress:
         self.memory: MemoryInfo | None = None
 
     def report(self, transfer: DownloadProgress) -> None:
-        """The download has come so far."""
+        """Note how far the download is."""
         self.now = transfer
 
 
 @contextmanager
 def progress_lines(progress: Progress) -> Iterator[None]:
-    """On standard error: a bar on a terminal, a line every few seconds elsewhere."""
+    """Show the progress on standard error: as a bar on a terminal, else as a line every few seconds."""
     done = Event()
     show = _bar if sys.stderr.isatty() else _lines
     thread = Thread(target=show, args=(progress, done), daemon=True)
@@ -75,14 +75,14 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A probe that gave up before its answer is no news either: the log's end is what a status quotes."""
+        """Do not log probes that closed their connection early: a service's status quotes the end of this log."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
 def progress_port(progress: Progress, port: int) -> Iterator[int]:
-    """Answers /health/startup and /metrics as a loading engine does, on every interface; yields the port."""
+    """Answer /health/startup and /metrics as a loading engine does, on all addresses; yield the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -99,14 +99,14 @@ def progress_port(progress: Progress, port: int) -> Iterator[int]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Probes are no news."""
+            """Do not log requests: they are the kubelet's probes."""
 
     try:
         listener = listening_socket(ANYWHERE, port)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"--progress-port {port}: cannot listen there: {error}") from None
     server = _Server(("", port), Handler, bind_and_activate=False)
-    server.socket.close()  # made for IPv4 only
+    server.socket.close()  # the base class makes one for IPv4 only
     server.socket = listener
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -119,7 +119,7 @@ def progress_port(progress: Progress, port: int) -> Iterator[int]:
 
 
 def health(progress: Progress) -> dict[str, object]:
-    """The body of /health/startup: the engine's, and the bytes."""
+    """Return the body of /health/startup: a loading engine's fields, and the downloaded bytes."""
     now = progress.now
     body: dict[str, object] = {
         "status": "loading",

@@ -1,4 +1,4 @@
-"""Checks a request once, when it arrives, so that no accepted request can get stuck."""
+"""Checks of a request's length, parameters and token ids when it arrives, so that no accepted request gets stuck."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo_engine.sampling_params import Range, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """The constraints of a numeric field of `SamplingParams`, read from its annotation."""
+    """The constraints of a numeric field of `SamplingParams`, which its annotation declares."""
 
     range: Range
     whole: bool
@@ -28,7 +28,7 @@ _NUMBERS = {
 
 
 def check_length(prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
-    """Raises NotAdmissibleError unless prompt and answer fit into the longest sequence that the engine can hold."""
+    """Raise NotAdmissibleError unless prompt and answer fit into the longest sequence that the engine can hold."""
     if prompt_tokens == 0:
         raise NotAdmissibleError("the prompt is empty")
     if not isinstance(max_tokens, int) or max_tokens < 0:
@@ -42,7 +42,7 @@ def check_length(prompt_tokens: int, max_tokens: int, max_model_len: int) -> Non
 
 
 def check_sampling(params: SamplingParams) -> None:
-    """Raises NotAdmissibleError unless every parameter is of its type and within its range."""
+    """Raise NotAdmissibleError unless every parameter has its type and is within its range."""
     for name, allowed in _NUMBERS.items():
         value = getattr(params, name)
         if value is None and allowed.optional:
@@ -76,7 +76,7 @@ def _check_bias(pairs: Sequence[tuple[int, float]]) -> None:
 
 
 def check_tokens(prompt: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
-    """Raises NotAdmissibleError unless every token id has a logit."""
+    """Raise NotAdmissibleError unless every token id of the prompt and the parameters is in the vocabulary."""
     for token in _ids(prompt, params):
         if not _is_number(token, whole=True) or not 0 <= token < vocab_size:
             raise NotAdmissibleError(f"token id {token!r} is outside the vocabulary of {vocab_size}")

@@ -1,4 +1,4 @@
-"""The sampling parameters of requests that do not say: the model's own, or neutral ones."""
+"""Default values of the sampling parameters that a request may leave out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Defaults of the SamplingParams that a request leaves open: the model's own, or neutral."""
+    """Values for the fields of `SamplingParams` that a request does not set: the model's own, or neutral ones."""
 
     temperature: float = 1.0
     top_k: int = 0

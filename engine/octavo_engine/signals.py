@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT before a server listens for them, and after it has ended: neither changes its exit code."""
+"""Handling of SIGTERM and SIGINT before a server has its own handlers and after its end: the exit code stays 0."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 def ended_quietly() -> Iterator[None]:
     """End the process with exit code 0 if a signal comes before the block has its own handlers.
 
-    Once the block has ended without an error, signals are ignored: the interpreter takes a while to end.
+    After the block has ended without an error, signals are ignored, since the interpreter takes a while to end.
     """
-    # Not by an exception: one that is raised in a callback of the garbage collector or of an import is ignored.
+    # os._exit instead of an exception: Python ignores exceptions in callbacks of the garbage collector or of imports.
     before = {number: signal.signal(number, lambda *_: os._exit(0)) for number in _ENDING}
     try:
         yield

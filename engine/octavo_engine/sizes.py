@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write and read them."""
+"""Parsing and formatting of sizes in bytes, such as 2GiB."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = {
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `2GiB`, `512MiB`, `1.5GB` or a plain number; ValueError says what is allowed."""
+    """Return the bytes in `2GiB`, `512MiB`, `1.5GB` or a plain number; ValueError for any other text."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2] not in _UNITS:
         raise ValueError(f"{text!r} is not a size: write a number with B, KiB, MiB, GiB or TiB, as in 2GiB")
@@ -21,7 +21,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: float) -> str:
-    """`16.1 GiB` from bytes."""
+    """Format a number of bytes for people, such as `16.1 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

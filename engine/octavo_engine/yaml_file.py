@@ -1,4 +1,4 @@
-"""YAML files that users write: whatever is wrong with one is a ConfigurationError of one line."""
+"""Reading of YAML files that users write: every mistake in one is a ConfigurationError of one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ MAX_BYTES = 16 << 20
 
 
 def load_yaml(path: Path, what: str) -> Any:
-    """The content of the YAML file at `path`; `what` names it in messages, which show nothing of the content."""
+    """Return the content of the YAML file at `path`.
+
+    `what` names the file in error messages, which quote nothing of its content, since it may hold secrets.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -27,6 +30,6 @@ def load_yaml(path: Path, what: str) -> Any:
         mark = error.problem_mark
         where = f": see line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         raise ConfigurationError(f"{what} {path} is not valid YAML{where}") from None
-    except Exception as error:  # noqa: BLE001  (its constructors raise whatever int() or date() raise on bad values)
+    except Exception as error:  # noqa: BLE001  (YAML's constructors raise any error of int() and date() for bad values)
         message = f"{what} {path} is not valid YAML: a value in it cannot be read ({type(error).__name__})"
         raise ConfigurationError(message) from None

@@ -1,8 +1,8 @@
-"""Accepts connections in a thread of its own, answers probes there, and hands all others to the server's loop.
+"""The thread that accepts connections, answers probes and scrapes, and hands other connections to the server's loop.
 
-So a probe or a scrape is answered however busy the server's loop is, and a connection that sends nothing, or that is
-closed before it has sent a request, costs that loop nothing. The loop takes connections at its own pace: those that it
-has not taken yet wait here. A probe's answer closes its connection: the next request on it might be no probe.
+So probes and scrapes are answered even if the server's loop is busy, and connections that send nothing, or are closed
+before they send a request, cost that loop nothing. The server's loop takes connections at its own pace; until then they
+wait in this thread. The answer to a probe closes its connection, as the next request on it might not be a probe.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ log = logging.getLogger("octavo.server")
 _PROBE = re.compile(rb"(GET|HEAD) /health(/startup|/ready|/live|/adapters)?[ ?]")
 _SCRAPE = re.compile(rb"(GET|HEAD) /metrics[ ?]")
 _SCRAPE_INTERVAL = 0.005
-"""Seconds between the beginnings of two scrapes, which take longer than a probe and need no key either."""
+"""Seconds between the starts of two scrapes, which take longer than probes and need no API key either."""
 _MOST_SCRAPES = 64
-"""Scrapes that wait for their turn, which comes within a third of a second; a further one is closed."""
+"""Scrapes that may wait for their turn, which takes at most a third of a second; further ones are closed."""
 _PEEK = 64
 _LONGEST_HEAD = 64 << 10
 _ESTABLISHED = b"\x01"
 """The state in Linux's TCP_INFO of a connection that neither side has closed."""
 _ACCEPTED_AT_ONCE = 16
-"""Connections, before what others have sent is looked at."""
+"""Connections that are accepted in a row before the loop handles other events."""
 _MOST_AT_THE_END = 2048
 """Connections that are accepted before the listening socket is closed: as many as the kernel keeps for it."""
 _PAUSE = 0.05
-"""Seconds, after no connection could be accepted."""
+"""Seconds without accepting, after accepting a connection failed."""
 _HANDED_AT_ONCE = 16
-"""Connections that the server's loop has been given and has not taken yet."""
+"""Connections that may be on their way to the server's loop at a time."""
 _SEND_BUFFER = 256 << 10
-"""Bytes that the kernel keeps for a client that does not read; without a limit it keeps megabytes."""
+"""Bytes that the kernel buffers for a client that does not read; without this limit it buffers megabytes."""
 _RESERVED_FILES = 128
-"""Files beside those of connections."""
+"""Open files that the process needs in addition to connections."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_INTERVAL = 10.0
 
@@ -54,7 +54,7 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 def possible_connections(wanted: int) -> int:
-    """Raise the limit of open files if need be; return how many connections it allows, at most `wanted`."""
+    """Raise the limit of open files if necessary, and return how many connections it allows, at most `wanted`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted + _RESERVED_FILES:
         target = wanted + _RESERVED_FILES if hard == resource.RLIM_INFINITY else min(hard, wanted + _RESERVED_FILES)
@@ -64,9 +64,9 @@ def possible_connections(wanted: int) -> int:
 
 
 class Acceptor:
-    """The thread, its loop, and the connections that have sent nothing yet.
+    """The accepting thread with its event loop, and the connections that have sent nothing yet (silent ones).
 
-    At most half of `most` connections may be silent: the one that has been for longest is closed for the next.
+    At most half of `most` connections may be silent; beyond that, the oldest silent connection is closed.
     """
 
     def __init__(
@@ -77,14 +77,17 @@ class Acceptor:
         probes: Callable[[asyncio.AbstractEventLoop], ProtocolFactory],
         metrics_listener: socket.socket | None = None,
     ) -> None:
-        """`hand_over` is called in the thread; `probes` makes the protocols that answer probes in the thread's loop."""
+        """Prepare the thread, which will call `hand_over`. `probes` makes the protocols that answer probes in its loop.
+
+        Connections of `metrics_listener` (--metrics-port) are all answered in the thread.
+        """
         self._listeners = [(listener, self._meet)]
         if metrics_listener is not None:
             self._listeners.append((metrics_listener, self._answer))
         self._most_silent = max(1, most // 2)
         self._hand_over, self._probes = hand_over, probes
         self._waiting: deque[socket.socket] = deque()
-        """Connections with bytes to read, for the server's loop."""
+        """Connections that have sent something and wait for the server's loop."""
         self._handed = 0
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         self._closed_silent = 0
@@ -94,23 +97,23 @@ class Acceptor:
         self._scrapes = PacedConnections(self._loop, _SCRAPE_INTERVAL, _MOST_SCRAPES, self._answer)
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Future[None] = Future()
-        """Done once the thread has ended; with what ended it, if that was not `stop`."""
+        """Done when the thread has ended; holds the exception if an error ended the thread."""
         self._thread = threading.Thread(target=self._run, name="octavo-accept", daemon=True)
 
     def start(self) -> None:
-        """Accept from now on."""
+        """Start the thread and accept connections."""
         self._protocol = self._probes(self._loop)
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept nothing any more, and hand over what has been accepted; ends once the thread has."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+        """Stop accepting, hand over the connections that were accepted, and wait for the thread's end."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed already, after an error
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def taken(self) -> None:
-        """The server's loop has taken a connection. Called in its thread."""
-        with contextlib.suppress(RuntimeError):  # this one's loop has ended
+        """Note that the server's loop has taken a connection. It calls this, in its own thread."""
+        with contextlib.suppress(RuntimeError):  # the acceptor's loop is closed already
             self._loop.call_soon_threadsafe(self._hand_next)
 
     def _run(self) -> None:
@@ -131,7 +134,7 @@ class Acceptor:
             self._close()
 
     def _close(self) -> None:
-        """End; what waits for the server's loop, or to be accepted on its port, goes to that loop, which answers it."""
+        """Close all sockets and the loop, after handing the waiting and not yet accepted connections to the server."""
         self._closing = True
         for listener, _ in self._listeners:
             self._loop.remove_reader(listener)
@@ -155,19 +158,19 @@ class Acceptor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _listen(self, listener: socket.socket, then: Callable[[socket.socket], None]) -> None:
-        if not self._closing:  # it may be called after a pause
+        if not self._closing:  # which may have begun during a pause
             self._loop.add_reader(listener, self._accept, listener, then)
 
     def _accept(
         self, listener: socket.socket, then: Callable[[socket.socket], None], most: int = _ACCEPTED_AT_ONCE
     ) -> None:
-        """Take connections that wait to be accepted. The loop calls this again if there are more."""
+        """Accept at most `most` waiting connections, and call `then` for each. The loop calls this again for more."""
         for _ in range(most):
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except Exception as error:  # noqa: BLE001  (a loop that ended here would take no connection any more)
+            except Exception as error:  # noqa: BLE001  (no error may end accepting for good)
                 self._say_why_none_is_accepted(error)
                 self._loop.remove_reader(listener)
                 self._loop.call_later(_PAUSE, self._listen, listener, then)
@@ -176,7 +179,7 @@ class Acceptor:
                 connection.setblocking(False)
                 with contextlib.suppress(OSError):
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-                    # An answer's body is not to wait until the client has acknowledged its headers, up to 40 ms later.
+                    # Otherwise an answer's body waits for the client's ACK of the headers, which may take 40 ms.
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 then(connection)
 
@@ -189,17 +192,17 @@ class Acceptor:
 
     @contextlib.contextmanager
     def _closed_by_an_error(self, connection: socket.socket) -> Iterator[None]:
-        """Close a connection about which an error is raised in the block; accepting goes on."""
+        """Close the connection if the block raises an exception, and suppress it so that accepting goes on."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  (others are still to be accepted, and the log is bounded)
+        except Exception as error:  # noqa: BLE001  (the error ends only this connection, and the log is bounded)
             if connection in self._silent:
                 self._forget(connection)
             connection.close()
             self._log("a connection was closed by an error of the server: %r", error)
 
     def _meet(self, connection: socket.socket) -> None:
-        """Wait for the first bytes of a new connection."""
+        """Wait for the first bytes of a new connection; close the oldest silent one if there are too many."""
         if len(self._silent) + len(self._waiting) >= self._most_silent:
             if not self._silent:
                 connection.close()
@@ -210,7 +213,7 @@ class Acceptor:
         self._loop.add_reader(connection, self._hear, connection)
 
     def _hear(self, connection: socket.socket) -> None:
-        """Bytes have come, or the end."""
+        """Answer a probe, queue a scrape or a connection for the server, by its first bytes; close an ended one."""
         self._forget(connection)
         try:
             first = connection.recv(_PEEK, socket.MSG_PEEK)
@@ -232,7 +235,7 @@ class Acceptor:
         self._hand_on()
 
     def _hand_on(self) -> None:
-        """Give the server's loop connections whose clients have not left, as many as it may have at once."""
+        """Hand waiting connections to the server's loop, at most _HANDED_AT_ONCE at a time; close abandoned ones."""
         while self._waiting and self._handed < _HANDED_AT_ONCE:
             connection = self._waiting.popleft()
             if _has_left(connection):
@@ -271,14 +274,14 @@ class Acceptor:
         return task
 
     def _log(self, message: str, *arguments: object) -> None:
-        """Log at most every few seconds: a client that opens connections could fill the disk."""
+        """Log a warning, at most every _LOG_INTERVAL seconds, so that clients cannot fill the disk with log lines."""
         if (now := time.monotonic()) - self._logged_at >= _LOG_INTERVAL or not self._logged_at:
             self._logged_at = now
             log.warning(message, *arguments)
 
 
 def _has_left(connection: socket.socket) -> bool:
-    """Return True if a client has closed its connection, or its half, before a request's head was complete."""
+    """Return True if the client has closed its connection, or its sending half, before its headers were complete."""
     try:
         if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:
             return False

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, and around them what every request passes."""
+"""The HTTP application: the routes, and the middleware around them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from octavo_engine.server.serving import Serving
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The ASGI application, and the batches whose lines call it."""
+    """The ASGI application, and the batches, whose lines call its endpoints; None without --batch-storage."""
 
     serve: ASGIApp
     batches: Batches | None
 
 
 def create_app(serving: Serving, storage: Storage | None = None) -> Application:
-    """The whole application. It can be served before the model is loaded. Without `storage` there are no batches."""
+    """Build the application, which can be served before the model is loaded. Without `storage` there are no batches."""
     app = FastAPI(
         title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
@@ -73,7 +73,7 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
 
 
 def create_probes(serving: Serving) -> ASGIApp:
-    """Probes and metrics alone, for the thread that accepts connections."""
+    """Build the application of the acceptor's thread, which answers only probes and metrics."""
     app = FastAPI(title="Octavo", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_probes(app, serving, metrics=True)
     _answer_errors(app, serving)
@@ -93,7 +93,7 @@ def _add_probes(app: FastAPI, serving: Serving, *, metrics: bool) -> None:
 
 
 def _methods_of(app: FastAPI, scope: Scope) -> list[str]:
-    """The methods that a path takes, of all routes that have it."""
+    """Return the methods that the routes of a path accept."""
     routes = app.routes
     return [
         method
@@ -103,7 +103,7 @@ def _methods_of(app: FastAPI, scope: Scope) -> list[str]:
 
 
 def _answer_errors(app: FastAPI, serving: Serving) -> None:
-    """Every error has OpenAI's shape."""
+    """Install the exception handlers, so that every error is answered in the shape of OpenAI's errors."""
 
     @app.exception_handler(APIError)
     async def api_error(request: Request, error: APIError) -> Response:
@@ -120,6 +120,6 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
             refused.headers["Allow"] = ", ".join(_methods_of(app, request.scope))
         return error_response(refused, request.scope)
 
-    @app.exception_handler(Exception)  # Starlette raises it again after the answer: RequestContext logs it
+    @app.exception_handler(Exception)  # Starlette raises it again after this answer, and RequestContext logs it
     async def defect(request: Request, _: Exception) -> Response:
         return error_response(internal_error(request.state.request_id), request.scope)

@@ -1,4 +1,4 @@
-"""One connection of a client: uvicorn's, with the times and the letter of the protocol that clients have to keep."""
+"""One connection of a client: uvicorn's HTTP/1.1 protocol with time limits and strict parsing."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from octavo_engine.server.strict_http import StrictBuffer
 log = logging.getLogger("octavo.connections")
 
 HEAD_SECONDS = 10.0
-"""The time in which a request's headers must be complete, from the connection's first moment or their first byte."""
+"""Time for a request's headers to be complete, from the connection's start or from their first byte."""
 STALL_SECONDS = 30.0
-"""The time in which a client must read what waits for it."""
+"""Time for a client to read the bytes of an answer that wait for it."""
 _SEND_BUFFER = 16 << 10
-"""Bytes of an answer that may wait for a client in this process; more is not even written."""
+"""Bytes of an answer that may wait for a client in this process; beyond them the answer's writer is paused."""
 _READ_AHEAD = 64 << 10
-"""Bytes of requests that may wait here until the one before them is answered; further ones stay with the client."""
+"""Bytes of pipelined requests that may wait here for the answer before theirs; beyond them the socket is not read."""
 _REST_SECONDS = 5.0
-"""The time in which the rest of a body must arrive if its request has been answered already."""
+"""Time for the rest of a body to arrive if its request has been answered already."""
 _LINGER_BYTES, _LINGER_SECONDS = 32 << 20, 3.0
-"""The most bytes, and the longest time, that are read and dropped after a request that is not HTTP: a connection that
-is closed while bytes of its client are unread is reset, and the client may lose the answer."""
+"""The most bytes, and the longest time, that are read and dropped after a request that is not HTTP. Closing a
+connection that has unread bytes resets it, and the client may lose the error response."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FIRST_CHECK, _LAST_CHECK = 0.05, 5.0
-"""Seconds between two looks whether a client that sends nothing more is still there; each is twice the last one."""
+"""Seconds between two checks whether a half-closed client still reads; each pause is twice the one before."""
 
 
 class ServerConnection(h11.Connection):
-    """h11's connection, which writes a piece of a body without a walk through its tables: a piece changes no state.
+    """h11's connection with a short cut for body data, which does not change the state of the connection.
 
-    A stream has a piece for each token, and the walk takes a seventh of a token's CPU time.
+    A stream sends data for each token, and h11's walk through its state tables takes a seventh of a token's CPU time.
     """
 
     def send(self, event: Any) -> Any:
-        """Return the bytes of an event."""
+        """Return the bytes to send for an event."""
         if type(event) is not h11.Data or self.our_state is not h11.SEND_BODY or self._writer is None:
             return super().send(event)
         written: list[bytes] = []
@@ -51,9 +51,9 @@ class ServerConnection(h11.Connection):
 
 
 class PipelineFlow(FlowControl):
-    """uvicorn's flow control, which reads on whenever a request waits for its client, whatever came behind it already.
+    """uvicorn's flow control with a bound on the pipelined requests that are read ahead.
 
-    Without a bound a client that sends request after request, and reads slowly, would have all of them in memory here.
+    Without the bound, all requests of a client that sends many and reads slowly would be held in memory here.
     """
 
     def __init__(self, transport: asyncio.Transport, http: h11.Connection) -> None:
@@ -61,13 +61,13 @@ class PipelineFlow(FlowControl):
         self._http = http
 
     def resume_reading(self) -> None:
-        """Read on, unless many bytes of later requests wait already."""
+        """Read from the client again, unless _READ_AHEAD bytes of later requests wait already."""
         if self._http.their_state is not h11.DONE or len(self._http._receive_buffer) < _READ_AHEAD:
             super().resume_reading()
 
 
 class ClientConnection(H11Protocol):
-    """uvicorn's protocol over h11, which has no time limit but that of an idle connection."""
+    """uvicorn's h11 protocol with time limits for slow clients: uvicorn itself limits only idle connections."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -75,32 +75,32 @@ class ClientConnection(H11Protocol):
         self.conn._receive_buffer = StrictBuffer()
         self.app_state = {**self.app_state, "connection": self}
         self._timer: asyncio.TimerHandle | None = None
-        """The timer for the client to send."""
+        """Ends the connection if the client does not send in time."""
         self._stall: asyncio.TimerHandle | None = None
-        """The timer for the client to read."""
+        """Ends the connection if the client does not read in time."""
         self._check: asyncio.TimerHandle | None = None
-        """The timer for the check whether a client that sends nothing more is still there."""
+        """Calls the next check whether a half-closed client still reads."""
         self._half_closed = False
-        """Whether the client has closed its half of the connection while its answers are still to come."""
+        """True if the client has closed its sending half of the connection and waits for an answer."""
         self._refused = False
-        """Whether the client sent something other than HTTP and got an error: all further input is dropped."""
+        """True if the client sent something other than HTTP and got an error: all further input is dropped."""
         self._forgotten = 0
         self.idle_since = 0.0
-        """On the monotonic clock: when it was opened, or its last answer ended."""
+        """When the connection was opened, or when its last answer ended (monotonic seconds)."""
 
     @property
     def idle(self) -> bool:
-        """True if no request is under way."""
+        """True if no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def unread(self) -> bool:
-        """True if a part of an answer that has begun waits here until the client has read what came before."""
+        """True if an answer has begun that is not sent completely, or if bytes wait for the client to read."""
         begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         return begun or self.transport.get_write_buffer_size() > 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin: the first request's headers have to come."""
+        """Start the time limit for the first request's headers."""
         super().connection_made(transport)
         self.flow = PipelineFlow(transport, self.conn)
         transport.set_write_buffer_limits(high=_SEND_BUFFER)
@@ -108,12 +108,12 @@ class ClientConnection(H11Protocol):
         self._expect(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Stop the timers."""
         self._stop_timers()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client: further bytes of a head do not give it more time."""
+        """Parse bytes of the client. Its time limit for a request's headers does not restart with each byte."""
         if self._refused:
             self._forget(data)
             return
@@ -122,7 +122,7 @@ class ClientConnection(H11Protocol):
         if self._refused or self.transport.is_closing():
             return
         if self.conn.their_state is not h11.IDLE:
-            if waited or not self.idle:  # or the rest of an answered request came together with the next one
+            if waited or not self.idle:  # not idle: the next request came together with the rest of an answered one
                 self._expect(None)
         elif not waited:
             self._wait_for_next()
@@ -130,7 +130,7 @@ class ClientConnection(H11Protocol):
             self._expect(HEAD_SECONDS)
 
     def handle_events(self) -> None:
-        """Take in what has come. An error of ours ends this connection, and is no way to fill the log."""
+        """Handle parsed events. An exception closes the connection, with one log line instead of a traceback."""
         try:
             super().handle_events()
         except Exception as error:  # noqa: BLE001
@@ -138,10 +138,10 @@ class ClientConnection(H11Protocol):
             self.abort()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends nothing more. True keeps the connection: it has sent a whole request and may wait for it.
+        """Handle the client's end of sending; return True to keep the connection open for the answer.
 
-        One that has closed its connection looks the same until something is sent to it, so that one that ends in the
-        middle of an answer has left.
+        It is kept if the client has sent a complete request and no answer has begun. A client that closed its whole
+        connection looks the same until something is sent to it; if an answer has begun, it counts as gone.
         """
         if self._half_closed:
             return True
@@ -152,7 +152,7 @@ class ClientConnection(H11Protocol):
         return self._half_closed
 
     def _look_for_client(self, pause: float) -> None:
-        """Send what clients have to ignore, again and again until the answer begins: it ends what has no reader."""
+        """Send `100 Continue` again and again until the answer begins: clients ignore it, and a gone one is found."""
         if self.transport.is_closing() or self.idle:
             return
         if not self.cycle.response_started:
@@ -165,12 +165,12 @@ class ClientConnection(H11Protocol):
             self.abort()
 
     def on_response_complete(self) -> None:
-        """A request has been answered, perhaps before all of its body has come."""
+        """Prepare for the next request after an answer, which may end before the request's body has arrived."""
         super().on_response_complete()
         if self._half_closed and self.idle:
             self.transport.close()
         if not self.transport.is_closing():
-            self.flow.resume_reading()  # a request has perhaps been taken out of those that waited
+            self.flow.resume_reading()  # as a pipelined request may have left the read-ahead buffer
         self.idle_since = time.monotonic()
         if self.transport.is_closing():
             self.pause_writing()
@@ -180,33 +180,33 @@ class ClientConnection(H11Protocol):
             self._expect(_REST_SECONDS)
 
     def _wait_for_next(self) -> None:
-        """Wait for the rest of the next request's head if that has begun, else for as long as connections may idle."""
+        """Start the time limit for the next request's headers if they have begun, and the limit of idle connections."""
         self._unset_keepalive_if_required()
         self._expect(HEAD_SECONDS if len(self.conn._receive_buffer) else None)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def pause_writing(self) -> None:
-        """More waits to be sent than may, or the last bytes do: the client has to read some."""
+        """Start the time limit for the client to read, as too many bytes, or an answer's last bytes, wait for it."""
         super().pause_writing()
         if self._stall is None:
             self._stall = self.loop.call_later(STALL_SECONDS, self.abort)
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Stop the time limit for the client to read, as it has read."""
         super().resume_writing()
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
 
     def timeout_keep_alive_handler(self) -> None:
-        """The connection has been idle for long: what has not been read by now never will be."""
+        """Close a connection that has been idle for too long, without waiting for a client that does not read."""
         if self.transport.get_write_buffer_size():
             self.abort()
         else:
             super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that is not HTTP, and end the connection."""
+        """Answer input that is not HTTP with an error, and end the connection."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.abort()  # in the middle of another answer
             return
@@ -223,12 +223,12 @@ class ClientConnection(H11Protocol):
         self._expect(_LINGER_SECONDS)
 
     def abort(self) -> None:
-        """End the connection now, whatever waits to be sent."""
+        """End the connection at once; unsent bytes are lost."""
         self._stop_timers()
         self.transport.abort()
 
     def _expect(self, seconds: float | None) -> None:
-        """Give the client so much time from now; None ends the time limit."""
+        """Set the client's time limit for sending to `seconds` from now; None removes it."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self.loop.call_later(seconds, self.abort)
@@ -243,7 +243,7 @@ class ClientConnection(H11Protocol):
 
 
 def abort_connection(scope: Scope) -> None:
-    """End the connection of a request at once; the unread part of its answer is lost."""
+    """End the connection of a request at once; unsent bytes of its answer are lost."""
     connection = scope.get("state", {}).get("connection")
     if isinstance(connection, ClientConnection):
         connection.abort()

@@ -1,6 +1,6 @@
-"""ASGI middleware around all endpoints: gives requests an id, checks their keys, limits the size of bodies.
+"""ASGI middleware around all endpoints: request ids, API keys, limits of keys and of bodies.
 
-Plain ASGI, so that a client's disconnect still reaches the endpoint.
+It is plain ASGI instead of Starlette's BaseHTTPMiddleware, so that a client's disconnect still reaches the endpoint.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from octavo_engine.server.tracing import RequestSpan, Tracing
 log = logging.getLogger("octavo.server")
 
 BEGUN_AT_ONCE = 4
-"""Requests that begin in one turn of the server's loop."""
+"""Requests that may begin in one iteration of the server's event loop."""
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32 << 10
 UPLOAD_TIMEOUT = 60.0
 """Seconds in which a request's body must have arrived."""
 LINGER_BYTES = 32 << 20
 LINGER_SECONDS = 3.0
-"""The longest time for which the rest of a too large body is read before the error is sent: clients that write a whole
-body before they read, as Python's http.client does, would otherwise see a reset connection."""
+"""The most bytes, and the longest time, for which the rest of a rejected body is read before the error is sent. Clients
+that write a whole body before they read, as Python's http.client does, would otherwise see a reset connection."""
 _COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "compress", "x-compress", "br", "zstd"})
-"""Of Content-Encoding. Other values, as a charset that some clients give there by mistake, say nothing about a body."""
+"""Values of Content-Encoding that are refused. Others are no compression: some clients send a charset by mistake."""
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
 
 
 class RequestContext:
-    """Gives each request an id, the client's own if it sent one, a log line, and turns exceptions into answers.
+    """Gives each request an id and a line in the access log, and turns exceptions into error responses.
 
-    The client sees the id in X-Request-Id and the log names it; nothing is looked up by it. OpenAI-Processing-Ms, which
-    OpenAI's servers send too, says how long the answer took to begin. A `traceparent` of the
-    client is answered with one of the same trace, which the log names as well. With `tracing` requests for answers
-    have a span, which is in such a trace or begins one.
+    The id is the client's X-Request-Id, or a new one; the response has it in X-Request-Id and log lines name it.
+    OpenAI-Processing-Ms, a header of OpenAI's servers, is the time until the response began. If the client sends a
+    `traceparent`, the response has one of the same trace, which the log names as well. With `tracing`, each request to
+    a path of GENERATING has a span, either in the client's trace or in a new one.
     """
 
     def __init__(self, app: ASGIApp, on_reject: Callable[[Rejection], None], tracing: Tracing | None = None) -> None:
@@ -95,14 +95,14 @@ class RequestContext:
             if started:
                 raise
             await error_response(error, scope)(scope, receive, send_with_id)
-        except asyncio.CancelledError:  # by uvicorn, which has waited for it to end when the server does
+        except asyncio.CancelledError:  # by uvicorn, if the request has not ended when the server stops
             if started:
                 raise
             await error_response(shutting_down(), scope)(scope, receive, send_with_id)
         except Exception:
             log.exception("request %s failed", shown)
             if started and not ended:
-                raise  # the connection is closed: half an answer must not look like a whole one
+                raise  # uvicorn closes the connection, so that half an answer does not look like a complete one
             if not started:
                 await error_response(internal_error(shown), scope)(scope, receive, send_with_id)
         finally:
@@ -113,7 +113,7 @@ class RequestContext:
         return None
 
     def _trace(self, scope: Scope) -> tuple[RequestSpan | None, TraceContext | None]:
-        """The request's span, where it has one, and its place in a trace."""
+        """Return the request's span, if it has one, and its trace context, if it belongs to a trace."""
         if self._tracing is not None and scope["method"] == "POST" and scope["path"] in GENERATING:
             span = self._tracing.begin(scope)
             return span, span.context
@@ -132,7 +132,7 @@ def _check_headers(scope: Scope) -> None:
 
 
 def _check_encoding(scope: Scope) -> None:
-    """APIError 415 for a compressed body, which nothing here unpacks: a few kilobytes may become gigabytes."""
+    """Refuse a compressed body with APIError 415: a few kilobytes could unpack to gigabytes."""
     encoding = ", ".join(Headers(scope=scope).getlist("content-encoding")).lower()
     if not _COMPRESSIONS.isdisjoint(each.strip() for each in encoding.split(",")):
         message = f"compressed bodies are not read; send this one without Content-Encoding: {encoding[:50]}"
@@ -141,9 +141,9 @@ def _check_encoding(scope: Scope) -> None:
 
 
 class Authentication:
-    """Default-deny: a path that is not exactly one of `open_paths` needs a key, whether it exists or not.
+    """Requires a valid API key for every path outside `open_paths`, whether the path exists or not.
 
-    The path is `scope["path"]`, the request target's with its %-escapes decoded: the string that the router matches.
+    The path is `scope["path"]`, where %-escapes are decoded: the same string that the router matches.
     """
 
     def __init__(
@@ -181,10 +181,10 @@ class Authentication:
 
 
 class Turns:
-    """Lets few requests begin between two looks at what else the loop has to do, each key's in turn.
+    """Lets at most BEGUN_AT_ONCE requests begin in one iteration of the event loop; API keys take turns.
 
-    Requests that cost next to nothing, also refused ones, would otherwise hold up all streams when very many come at
-    once. Those without a known key share the turns of one.
+    Otherwise very many requests at once would hold up all streams, even if each costs next to nothing or is refused.
+    All requests without a known key take turns as if they had one key.
     """
 
     def __init__(self) -> None:
@@ -193,16 +193,16 @@ class Turns:
             self._turns.add(None)
 
     async def wait(self, key: Key) -> None:
-        """Return when a request of this key may begin."""
+        """Wait until a request of this key may begin."""
         await self._turns.acquire(key.name)
         asyncio.get_running_loop().call_soon(self._turns.release, key.name, None)
 
 
 class Metering:
-    """Counts a request against the limits of its key once its headers are there, before its body is read.
+    """Counts a request against the limits of its key when its headers have arrived, before its body is read.
 
-    What is rejected here costs the server next to nothing and the key nothing. All that comes further costs the key a
-    request, also if it turns out to be invalid.
+    A request that is rejected here costs the server next to nothing, and does not count against the key. Every other
+    request counts, also if it turns out to be invalid.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Metering:
         arrive: Callable[[Scope], Arrival | None],
         limits: Callable[[Key], dict[str, str]],
     ) -> None:
-        """`limits` gives the headers about a key's limits, which all answers to the key have."""
+        """Wrap `app`. `limits` returns the headers about a key's limits, which all responses to the key have."""
         self._app = app
         self._open_paths = open_paths
         self._arrive, self._limits = arrive, limits
@@ -232,19 +232,19 @@ class Metering:
 
 
 def limits_of(scope: Scope) -> dict[str, str]:
-    """The headers about the limits of the request's key, as they are now; none before Metering has seen it."""
+    """Return the headers about the present limits of the request's key; none before Metering has seen the request."""
     limits: Callable[[], dict[str, str]] = scope["state"].get("limits", dict)
     return limits()
 
 
 def arrival_of(scope: Scope) -> Arrival | None:
-    """A request's place in the queue, as Metering has given it; None while the model is not loaded."""
+    """Return the Arrival that Metering has given the request; None if the model was not loaded or the server drains."""
     arrival: Arrival | None = scope.get("state", {}).get("arrival")
     return arrival
 
 
 class Upload:
-    """A request's body, held until it has been prepared."""
+    """A request's body in memory, until the request is prepared."""
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
@@ -254,31 +254,31 @@ class Upload:
         return len(self._data)
 
     def add(self, part: bytes) -> None:
-        """Append what has come; RefusedError if too much is held for this key, or for all."""
+        """Append a part of the body; RefusedError if bodies of this key, or of all keys, take too much memory."""
         self._hold.add(len(part))
         self._data += part
 
     @property
     def data(self) -> bytes:
-        """All of it."""
+        """The bytes of the body that have arrived."""
         return bytes(self._data)
 
     def release(self) -> None:
-        """Forget the body. May be called more than once."""
+        """Free the body's memory. May be called more than once."""
         self._data = bytearray()
         self._hold.release()
 
 
 def upload_of(scope: Scope) -> Upload:
-    """The body of a request, as BodyLimit has read it."""
+    """Return the body of a request, which BodyLimit has read."""
     upload: Upload = scope["state"]["upload"]
     return upload
 
 
 class BodyLimit:
-    """Reads the body before the endpoint runs: at most so many bytes in at most so much time, if `uploads` has room.
+    """Reads the body before the endpoint runs: at most `max_bytes`, within UPLOAD_TIMEOUT, if `uploads` has room.
 
-    Endpoints of the paths `streamed` read the bodies that are posted to them themselves.
+    Bodies that are posted to the paths `streamed` are read by their endpoints instead.
     """
 
     def __init__(
@@ -344,9 +344,9 @@ class BodyLimit:
 
 
 async def discard(receive: Receive) -> None:
-    """Read and drop the rest of a rejected body for a moment.
+    """Read and drop the rest of a rejected body, up to LINGER_BYTES and LINGER_SECONDS.
 
-    A connection that is closed while bytes of its client are unread is reset, and the client may lose the answer.
+    Closing a connection that has unread bytes resets it, and the client may lose the error response.
     """
     discarded = 0
     with contextlib.suppress(TimeoutError):

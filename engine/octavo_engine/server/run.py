@@ -1,4 +1,4 @@
-"""`octavo-engine serve`: binds, loads, serves, drains. The port answers from the start; the model follows."""
+"""`octavo-engine serve`: bind the port, load the model, serve, drain. The port answers already during the load."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ connection_log = logging.getLogger("octavo.connections")
 _RELOAD_INTERVAL = 5.0
 _TICK = 0.05
 _KEEP_ALIVE = 620
-"""Seconds that an idle connection is kept: longer than clients and proxies keep theirs (Go's 90 s, as in the API server
-of Kubernetes; Google's load balancers 600 s), so that they close it. The side that closes may cut off a request that is
-just being sent."""
+"""Seconds that an idle connection is kept: longer than clients and proxies keep theirs (90 s in Go's client, as in the
+API server of Kubernetes; 600 s in Google's load balancers), so that it is they who close it. If the server closed it, a
+request that the client is just sending could be lost."""
 _BEAT_INTERVAL = 0.25
 _CLOSING = 2.0
-"""Seconds in which streams that are ended can still send their last event."""
+"""Seconds for streams that are ended with an error at shutdown to send their last event."""
 
 
 def serve(engine: EngineConfig, server: ServerConfig) -> int:
-    """Serve until a signal ends it: 0 after draining. OctavoError, with its exit code, if it cannot be done."""
+    """Serve until a signal, drain, and return the exit code 0; OctavoError, with its exit code, if that fails."""
     if server.lora_modules_file is not None and not engine.enable_lora:
         raise ConfigurationError("--lora-modules-file needs --enable-lora")
     log_format = logs.for_reader(server.log_format)
@@ -76,16 +76,16 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         serving = Serving(server, EngineClient(engine, log_format), names, keys, priorities, tracing)
-        told = _story(names[0]) if log_format == logs.TERMINAL else None
+        story = _story(names[0]) if log_format == logs.TERMINAL else None
         try:
-            return runner.run(_until_signals(Server(serving, engine, listener, metrics_listener, told)))
+            return runner.run(_until_signals(Server(serving, engine, listener, metrics_listener, story)))
         finally:
             if tracing is not None:
                 tracing.close()
 
 
 def _story(name: str) -> Story:
-    from rich.console import Console  # imported here: a start without a terminal need not wait for it
+    from rich.console import Console  # imported here, as only a start on a terminal needs it
 
     from octavo_engine.server.story import Story
 
@@ -93,7 +93,7 @@ def _story(name: str) -> Story:
 
 
 def _tracing(endpoint: str | None, model: str) -> Tracing | None:
-    """The exporter of spans; ConfigurationError where it is enabled and not installed."""
+    """Return the exporter of spans, None without an endpoint; ConfigurationError if its packages are missing."""
     if endpoint is None:
         return None
     try:
@@ -105,7 +105,7 @@ def _tracing(endpoint: str | None, model: str) -> Tracing | None:
 
 
 def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """A listening socket; ConfigurationError says what is wrong with the address."""
+    """Return a listening socket; ConfigurationError if the address cannot be used."""
     try:
         return listening_socket(host, port)
     except OSError as error:
@@ -135,16 +135,16 @@ async def _until_signals(server: Server) -> int:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers, as `Server` drains on a signal, and without a socket to listen on."""
+    """uvicorn's server without its signal handlers, because `Server` handles signals: it drains."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Install no signal handlers."""
         yield
 
 
 class Server:
-    """One run from the bound socket to the exit code."""
+    """One run of the HTTP process, from the bound socket to the exit code."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Server:
         metrics_listener: socket.socket | None = None,
         story: Story | None = None,
     ) -> None:
-        """`story` shows the start on a terminal; without one, log lines do."""
+        """Prepare the run. `story` shows the start on a terminal; without it, the start is logged."""
         self._story = story
         self._serving = serving
         self._config = config
@@ -163,7 +163,7 @@ class Server:
         self._hurried = asyncio.Event()
         self._connecting: set[asyncio.Task[None]] = set()
         self._broken = ""
-        """The part of this process that has ended although the server needs it."""
+        """The part of this process that ended although the server needs it, for the error message; empty if none."""
         self._closing = False
         folder, size = serving.config.batch_storage, serving.config.batch_storage_size
         self._storage = Storage(folder, size, serving.several_keys) if folder is not None else None
@@ -176,7 +176,7 @@ class Server:
         )
 
     async def run(self) -> int:
-        """Serve until a signal or the engine's end; the exit code."""
+        """Serve until a signal, then return 0; EngineDeadError if the engine or a part of this process ends before."""
         async with self._engine_running(), self._listening():
             if await self._unless_signalled(self._load()):
                 await self._unless_signalled(self._engine_end())
@@ -184,7 +184,7 @@ class Server:
         return 0
 
     def on_signal(self) -> None:
-        """Drain; the second time, end at once."""
+        """Begin to drain; at the second signal, end the running requests at once."""
         self._serving.draining = True
         if self._signalled.is_set():
             self._hurried.set()
@@ -223,13 +223,13 @@ class Server:
             for other in others:
                 other.cancel()
             await asyncio.to_thread(self._acceptor.stop)
-            await asyncio.gather(*self._connecting)  # the last connections, which the acceptor has handed over
+            await asyncio.gather(*self._connecting)  # connections that the acceptor handed over as it stopped
             self._http.should_exit = True
             await asyncio.gather(http, *others, return_exceptions=True)
             self._serving.text.close()
 
     def _needed(self, work: Awaitable[None], what: str) -> asyncio.Future[None]:
-        """Have `work` done for as long as the server serves. Should it end before, the server drains and ends."""
+        """Run `work` for as long as the server serves. If it ends earlier, the server drains and ends."""
         return needed(work, what, self._end_by)
 
     def _end_by(self, reason: str, error: BaseException | None) -> None:
@@ -241,11 +241,11 @@ class Server:
         self._signalled.set()
 
     def _hand_over(self, connection: socket.socket) -> None:
-        """Have the server's loop serve a connection. Called in the acceptor's thread."""
+        """Pass a connection from the acceptor's thread, which calls this, to the server's loop."""
         self._loop.call_soon_threadsafe(self._adopt, connection)
 
     def _adopt(self, connection: socket.socket) -> None:
-        """Serve a connection; with too many of them, others are closed."""
+        """Serve a connection. At --max-connections, close spare connections for it, or it if there are none."""
         self._acceptor.taken()
         state = self._http.server_state
         if len(state.connections) >= self._most_connections:
@@ -258,14 +258,14 @@ class Server:
                 return
             for each in spare:
                 each.abort()
-                state.connections.discard(each)  # at once, or the next connection would look for more
+                state.connections.discard(each)  # now, or the next connection would close more of them
         self._begin(self._connect(connection))
 
     async def _connect(self, connection: socket.socket) -> None:
         state, config = self._http.server_state, self._http.config
         try:
             await self._loop.connect_accepted_socket(lambda: ClientConnection(config, state, {}), connection)
-        except Exception as error:  # noqa: BLE001  (it ends this connection alone, and the log is bounded)
+        except Exception as error:  # noqa: BLE001  (the error ends only this connection, and the log is bounded)
             connection.close()
             if not isinstance(error, OSError):
                 connection_log.warning("a connection was closed by an error of the server: %r", error)
@@ -276,7 +276,7 @@ class Server:
         task.add_done_callback(self._connecting.discard)
 
     def _probe_protocols(self, loop: asyncio.AbstractEventLoop) -> Callable[[], ClientConnection]:
-        """A factory of the protocols that answer probes in `loop`."""
+        """Return a factory of the protocols that answer probes in `loop`."""
         config = _http_config(create_probes(self._serving))
         config.load()
         state = ServerState()
@@ -284,7 +284,7 @@ class Server:
         return lambda: ClientConnection(config, state, {}, _loop=loop)
 
     async def _beat(self) -> None:
-        """Note that the loop turns, for probes, which another thread answers."""
+        """Record again and again that the server's loop runs, for the probes, which another thread answers."""
         while True:
             self._serving.beat_at = time.monotonic()
             await asyncio.sleep(_BEAT_INTERVAL)
@@ -315,11 +315,11 @@ class Server:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
         gc.collect()
-        gc.freeze()  # what loading made stays: collecting garbage later need not look through it, which takes 50 ms
+        gc.freeze()  # objects made by loading live on: skipping them saves each later collection 50 ms
         self._announce(ready)
 
     async def _load_tokenizer(self) -> Tokenizer:
-        """Beside the weights, but not before the engine has fetched the files."""
+        """Load the tokenizer while the engine loads the weights, once the engine has fetched the files."""
         state = self._serving.engine.state
         while state.progress.phase in ("starting", "pulling") and state.phase != "ready":
             await asyncio.sleep(_TICK)
@@ -328,7 +328,7 @@ class Server:
             self._serving.text.start(self._setup_of_workers()),
             return_exceptions=True,
         )
-        if isinstance(found, BaseException):  # which says what is wrong; a worker that could not read it only ends
+        if isinstance(found, BaseException):  # it says what is wrong, while a text worker that fails to load just ends
             raise found
         if started is not None:
             raise started
@@ -360,9 +360,9 @@ class Server:
         raise EngineDeadError(failed.message if failed else "the engine process ended")
 
     async def _drain(self) -> None:
-        """Let running answers finish, and be read, within --drain-timeout, then end the others with an error.
+        """Let running requests end, and clients read their answers, within --drain-timeout; then fail the others.
 
-        Batches stop at once: what they have not done is done by the next server.
+        Batches stop at once: the next server does their remaining lines.
         """
         await self._stop_batches()
         running, limit = self._serving.running, self._serving.config.drain_timeout
@@ -406,7 +406,7 @@ class Server:
             try:
                 await asyncio.to_thread(keys.reload_if_changed)
                 self._serving.admission.forget_others(keys.names)
-            except Exception:  # a loop that ended here would leave revoked keys valid for good
+            except Exception:  # if this loop ended, revoked keys would stay valid for ever
                 log.exception("reloading the API keys failed; trying again in %g s", _RELOAD_INTERVAL)
 
 

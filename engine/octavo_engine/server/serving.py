@@ -1,4 +1,4 @@
-"""The shared state of the HTTP process: engine, model names, tokenizer, running requests, admission."""
+"""The shared state of the HTTP process: engine, model names, tokenizer, running requests, admission, metrics."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ POOLING = frozenset(
 GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}) | POOLING
 """The paths whose requests wait for the engine."""
 _MAX_UPLOADS = 96 << 20
-"""Bytes of bodies that have come and are not prepared yet."""
+"""Bytes of request bodies that have arrived and are not prepared yet."""
 _MAX_ACCEPTED = 64 << 20
-"""Bytes of prepared requests whose answers have not ended. Numbers take some ten times as much in memory."""
+"""Bytes of prepared requests whose answers have not ended. As Python objects, token ids take about ten times more."""
 _SHOWN = 20
-"""Models that an error names."""
+"""Most models that an error message lists."""
 _MAX_UNREAD = 96 << 20
-"""Bytes of whole answers that their clients have not read."""
+"""Bytes of complete answers that clients have not read yet."""
 
 
 class Engine(Protocol):
@@ -93,7 +93,7 @@ class Running:
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """A request is being tokenized; at the end it is either added or has failed."""
+        """Count a request as running while it is prepared; at the end it has been added or has failed."""
         self._preparing += 1
         self._idle.clear()
         try:
@@ -103,12 +103,12 @@ class Running:
             self._settle()
 
     def add(self, request: Cancellable) -> None:
-        """The request is being answered from now on."""
+        """Count a request as running: it is being answered."""
         self._requests.add(request)
         self._idle.clear()
 
     def remove(self, request: Cancellable) -> None:
-        """The request has ended."""
+        """Forget a request that has ended."""
         self._requests.discard(request)
         self._settle()
 
@@ -121,24 +121,24 @@ class Running:
         await self._idle.wait()
 
     def fail_all(self, error: APIError) -> None:
-        """End every request with this error."""
+        """End every running request with `error`."""
         for request in list(self._requests):
             request.fail(error)
 
 
 @dataclass(slots=True)
 class Serving:
-    """The state of one server."""
+    """The state that all endpoints of one server share."""
 
     config: ServerConfig
     engine: Engine
     names: tuple[str, ...]
-    """The model's names in the API; the first is its own, the others are aliases."""
+    """The model's names in the API: its own name, then aliases."""
     keys: KeyRing | None = None
     priorities: bool = False
-    """Whether a request's priority acts."""
+    """True if a request's priority has an effect, which depends on the engine's policies."""
     tracing: Tracing | None = None
-    """The receiver of requests' spans."""
+    """The exporter of requests' spans; None without --otlp-traces-endpoint."""
     metrics: Metrics = field(init=False)
     admission: Admission = field(init=False)
     text: TextPool = field(init=False)
@@ -151,7 +151,7 @@ class Serving:
     tokenizer: Tokenizer | None = None
     draining: bool = False
     beat_at: float | None = None
-    """The time of the server loop's last turn (monotonic seconds); None before it serves."""
+    """When the server's loop last ran (monotonic seconds); None before it serves."""
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
@@ -183,7 +183,7 @@ class Serving:
         self.engine.on_step = self.metrics.on_step
 
     def read_load(self) -> LoadReading:
-        """The server's present load, for its log lines."""
+        """Return the server's present load, for the log."""
         stats, metrics = self.engine.state.stats, self.metrics
         return LoadReading(
             stats, self.admission.queued, counts_now(stats, metrics.generated_tokens.total, metrics.num_rejected)
@@ -191,7 +191,7 @@ class Serving:
 
     @property
     def loop_silence(self) -> float:
-        """Seconds since the server's loop turned, to be asked from another thread."""
+        """Seconds since the server's loop last ran; another thread reads this to see whether the loop is stuck."""
         return 0.0 if self.beat_at is None else time.monotonic() - self.beat_at
 
     def several_keys(self) -> bool:
@@ -204,7 +204,7 @@ class Serving:
         return self.engine.state.phase == "ready" and self.tokenizer is not None
 
     def model(self) -> LoadedModel:
-        """Return the model for a new request; APIError 503 while loading, draining or dead."""
+        """Return the model for a new request; APIError 503 while it loads, while draining or if the engine is dead."""
         state = self.engine.state
         if self.draining:
             self.metrics.reject("draining")
@@ -218,9 +218,9 @@ class Serving:
         return LoadedModel(state.ready, self.tokenizer)
 
     def arrive(self, scope: Scope) -> Arrival | None:
-        """Count a request whose headers have come; RefusedError if it is too many.
+        """Count a request whose headers have arrived; RefusedError if a limit is reached.
 
-        None while loading or draining: such a request is rejected after its body, as the connection is closed then.
+        Return None while loading or draining: the endpoint rejects such a request, once its body has been read.
         """
         if not self.loaded or self.draining:
             return None
@@ -228,9 +228,9 @@ class Serving:
         return self.admission.arrive(key_of(scope), generates=generates)
 
     def check_model(self, name: str | None) -> AdapterInfo | None:
-        """The adapter that a request names as its model, None for the base; APIError 404 for what is not served here.
+        """Return the adapter that a request names as its model; None for the base model, and for no name.
 
-        A request that names none means the base. One for an adapter that is about to be loaded is answered 503.
+        APIError 404 if the name is not served here; 503 if it is an adapter that is about to be loaded.
         """
         if name is None or name in self.names:
             return None
