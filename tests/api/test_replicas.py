@@ -1,6 +1,6 @@
-"""Two real servers behind a stand-in for a Service: a rollout under load, and a drain that is too short for some.
+"""Two real servers behind a stand-in for a Service: a rollout under load, and a drain that is too short for some answers.
 
-What became of each request is recorded by its client, and judged by tests/history.py.
+Each client records how its requests end, and tests/history.py judges the records.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from tests.api.real_server import RealServer
 from tests.history import Record, losses
 
 PROMPT = "Once upon a time"
-DRAIN = "60"
+LONG = 400
+"""Tokens of an answer that takes several times as long as the second server's drain, also on a quick machine."""
+DRAINS = {"first": "60", "second": "3"}
+"""In seconds. Three are many times what two tokens take, also on a machine that is busy with other tests."""
 TERMS = ("--max-model-len", "1024", "--num-kv-blocks", "1024", "--max-num-seqs", "16", "--drain-timeout")
 
 
 @pytest.fixture
 def replicas(tmp_path: Path) -> Iterator[tuple[RealServer, RealServer]]:
-    """The first has time to drain, the second has a second."""
+    """Two servers: the first has time to end all its answers when it drains, the second has not."""
     servers = []
-    for name, drain in (("first", DRAIN), ("second", "1")):
+    for name, drain in DRAINS.items():
         (tmp_path / name).mkdir()
         servers.append(RealServer(tmp_path / name / "log", "smollm2", *TERMS, drain))
     try:
@@ -117,9 +120,9 @@ def client_of(address: str, retries: int) -> openai.AsyncOpenAI:
 async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServer, RealServer]) -> None:
     """Faults 15 and 17."""
     first, second = replicas
-    whole = Record(300)
-    await recorded(client_of(f"{second.url}/v1", 0), whole)
-    assert whole.ends == ["length"]
+    undisturbed = Record(LONG)
+    await recorded(client_of(f"{second.url}/v1", 0), undisturbed)
+    assert undisturbed.ends == ["length"]
 
     # One of two replicas is replaced: with the SDK's own retries no user notices.
     records: dict[str, Record] = {}
@@ -140,12 +143,12 @@ async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServ
             await asyncio.sleep(0.05)
         over.set()
         await asyncio.gather(*users)
-    assert losses(records, whole.tokens) == []
+    assert losses(records, undisturbed.tokens) == []
     assert {record.ends[0] for record in records.values()} == {"length"}
 
-    # The other one has a second: what ends in it is complete, and the rest is told why it does not.
+    # The second server drains: short answers end within its drain, and long ones with an error that says why.
     records = {f"short {number}": Record(3) for number in range(4)} | {
-        f"long {number}": Record(300) for number in range(8)
+        f"long {number}": Record(LONG) for number in range(8)
     }
     client = client_of(f"{second.url}/v1", 0)
     streams = [asyncio.create_task(recorded(client, record)) for record in records.values()]
@@ -153,7 +156,7 @@ async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServ
         await asyncio.sleep(0.02)
     assert await asyncio.to_thread(second.end) == 0
     await asyncio.gather(*streams)
-    assert losses(records, whole.tokens) == []
+    assert losses(records, undisturbed.tokens) == []
     assert {record.ends[0] for name, record in records.items() if name.startswith("short")} == {"length"}
     assert {record.ends[0] for name, record in records.items() if name.startswith("long")} == {"server_shutting_down"}
     for server in replicas:
