@@ -1,4 +1,4 @@
-"""Two real servers behind a stand-in for a Service: a rollout under load, and a drain that is too short for some answers.
+"""Two real servers behind a stand-in for a Service: a rollout under load, and a drain too short for long answers.
 
 Each client records how its requests end, and tests/history.py judges the records.
 """
