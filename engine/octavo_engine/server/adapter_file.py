@@ -1,8 +1,8 @@
-"""--lora-modules-file: the LoRA adapters that a file lists, loaded and unloaded as the file changes.
+"""--lora-modules-file: loading and unloading the LoRA adapters that a file lists, as the file changes.
 
-The file is written by a program that fetches adapters (`octavo-engine adapters`). It is read again when it changes, and
-when the server starts again, so that a restart loads the same adapters. An adapter that cannot be loaded changes
-nothing else: its state says why, and it is tried again later. /health/adapters shows the state of each.
+The file is written by a program that fetches adapters (`octavo-engine adapters`). It is read at the server's start, so
+that a restart loads the same adapters, and whenever it changes. An adapter that cannot be loaded does not affect the
+others; it is tried again later. /health/adapters shows the state of each adapter, with the reason for a failure.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from octavo_engine.errors import ModelLoadError
 log = logging.getLogger("octavo.server")
 
 _INTERVAL = 1.0
-"""Seconds between two looks at the file."""
+"""Seconds between two checks of the file."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
-"""Seconds after which an adapter that could not be loaded is tried again; doubled each time."""
+"""Seconds after which a failed adapter is tried again: the first pause, which doubles at each failure, and the last."""
 _PATIENCE = 60.0
-"""Seconds for which a server whose model is loaded takes no requests yet, while its first adapters load."""
+"""Seconds for which a server with a loaded model stays unready while the adapters of its start are loading."""
 _MAX_BYTES = 4 << 20
 
 _UNDER_WAY = ("Fetching", "Loading")
@@ -39,24 +39,24 @@ AdapterName = Annotated[
 
 
 class AdapterEntry(BaseModel):
-    """One adapter of the file."""
+    """The entry of one adapter in the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: AdapterName
     """The model name by which requests select it."""
     version: Annotated[str, Field(max_length=128)] = ""
-    """Another one for other weights: what is loaded is replaced when it changes."""
+    """A text that differs for different weights: when it changes, the loaded weights are replaced."""
     path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """A directory; None while it is being fetched, or cannot be."""
+    """The adapter's directory; None while the adapter is being fetched, and if it cannot be fetched."""
     failed: bool = False
-    """Whether it cannot be fetched."""
+    """True if the adapter cannot be fetched."""
     message: Annotated[str, Field(max_length=4096)] = ""
     """The reason why there is no path."""
 
 
 class AdapterList(BaseModel):
-    """The whole file."""
+    """The content of the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -74,18 +74,18 @@ class AdapterEngine(Protocol):
 
 @dataclass(slots=True)
 class _Adapter:
-    """A name of the file, the adapter that is wanted, and its state."""
+    """One adapter of the file: its present entry, and how far loading it is."""
 
     entry: AdapterEntry
     loaded: str | None = None
-    """The version that requests get."""
+    """The version that is loaded and answers requests."""
     failures: int = 0
     problem: str = ""
     again_at: float = 0.0
 
     @property
     def state(self) -> str:
-        """Loaded, Failed, Loading or Fetching."""
+        """The state for /health/adapters: Loaded, Failed, Loading or Fetching."""
         if self.loaded == self.entry.version:
             return "Loaded"
         if self.entry.failed or self.problem:
@@ -93,7 +93,7 @@ class _Adapter:
         return "Loading" if self.entry.path is not None else "Fetching"
 
     def report(self) -> dict[str, Any]:
-        """Its item of /health/adapters."""
+        """Return the adapter's entry in the response of /health/adapters."""
         message = "" if self.state == "Loaded" else self.problem or self.entry.message
         if self.loaded is not None and self.state != "Loaded":
             message = f"{message}; until then the weights that were loaded before answer".removeprefix("; ")
@@ -102,7 +102,7 @@ class _Adapter:
 
 @dataclass(slots=True)
 class AdapterFile:
-    """Brings the engine's adapters to what the file lists. `reserved` are the base model's names."""
+    """Loads and unloads the engine's adapters as the file lists them. `reserved` are the base model's names."""
 
     path: Path
     engine: AdapterEngine
@@ -115,10 +115,10 @@ class AdapterFile:
 
     @property
     def is_awaited(self) -> bool:
-        """True while the server should wait for the adapters of its start, which are still loading.
+        """True while the server should stay unready because the adapters of its start are still loading.
 
-        A client cannot choose its replica, so a replica should have the adapters of the others before it answers. The
-        wait has a limit, and adapters that have failed are not waited for.
+        A client cannot choose its replica, so a replica should have the other replicas' adapters before it answers. The
+        wait has a limit, and failed adapters are not waited for.
         """
         late = self._ready_at is not None and self.clock() - self._ready_at > _PATIENCE
         return not (self._settled or late)
@@ -132,12 +132,12 @@ class AdapterFile:
         while True:
             try:
                 await self.look()
-            except Exception:  # a loop that ended here would keep adapters that were removed
+            except Exception:  # if this loop ended, later changes of the file would have no effect
                 log.exception("applying %s failed; trying again in %g s", self.path, _INTERVAL)
             await asyncio.sleep(_INTERVAL)
 
     async def look(self) -> None:
-        """Read the file if it has changed, and load and unload what that asks for."""
+        """Read the file if it has changed, and load and unload adapters accordingly."""
         await self._read_if_changed()
         if self.engine.state.phase != "ready":
             return
@@ -149,14 +149,14 @@ class AdapterFile:
             self._settled = True
 
     def report(self) -> list[dict[str, Any]]:
-        """The state of each adapter of the file. May be called from any thread."""
+        """Return the state of each adapter of the file. May be called from any thread."""
         return [adapter.report() for adapter in list(self._adapters.values())]
 
     async def _read_if_changed(self) -> None:
         try:
             stat = await asyncio.to_thread(self.path.stat)
         except OSError:
-            return  # not written yet: its writer starts beside this server
+            return  # not written yet: its writer may start later than this server
         seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if seen == self._seen:
             return
@@ -183,7 +183,7 @@ class AdapterFile:
                 known.entry, known.failures, known.problem, known.again_at = entry, 0, "", 0.0
 
     async def _bring(self, adapter: _Adapter) -> None:
-        """Load an adapter that is not loaded as it is wanted, unless it has failed just now."""
+        """Load an adapter whose present version is not loaded, unless it has failed a short time ago."""
         entry = adapter.entry
         if adapter.loaded == entry.version or entry.path is None or self.clock() < adapter.again_at:
             return
@@ -211,7 +211,7 @@ class AdapterFile:
 
 
 def _read(path: Path) -> list[AdapterEntry]:
-    """The entries of the file; ValueError or ValidationError says what is wrong with it."""
+    """Return the entries of the file; OSError, ValueError or ValidationError if it cannot be used."""
     with path.open("rb") as file:
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:

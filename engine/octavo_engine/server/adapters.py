@@ -1,6 +1,6 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, with vLLM's bodies and answers.
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, with vLLM's bodies and responses.
 
-An adapter is read and checked in the engine's own threads; requests go on meanwhile.
+The engine reads and checks an adapter in separate threads, so that running requests continue.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from octavo_engine.server.openai.protocol import Body
 from octavo_engine.server.serving import Serving
 
 _MOST_BYTES = 64 << 10
-"""The most bytes of a body, which has a name and a path."""
+"""Largest body in bytes: it holds only a name and a path."""
 
 
 class LoadBody(Body):
-    """POST /v1/load_lora_adapter."""
+    """The body of POST /v1/load_lora_adapter."""
 
     lora_name: AdapterName
     lora_path: Annotated[str, Field(min_length=1, max_length=4096)]
     """A directory, a Hugging Face id, or s3://bucket/prefix."""
     load_inplace: bool | None = None
-    """Whether a loaded adapter of this name is replaced; without it that is an error."""
+    """True if a loaded adapter of this name is to be replaced; otherwise its name is an error."""
 
 
 class UnloadBody(Body):
-    """POST /v1/unload_lora_adapter."""
+    """The body of POST /v1/unload_lora_adapter."""
 
     lora_name: AdapterName
     lora_int_id: int | None = None
-    """Has no effect: adapters are known by their names."""
+    """Accepted because vLLM has it, but without effect: adapters have no numbers here."""
 
 
 def routes(serving: Serving) -> APIRouter:
-    """Both endpoints."""
+    """Return the routes that load and unload an adapter."""
     router = APIRouter()
     locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
     loading: set[str] = set()
@@ -78,7 +78,7 @@ def routes(serving: Serving) -> APIRouter:
 
 
 def _body(serving: Serving, request: Request) -> bytes:
-    """The body of a request that may change adapters; APIError 400 or 403 for others."""
+    """Return the request's body if it may change adapters; APIError 400, 403 or 413 otherwise."""
     upload = upload_of(request.scope)
     try:
         if not key_of(request.scope).adapters:
@@ -98,7 +98,7 @@ def _body(serving: Serving, request: Request) -> bytes:
 
 
 def _check_room(names: Set[str], name: str) -> None:
-    """APIError 400 if a server that has these adapters, or is loading them, may not have one of another name."""
+    """Raise APIError 400 if `name` is new and the server has, or is loading, MAX_ADAPTERS adapters already."""
     if name not in names and len(names) >= MAX_ADAPTERS:
         message = f"lora_name: {len(names)} adapters are loaded, and a server may have {MAX_ADAPTERS}"
         raise APIError(

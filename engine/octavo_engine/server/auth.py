@@ -1,7 +1,7 @@
-"""API keys: a YAML file or a folder as a mounted Secret gives it, read again when it changes.
+"""API keys, from a YAML file or from a folder where a Secret is mounted; both are read again when they change.
 
-Only SHA-256 digests are kept, and a presented key is looked up by its own: the time this takes does not
-depend on the keys, since a client cannot choose a digest, and it is no longer with ten thousand keys.
+Only SHA-256 digests of keys are kept, and a client's key is looked up by its digest. The time of the lookup tells a
+client nothing about the keys, since a client cannot choose a digest, and it does not grow with the number of keys.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from octavo_engine.yaml_file import load_yaml
 log = logging.getLogger("octavo.server")
 
 OPEN_PATHS = frozenset({"/health", "/health/startup", "/health/ready", "/health/live", "/health/adapters", "/metrics"})
-"""Answered without a key, as the playground's static files are; every other path, existing or not, needs one."""
+"""Paths that need no key, as the playground's static files; every other path needs one, whether it exists or not."""
 _MAX_KEYS = 10_000
 _FLAG = "--api-key-file"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key's name and limits; None is no limit."""
+    """An API key's name and limits; None means no limit."""
 
     name: str
     priority: int | None = 0
-    """The lowest number, and so the earliest turn, that its requests may ask for; None: any."""
+    """The lowest priority number (the most urgent) that the key's requests may ask for; None: any."""
     weight: float = 1.0
-    """Its share of the engine beside other keys'."""
+    """The key's share of the engine, relative to other keys'."""
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_concurrent_requests: int | None = None
     adapters: bool = False
-    """Whether it may load and unload LoRA adapters."""
+    """True if the key may load and unload LoRA adapters."""
 
     def priority_of(self, asked: int | None) -> int:
-        """The number that a request of this key gets."""
+        """Return the priority number of a request of this key that asks for the number `asked`."""
         if self.priority is None:
             return asked or 0
         return self.priority if asked is None else max(asked, self.priority)
 
 
 ANYONE = Key("", priority=None, adapters=True)
-"""The key of every request to an API without keys."""
+"""The key of all requests if the server has no API keys."""
 
 
 class KeyEntry(BaseModel):
-    """One key of the file."""
+    """The entry of one API key in the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -69,7 +69,7 @@ class KeyEntry(BaseModel):
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     weight: Annotated[float, Field(ge=0.001, le=1000)] | None = None
     rights: list[Literal["adapters"]] | None = None
-    """Rights besides asking for answers: `adapters` loads and unloads LoRA adapters."""
+    """Additional rights: `adapters` allows loading and unloading LoRA adapters."""
 
     @model_validator(mode="after")
     def _one_secret(self) -> KeyEntry:
@@ -97,7 +97,7 @@ class KeyEntry(BaseModel):
 
 
 class KeyFile(BaseModel):
-    """The whole file."""
+    """The content of the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -105,7 +105,7 @@ class KeyFile(BaseModel):
 
 
 class KeyRing:
-    """The keys of --api-key-file. Unless `priorities`, a key's priority does not act, which is logged."""
+    """The keys of --api-key-file. A warning is logged if a key has a priority and `priorities` is False."""
 
     def __init__(self, path: Path, *, priorities: bool = True) -> None:
         self._path = path
@@ -120,15 +120,15 @@ class KeyRing:
         return len(self._known)
 
     def owner_of(self, key: str) -> Key | None:
-        """The entry of a key that a client presents; None if it is not known."""
+        """Return the name and limits of the key that a client presents; None if the key is not known."""
         return self._known.get(_digest(key))
 
     def named(self, name: str) -> Key | None:
-        """The entry of this name; None if there is none."""
+        """Return the key of this name; None if there is none."""
         return self._by_name.get(name)
 
     def reload_if_changed(self) -> None:
-        """Read the keys again if the file or folder has changed; a broken one leaves the keys as they are."""
+        """Read the keys again if the file or folder has changed; if it is not valid, the old keys stay valid."""
         seen = _signature(self._path)
         if seen == self._seen:
             return
@@ -151,7 +151,7 @@ class KeyRing:
 
 
 def read_keys(path: Path) -> list[KeyEntry]:
-    """The entries of a YAML file or a folder; ConfigurationError never shows a key."""
+    """Return the entries of a YAML file or a folder; a ConfigurationError never quotes a key."""
     try:
         entries = _read_folder(path) if path.is_dir() else KeyFile.model_validate(load_yaml(path, _FLAG)).keys
     except OSError as error:
@@ -193,7 +193,7 @@ def _digest(key: str) -> bytes:
 
 
 def presented_key(headers: Mapping[str, str]) -> str:
-    """The key that a request presents, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`; APIError 401 if none is."""
+    """Return a request's key, from `Authorization: Bearer KEY` or `X-Api-Key: KEY`; APIError 401 without one."""
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
     key = bearer.strip() if scheme.lower() == "bearer" else ""
     key = key or headers.get("x-api-key", "").strip()
@@ -203,11 +203,11 @@ def presented_key(headers: Mapping[str, str]) -> str:
 
 
 def unauthorized(message: str) -> APIError:
-    """401, in OpenAI's words."""
+    """Return an APIError 401 with OpenAI's error code."""
     return APIError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def key_of(scope: Scope) -> Key:
-    """The API key of a request, as the middleware Authentication has found it."""
+    """Return the API key of a request, which the middleware Authentication has found."""
     key: Key = scope.get("state", {}).get("key", ANYONE)
     return key

@@ -1,4 +1,4 @@
-"""Bytes that the server holds for its clients, bounded for each API key and for all together."""
+"""Limits on the bytes that the server holds in memory for its clients, for each API key and for all together."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
 
 
 class BytesInUse:
-    """Counts the bytes of one kind that the server holds, for each API key and in all.
+    """The count and the limit of one kind of bytes that the server holds, such as request bodies.
 
-    While several keys exist, each may hold a quarter of the whole, so that others can have some when they come.
+    While several keys exist, each may hold a quarter of `total`, so that there is room for the others.
     """
 
     def __init__(self, total: int, reason: Rejection, what: str, several_keys: Callable[[], bool]) -> None:
@@ -22,11 +22,11 @@ class BytesInUse:
         self._by_key: Counter[str] = Counter()
 
     def hold(self, key: Key) -> Hold:
-        """A holder for the bytes of one request of this key; it holds nothing yet."""
+        """Return a Hold for one request of this key, which holds no bytes yet."""
         return Hold(self, key)
 
     def take(self, key: Key, size: int) -> None:
-        """Count `size` bytes more; RefusedError if that is too much."""
+        """Count `size` bytes more; RefusedError if that exceeds the limit of the key or of all."""
         share = self.total // 4 if self._several_keys() else self.total
         mine = self._by_key[key.name]
         if self.used + size > self.total:
@@ -54,19 +54,19 @@ class BytesInUse:
 
 
 class Hold:
-    """The bytes of one request, released once."""
+    """The bytes that are held for one request."""
 
     def __init__(self, owner: BytesInUse, key: Key) -> None:
         self._owner, self._key = owner, key
         self._size = 0
 
     def add(self, size: int) -> None:
-        """Hold `size` bytes more; RefusedError if that is too much."""
+        """Hold `size` bytes more; RefusedError if that exceeds the limit of the key or of all."""
         self._owner.take(self._key, size)
         self._size += size
 
     def resize(self, size: int) -> None:
-        """Hold `size` bytes from now on; RefusedError, and no change, if that is too much."""
+        """Change the held bytes to `size`; RefusedError, and no change, if that exceeds a limit."""
         if size > self._size:
             self.add(size - self._size)
         elif size < self._size:
@@ -74,5 +74,5 @@ class Hold:
             self._size = size
 
     def release(self) -> None:
-        """Hold nothing any more. May be called more than once."""
+        """Release the held bytes. May be called more than once."""
         self.resize(0)

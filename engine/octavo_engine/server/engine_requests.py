@@ -1,4 +1,4 @@
-"""Makes the engine's requests from a prepared request."""
+"""Conversion of a prepared request into requests for the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from octavo_engine.server.prepared import PreparedRequest
 def engine_requests(
     asked: PreparedRequest, admitted: AdmittedRequest, seconds_left: float, adapter: AdapterInfo | None = None
 ) -> tuple[Request, ...]:
-    """Return a request for each choice of each prompt, in order; a prompt's later choices are forks of its first.
+    """Return a request for each choice of each prompt, in order. A prompt's later choices are forks of its first.
 
     `adapter` is None for the base model.
     """
@@ -32,7 +32,7 @@ def engine_requests(
             priority=admitted.priority,
             tenant=admitted.key.name,
             weight=admitted.key.weight,
-            # Keeps tenants' cached prefixes apart, and within a tenant those that a request wants apart.
+            # Keeps the cached prefixes of tenants apart, and those of requests with different values of cache_salt.
             cache_salt=f"{admitted.key.name}\n{asked.cache_salt}",
             adapter="" if adapter is None else adapter.digest,
             timeout=seconds_left,
@@ -50,7 +50,7 @@ def engine_requests(
 
 
 def _of_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
-    """A seed gives each choice another answer."""
+    """Return the sampling parameters of a choice: with a seed, each choice gets another one."""
     if sampling.seed is None:
         return sampling
     return replace(sampling, seed=(sampling.seed + choice) % (1 << 63))

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`, whatever went wrong.
+"""Error responses in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
 
 Under /v1/messages they have the shape of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`.
 """
@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 _INVALID, _LIMITED, _SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 ANTHROPIC_PATH = "/v1/messages"
-"""Paths that begin so belong to Anthropic's API."""
+"""The beginning of the paths of Anthropic's API."""
 _ANTHROPIC_KINDS = {
     401: "authentication_error",
     404: "not_found_error",
@@ -35,7 +35,7 @@ _CODES_OF_KINDS = {
     "string_too_short": "string_below_min_length",
     "unsupported_parameter": "unsupported_parameter",
 }
-"""OpenAI's codes of pydantic's kinds of errors; those of types and of ranges are made of their names."""
+"""OpenAI's error codes by pydantic's error types; `_code_of` makes the codes of wrong types and ranges."""
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of an error answer, and the data of an SSE error event."""
+    """The body of an error response, and the data of an SSE error event."""
 
     error: ErrorDetail
 
@@ -61,14 +61,14 @@ class AnthropicErrorDetail(msgspec.Struct, frozen=True):
 
 
 class AnthropicErrorBody(msgspec.Struct, frozen=True, tag="error"):
-    """The body of an error answer of Anthropic's API, and the data of its SSE error event."""
+    """The body of an error response of Anthropic's API, and the data of its SSE error event."""
 
     error: AnthropicErrorDetail
     request_id: str | None = None
 
 
 class APIError(Exception):
-    """Ends a request with an HTTP status, or an open stream with an error event."""
+    """An error that ends a request with an HTTP status, or an open stream with an error event."""
 
     def __init__(
         self,
@@ -86,12 +86,12 @@ class APIError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> bytes:
-        """The error as JSON."""
+        """Return the error as JSON."""
         return msgspec.json.encode(ErrorBody(self.detail))
 
 
 def error_response(error: APIError, scope: Scope) -> Response:
-    """The error as an HTTP answer, in the shape of the API to which the request's path belongs."""
+    """Return the error as an HTTP response, in the shape of the API to which the request's path belongs."""
     body = error.body()
     if scope["path"].startswith(ANTHROPIC_PATH):
         body = anthropic_body(error, scope.get("state", {}).get("request_id"))
@@ -99,40 +99,40 @@ def error_response(error: APIError, scope: Scope) -> Response:
 
 
 def request_id_headers(path: str) -> Sequence[str]:
-    """The headers in which an answer has the request's id: that of all answers, and that of Anthropic's API."""
+    """Return the names of the response headers for the request's id, one of which only Anthropic's API has."""
     return ("X-Request-Id", "Request-Id") if path.startswith(ANTHROPIC_PATH) else ("X-Request-Id",)
 
 
 def anthropic_body(error: APIError, request_id: str | None = None) -> bytes:
-    """The error as JSON in the shape of Anthropic's API, which names no parameter beside the message."""
+    """Return the error as JSON in the shape of Anthropic's API, which has no field for the parameter."""
     kind = _ANTHROPIC_KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return msgspec.json.encode(AnthropicErrorBody(AnthropicErrorDetail(kind, error.detail.message), request_id))
 
 
 def unavailable(message: str, code: str, retry_after: int) -> APIError:
-    """503: we cannot take the request now; the client may come back."""
+    """Return an APIError 503 for a request that the client may send again in `retry_after` seconds."""
     return APIError(503, message, code=code, headers={"Retry-After": str(retry_after)})
 
 
 def shutting_down() -> APIError:
-    """503 for new requests, the last event of streams that did not finish in time."""
+    """Return an APIError 503 for new requests while draining, and for streams that did not end in time."""
     error = unavailable("the server is shutting down; send the request again", "server_shutting_down", 1)
     error.headers["Connection"] = "close"
     return error
 
 
 def engine_dead(message: str) -> APIError:
-    """The engine process stalled or died; this server ends."""
+    """Return an APIError 503 for requests whose engine process stalled or died; the server ends then."""
     return unavailable(f"the engine ended unexpectedly: {message}", "engine_dead", 10)
 
 
 def internal_error(request_id: str) -> APIError:
-    """500: a defect of ours; `request_id` is what the client sees and the log names."""
+    """Return an APIError 500 for a defect of the server; `request_id` is in the response and in the log."""
     return APIError(500, f"something went wrong here; the log says more under {request_id}", code="internal_error")
 
 
 def param_of(location: Sequence[str | int]) -> str | None:
-    """`messages[0].content` from a validation error's location."""
+    """Return a validation error's location as a path, such as `messages[0].content`."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
@@ -140,9 +140,9 @@ def param_of(location: Sequence[str | int]) -> str | None:
 
 
 def sent_location(location: Sequence[str | int], sent: Any, *, missing: bool = False) -> list[str | int]:
-    """A validation error's location as the client knows it: without what pydantic calls the parts of a union.
+    """Return a validation error's location without pydantic's names for the members of a union.
 
-    A name stays that `sent` has at that place, and the last one if it is `missing` there. Numbers stay.
+    Numbers are kept, and names that the client's body `sent` has at that place; with `missing`, also the last name.
     """
     shown: list[str | int] = []
     for place, part in enumerate(location):
@@ -158,11 +158,11 @@ def sent_location(location: Sequence[str | int], sent: Any, *, missing: bool = F
 
 
 def from_validation(error: ValidationError, sent: Any) -> APIError:
-    """400 with the first thing that is wrong in `sent`; the input itself is not repeated."""
+    """Return an APIError 400 for the first error in the client's body `sent`, without quoting the body."""
     first = error.errors(include_input=False, include_url=False)[0]
     kind = str(first.get("type", ""))
     location = sent_location(first.get("loc", ()), sent, missing=kind == "missing")
-    if kind == "missing_member":  # of one object in the request, beside others of its kind that do not need it
+    if kind == "missing_member":  # a field that only some variants of an object need
         location.append(first["ctx"]["name"])
     if not location:
         return not_an_object()
@@ -179,7 +179,7 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
 
 
 def _code_of(kind: str, context: Mapping[str, Any]) -> str:
-    """OpenAI's code of a validation error."""
+    """Return OpenAI's error code for pydantic's error type `kind` and its context."""
     if kind.endswith("_type") or kind == "int_from_float":
         return "invalid_type"
     for begin, bounds, name in (("greater", ("ge", "gt"), "below_min"), ("less", ("le", "lt"), "above_max")):
@@ -190,9 +190,10 @@ def _code_of(kind: str, context: Mapping[str, Any]) -> str:
 
 
 def renamed(error: APIError, names: Mapping[str, str]) -> APIError:
-    """The error of a translated request with the field's name in the client's own API.
+    """Return the error of a translated request with the field's name in the client's own API.
 
-    `names` maps fields of the translation, whose parts have no counterparts, to fields of the request.
+    `names` maps fields of the translation to fields of the request. Parts of a field cannot be mapped: the error then
+    names the whole field.
     """
     param = error.detail.param or ""
     own = names.get(re.split(r"[.\[]", param)[0])
@@ -205,12 +206,12 @@ def renamed(error: APIError, names: Mapping[str, str]) -> APIError:
 
 
 def not_an_object() -> APIError:
-    """400 for a body of another form."""
+    """Return an APIError 400 for a body that is not a JSON object."""
     return APIError(400, "the body must be a JSON object, sent with Content-Type: application/json")
 
 
 def from_http(error: HTTPException, request: Request) -> APIError:
-    """404, 405 and the like from the router."""
+    """Return an error of the router, such as 404 or 405, as an APIError."""
     status = error.status_code
     messages = {
         404: f"there is no {request.scope['path'][:200]} here",

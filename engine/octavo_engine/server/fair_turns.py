@@ -1,4 +1,4 @@
-"""Fair turns: a few equal resources are given to API keys in turn, however many requests of a key wait."""
+"""Fair sharing of a few equal resources, such as text workers: API keys take turns, however many requests each has."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ T = TypeVar("T")
 
 
 class FairTurns(Generic[T]):
-    """Hands out what `release` brings in. While several keys exist, none of them holds all `total` things at once."""
+    """A pool of `total` equal resources. While several keys exist, no key holds all of them at once."""
 
     def __init__(self, total: int, several_keys: Callable[[], bool]) -> None:
         self._total, self._several_keys = total, several_keys
         self._free: list[T] = []
         self._held: Counter[str] = Counter()
         self._waiting: OrderedDict[str, OrderedDict[asyncio.Future[T], None]] = OrderedDict()
-        """What each key's requests wait for, the key whose turn is next first."""
+        """The futures of each key's waiting requests; the first key is the one whose turn is next."""
 
     async def acquire(self, key: str) -> T:
-        """The next free thing, once it is this key's turn."""
+        """Wait until it is this key's turn, and return a free resource."""
         turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, OrderedDict())[turn] = None
         self._hand_out()
@@ -35,17 +35,17 @@ class FairTurns(Generic[T]):
             raise
 
     def add(self, thing: T) -> None:
-        """Bring in a thing that no key holds."""
+        """Add a resource that no key holds."""
         self._free.append(thing)
         self._hand_out()
 
     def release(self, key: str, thing: T) -> None:
-        """Bring back what `key` held."""
+        """Return a resource that `key` held."""
         self.drop(key)
         self.add(thing)
 
     def drop(self, key: str) -> None:
-        """Note that what `key` held does not come back."""
+        """Note that `key` no longer holds a resource, which does not come back."""
         self._held[key] -= 1
         if not self._held[key]:
             del self._held[key]
@@ -66,7 +66,7 @@ class FairTurns(Generic[T]):
         return next((key for key in self._waiting if self._held[key] < most), None)
 
     def _forget(self, key: str, turn: asyncio.Future[T]) -> None:
-        """Let a future wait no more, if it still does: it has its turn, or is cancelled."""
+        """Remove a future from the queue, if it is still there: it has its turn, or is cancelled."""
         turns = self._waiting.get(key, OrderedDict())
         turns.pop(turn, None)
         if not turns:

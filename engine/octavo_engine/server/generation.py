@@ -1,4 +1,4 @@
-"""One HTTP request being answered: its sequences go to the engine, their outputs come out as they are ready."""
+"""The generation for one HTTP request: it sends the sequences to the engine and yields their outputs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ log = logging.getLogger("octavo.server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """The generation that one HTTP request asks for, checked."""
+    """The checked parameters of the generation for one HTTP request."""
 
     requests: tuple[Request, ...]
-    """One for each sequence: the choice `c` of prompt `p` is at `p * n + c`."""
+    """The engine's request for each sequence: the one for choice `c` of prompt `p` is at `p * n + c`."""
     n: int
     text: TextOptions
     arrival: float
-    """Monotonic seconds."""
+    """When the HTTP request arrived (monotonic seconds)."""
     model: str
-    """The name by which the client asked for it."""
+    """The name by which the client asked for the model."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -44,14 +44,14 @@ class GenerationRequest:
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of each answer."""
+        """The largest number of tokens of each answer."""
         return self.requests[0].sampling.max_tokens
 
 
 class Generation:
-    """The outputs of all sequences until each has ended: an asynchronous iterator, to be read within `run()`.
+    """An asynchronous iterator over the outputs of all sequences until each has ended, to be read within `run()`.
 
-    It counts as running from the start. Reading raises an APIError as soon as one sequence fails.
+    The request counts as running from the constructor on. Reading raises an APIError when a sequence fails.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Generation:
 
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        """Have the engine answer; leaving aborts what has not ended."""
+        """Start the sequences in the engine; leaving the context aborts those that have not ended."""
         self._count_prompts()
         sent = time.monotonic()
         try:
@@ -103,12 +103,12 @@ class Generation:
             sequence = self._by_id[output.request_id]
             if sequence.ended or (added := self._take(sequence, output)) is None:
                 continue
-            if sequence.ended and output.finish_reason is None:  # by a stop string, which the engine does not know
+            if sequence.ended and output.finish_reason is None:  # ended by a stop string, unknown to the engine
                 await self._serving.engine.abort([output.request_id])
             return added
 
     async def _next_output(self) -> RequestOutput:
-        """The next output of any sequence; an error instead of one is the whole request's."""
+        """Return the next output of any sequence; an error here fails all sequences of the request."""
         try:
             return await anext(self._outputs)
         except EngineDeadError as error:
@@ -119,11 +119,11 @@ class Generation:
             raise
 
     def fail(self, error: APIError) -> None:
-        """End the request with `error`, after what its reader can have already."""
+        """End the request with `error`, after the outputs that can be read already."""
         self._outputs.fail(error)
 
     def _take(self, sequence: Sequence, output: RequestOutput) -> SequenceOutput | None:
-        """Return the part of the answer that an engine output adds, if any; an APIError ends this request alone."""
+        """Return the part of the answer that an engine output adds, if any; an APIError ends only this request."""
         if (output.token_ids or output.finish_reason == FinishReason.LENGTH) and not sequence.begun:
             self._admitted.begin()
         self._admitted.count_output(len(output.token_ids))
@@ -135,7 +135,7 @@ class Generation:
             if (outcome := _outcome_of(error)) == "error":
                 self._end(sequence, outcome)  # the request's other choices are aborted
             else:
-                self._outcome = outcome  # their time is over, or the server ends, for all of them
+                self._outcome = outcome  # a timeout or a shutdown ends all of the request's choices
             raise
         except Exception:
             log.exception("request %s: its sequence %d (%s) failed", *self._names(sequence))

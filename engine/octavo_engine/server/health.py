@@ -1,4 +1,4 @@
-"""Probes. Startup: is the model loaded. Ready: should requests come here. Live: does the engine's loop still run."""
+"""The probes. Startup: is the model loaded? Ready: should requests be sent here? Live: does the engine still run?"""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def silent_too_long(serving: Serving, share: float) -> bool:
 
 
 def routes(serving: Serving) -> APIRouter:
-    """/health, /health/startup, /health/ready, /health/live, and /health/adapters, the state of --lora-modules-file.
+    """Return the routes of the probes, and of /health/adapters, the state of the adapters of --lora-modules-file.
 
-    /ping is /health under the name that vLLM also has. It needs a key, where there are keys.
+    /ping is another name of /health, which vLLM also has. Unlike the others it needs a key if the server has keys.
     """
     router = APIRouter()
 
@@ -51,7 +51,7 @@ def routes(serving: Serving) -> APIRouter:
             return _answer(False, serving, _not_loaded(serving))
         if serving.listed_adapters is not None and serving.listed_adapters.is_awaited:
             return _answer(False, serving, "loading adapters")
-        # A pod that stands still for half its time limit gets no new requests; it may yet recover.
+        # A pod that is blocked for half of its time limit gets no new requests, as it may still recover.
         return _answer(not silent_too_long(serving, 0.5), serving, "stalled")
 
     async def live() -> JSONResponse:

@@ -1,8 +1,8 @@
 """The limits of one API key: requestsPerMinute, tokensPerMinute and maxConcurrentRequests of --api-key-file.
 
-Token buckets hold a minute's worth and fill evenly. A request takes one from the first bucket when its headers have
-arrived, whether or not it is served. The second bucket pays for tokens as they are read and written, and its level may
-fall below zero by the tokens of accepted requests: no answer is cut short, and over time the rate holds exactly. Both
+Each token bucket holds a minute's amount and fills evenly. A request takes one from the bucket of requests when its
+headers have arrived, whether or not it is served. Prompt tokens and generated tokens are taken from the bucket of
+tokens, whose level may fall below zero: no answer is cut short, and over time the rate is kept exactly. Both buckets
 are checked before the body is read.
 """
 
@@ -31,7 +31,7 @@ class Bucket:
     _filled_at: float = 0.0
 
     def resize(self, per_minute: int | None) -> None:
-        """Another limit: a new one starts full, a changed one with what was left."""
+        """Change the limit. A bucket that had no limit starts full, else it keeps its level, up to the new limit."""
         if per_minute == self.per_minute:
             return
         new = float(per_minute or 0)
@@ -39,7 +39,7 @@ class Bucket:
         self.per_minute, self._filled_at = per_minute, self.clock()
 
     def take(self, amount: int) -> None:
-        """Pay, into debt if need be."""
+        """Take `amount`; the level may fall below zero."""
         if self.per_minute is not None:
             self._level = self._now() - amount
 
@@ -56,7 +56,7 @@ class Bucket:
         return self.per_minute is None or self._now() >= self.per_minute
 
     def headers(self, what: str) -> dict[str, str]:
-        """OpenAI's headers about a limit of requests or tokens: its size, what is left, and when it is full again."""
+        """Return OpenAI's headers about a limit of requests or tokens: size, level, and time until it is full."""
         if self.per_minute is None:
             return {}
         left = math.floor(max(0.0, self._now()) + _ROUNDING)
@@ -67,7 +67,7 @@ class Bucket:
         }
 
     def _now(self) -> float:
-        """The level now."""
+        """Refill the bucket for the time that has passed, and return its level."""
         if self.per_minute is None:
             return 0.0
         now = self.clock()
@@ -78,7 +78,7 @@ class Bucket:
 
 @dataclass(slots=True)
 class KeyMeter:
-    """The use of one API key."""
+    """The use that one API key makes of its limits."""
 
     clock: Callable[[], float]
     requests: Bucket = field(init=False)
@@ -90,7 +90,7 @@ class KeyMeter:
         self.running = Occupancy(self.clock)
 
     def look(self, key: Key) -> None:
-        """RefusedError 429 if the key may not begin a request now."""
+        """Raise RefusedError 429 if the key may not begin a request now."""
         self.requests.resize(key.requests_per_minute)
         if (seconds := self.requests.seconds_until(1)) > 0:
             detail = f"{key.requests_per_minute} requests a minute (requestsPerMinute of key {key.name})"
@@ -103,14 +103,14 @@ class KeyMeter:
             raise RefusedError(429, "max_concurrent_requests", detail, wait)
 
     def check_tokens(self, key: Key) -> None:
-        """RefusedError 429 if the key has used up its tokens."""
+        """Raise RefusedError 429 if the key has used up its tokens."""
         self.tokens.resize(key.tokens_per_minute)
         if (seconds := self.tokens.seconds_until(1)) > 0:
             detail = f"{key.tokens_per_minute} tokens a minute (tokensPerMinute of key {key.name})"
             raise RefusedError(429, "tokens_per_minute", detail, math.ceil(seconds))
 
     def headers(self) -> dict[str, str]:
-        """The headers of an answer about the key's limits a minute."""
+        """Return the response headers about the key's limits a minute."""
         return self.requests.headers("Requests") | self.tokens.headers("Tokens")
 
     @property
@@ -119,28 +119,28 @@ class KeyMeter:
         return self.running.used == 0 and self.requests.full and self.tokens.full
 
     def begin(self) -> None:
-        """A request's headers have come."""
+        """Count a request whose headers have arrived."""
         self.running.take(1)
         self.requests.take(1)
 
     def end(self) -> None:
-        """A request has ended."""
+        """Note that a request has ended."""
         self.running.release(1)
 
 
 class KeyLimits:
-    """A meter for each key that has sent a request; it stays when the key file is read again."""
+    """The meters of all keys that have sent a request. They are kept when the key file is read again."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._meters: dict[str, KeyMeter] = {}
 
     def meter(self, key: Key) -> KeyMeter:
-        """The key's meter."""
+        """Return the key's meter."""
         if (found := self._meters.get(key.name)) is None:
             found = self._meters[key.name] = KeyMeter(self._clock)
         return found
 
     def forget_others(self, names: Set[str]) -> None:
-        """Drop the meters of all keys but these. One in use stays, as its key may be added again."""
+        """Drop the meters of keys other than these, except meters in use, as their keys may be added again."""
         self._meters = {name: meter for name, meter in self._meters.items() if name in names or not meter.unused}

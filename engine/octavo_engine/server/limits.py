@@ -1,15 +1,15 @@
-"""Admission: four limits bound what waits, and a request that is rejected is given a time to come back after.
+"""Admission: four limits on the requests that wait. A rejected request gets a Retry-After.
 
-- Queued requests: sequences that were accepted and have not begun to answer, less those in the engine's prefill.
+- Queued requests: sequences that were accepted and have no token yet, except those in the engine's prefill.
 - Queued prefill tokens: the prompt tokens of the sequences that have not begun to answer.
-- KV commitment: the KV tokens that accepted, unfinished sequences may need: prompt and answer. An answer counts
-  with its max_tokens, but no more than the longest of the latest answers had: few use what they may. A request
-  that finds a free slot among --max-num-seqs need not fit: what would not wait is never rejected.
-- Key share: what one of several API keys takes of each of these three, whether other keys are in use or not, so that
-  there is room when they are.
+- KV commitment: the KV tokens that accepted, unfinished sequences may need for prompt and answer. An answer counts
+  with its max_tokens, but with no more tokens than the longest of the latest answers had, as few answers use all of
+  their max_tokens. This limit does not reject a request that finds a free slot among --max-num-seqs.
+- Key share: the part of each of these three that one of several API keys may take. It holds also while other keys are
+  not in use, so that there is room when they are.
 
-New work never pushes out what has begun, preempted requests included. One request alone is never too large; what it
-takes beyond its key's share does not count against other keys.
+New requests never displace those that have begun, preempted ones included. A request that is alone is never too large;
+the amount by which it exceeds its key's share does not count against other keys.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from octavo_engine.server.occupancy import Occupancy
 from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
 
 _ANSWERS = 128
-"""Answers whose longest is what a new one is expected to reach."""
+"""Number of latest answers whose longest is the length that a new answer is expected to reach at most."""
 _DAY = 86_400.0
 _FIRST_GUESS = 512
-"""Tokens of an answer, before there was any."""
+"""Tokens that the first answers are expected to reach at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """The settings of the four limits."""
+    """The settings of the limits."""
 
     requests: int
     """--max-queued-requests."""
@@ -45,14 +45,14 @@ class QueueLimits:
     kv_ratio: float = 4.0
     """--max-kv-commitment."""
     key_share: float = 1.0
-    """--max-key-share; 1 where there are no keys to share."""
+    """--max-key-share."""
     queue_seconds: float = float("inf")
     """--max-queue-seconds."""
 
 
 @dataclass(slots=True)
 class Occupancies:
-    """The amounts that count against three of the limits, for all keys together or for one."""
+    """The amounts in use of requests, prompt tokens and KV tokens, of all keys together or of one key."""
 
     clock: Callable[[], float]
     requests: Occupancy = field(init=False)
@@ -70,26 +70,29 @@ class Occupancies:
 
 @dataclass(slots=True, eq=False)
 class AdmittedRequest:
-    """An HTTP request that was admitted: its key, how many of its sequences wait or run, what each takes of limits."""
+    """An HTTP request that was admitted: its sequences that wait or run, and the amounts that each takes of limits."""
 
     admission: Admission
     key: Key
     priority: int
     meter: KeyMeter
     occupancies: tuple[Occupancies, Occupancies]
-    """The amounts of all keys together, and of its own key."""
+    """The amounts in use of all keys together, and of this request's key."""
     waiting: int
-    """Sequences that have not begun to answer."""
+    """Sequences that have no token yet."""
     begun: int = 0
-    """Sequences that have begun and not ended."""
+    """Sequences that have a token and have not ended."""
     tokens_each: int = 0
     kv_each: int = 0
     size: Hold | None = None
-    """The bytes that it takes."""
+    """The bytes that the prepared request takes."""
     _left: bool = False
 
     def add_tokens(self, prompt: int, answer: int) -> None:
-        """Count the prompt tokens of all sequences together, and the max_tokens of each; RefusedError if too many."""
+        """Count the prompt tokens (of all sequences) and the answers' tokens (`answer` is the max_tokens of each).
+
+        RefusedError if a limit is exceeded.
+        """
         kv = prompt + self.waiting * self.admission.likely(answer)
         self.admission.check_tokens(self.key, prompt)
         self.admission.check_kv(self.key, kv, self.admission.queued)
@@ -100,7 +103,7 @@ class AdmittedRequest:
             occupancies.kv.take(self.kv_each * self.waiting)
 
     def begin(self) -> None:
-        """One of the sequences has given its first token."""
+        """Note that one of the sequences has its first token."""
         self._leave_queue(1, served=True)
         self.begun += 1
         self.admission.begun += 1
@@ -110,7 +113,7 @@ class AdmittedRequest:
         self.meter.tokens.take(tokens)
 
     def end(self, begun: bool) -> None:
-        """One of the sequences has ended; `begun` says whether it had given its first token."""
+        """Note that one of the sequences has ended; `begun` says whether it had a token."""
         if begun:
             self.begun -= 1
             self.admission.begun -= 1
@@ -119,7 +122,7 @@ class AdmittedRequest:
         self._release_kv(1, served=begun)
 
     def leave(self) -> None:
-        """Release all that the request still takes, however it ended. May be called more than once."""
+        """Release all amounts that the request still takes. May be called more than once."""
         if self._left:
             return
         self._left = True
@@ -143,7 +146,7 @@ class AdmittedRequest:
 
 
 class Arrival:
-    """An HTTP request from its headers to its last byte: it counts as one of its key's, and at first as queued."""
+    """An HTTP request from its headers to its end. It counts as a running request of its key, and first as queued."""
 
     def __init__(self, meter: KeyMeter, occupancies: Sequence[Occupancies]) -> None:
         self._meter = meter
@@ -153,19 +156,19 @@ class Arrival:
             each.requests.take(1)
 
     def leave_queue(self) -> None:
-        """Give up the place in the queue: the request enters with all its sequences, or has ended."""
+        """Stop counting the request as queued: its sequences count from now on, or it has ended."""
         for each in self._occupancies:
             each.requests.release(1, served=False)
         self._occupancies = ()
 
     def end(self) -> None:
-        """The request has ended."""
+        """Stop counting the request."""
         self.leave_queue()
         self._meter.end()
 
 
 class Admission:
-    """Decides whether a request may wait, by what the HTTP process knows. Every check raises RefusedError."""
+    """Decides in the HTTP process whether a request may wait. Every check raises RefusedError to reject it."""
 
     def __init__(
         self,
@@ -178,9 +181,9 @@ class Admission:
         self.limits = limits
         self.total = Occupancies(clock)
         self.begun = 0
-        """Sequences that have begun to answer and have not ended."""
+        """Sequences that have a token and have not ended."""
         self.lanes: Counter[tuple[str, int]] = Counter()
-        """Sequences that have not begun, by key and priority."""
+        """Sequences without a token, by the name of their key and their priority."""
         self._stats, self._info, self._clock, self._several_keys = stats, info, clock, several_keys
         self._by_key: dict[str, Occupancies] = {}
         self._meters = KeyLimits(clock)
@@ -193,7 +196,7 @@ class Admission:
 
     @property
     def _in_prefill(self) -> int:
-        """Sequences that run and have given no token yet."""
+        """Sequences that run in the engine and have no token yet."""
         return max(0, self._stats().running - self.begun)
 
     @property
@@ -206,7 +209,7 @@ class Admission:
     def arrive(self, key: Key, *, generates: bool) -> Arrival:
         """Count a request of which only the headers are known.
 
-        RefusedError if its key may not begin another, or if not even the smallest one that generates would be accepted.
+        RefusedError if its key may not begin another request, or if a limit has no room for even the smallest one.
         """
         meter = self._meters.meter(key)
         meter.look(key)
@@ -215,17 +218,17 @@ class Admission:
         return Arrival(meter, (self.total, self._occupancies_of(key)) if generates else ())
 
     def headers_of(self, key: Key) -> dict[str, str]:
-        """The headers of an answer to this key about its limits a minute."""
+        """Return the response headers about the key's limits a minute."""
         return self._meters.meter(key).headers()
 
     def look(self, key: Key) -> None:
-        """Reject a request of which only the key is known if not even the smallest would be accepted."""
+        """Reject a request of which only the key is known if a limit has no room for even the smallest request."""
         self.check_requests(key, 1)
         self.check_tokens(key, 1)
         self.check_kv(key, 1, self.queued + 1)
 
     def enter(self, key: Key, sequences: int, priority: int = 0, seconds_left: float = float("inf")) -> AdmittedRequest:
-        """Admit a request of `sequences` sequences that must have ended in `seconds_left` seconds."""
+        """Admit a request with `sequences` sequences that has to end within `seconds_left` seconds."""
         meter = self._meters.meter(key)
         meter.check_tokens(key)
         self.check_requests(key, sequences)
@@ -237,16 +240,16 @@ class Admission:
         return AdmittedRequest(self, key, priority, meter, occupancies, sequences)
 
     def leave_lane(self, key: Key, priority: int, sequences: int) -> None:
-        """Note that `sequences` sequences of this key and priority do not wait any more."""
+        """Note that `sequences` sequences of this key and priority no longer wait."""
         lane = key.name, priority
         self.lanes[lane] -= sequences
         if not self.lanes[lane]:
             del self.lanes[lane]
 
     def check_requests(self, key: Key, sequences: int) -> None:
-        """Check the number of sequences.
+        """Check that the queue and the free slots have room for `sequences` sequences.
 
-        A request that is larger than the queue and all slots together is accepted if none waits and there is any room.
+        A request larger than the queue and all slots together is accepted if no request waits and there is any room.
         """
         free, queued, info = self._free_slots, self.queued, self._info()
         queued = max(0, queued - self._beyond_share(key, lambda each: each.requests, self.limits.requests))
@@ -260,7 +263,7 @@ class Admission:
         self._check_share(mine, own, sequences, self.limits.requests, free, "requests", "--max-queued-requests")
 
     def check_tokens(self, key: Key, tokens: int) -> None:
-        """Check the prompt tokens of a request beside those that wait."""
+        """Check that `tokens` prompt tokens may wait in addition to those that wait already."""
         limit = self.limits.tokens
         waiting = self.total.tokens.used - self._beyond_share(key, lambda each: each.tokens, limit)
         if waiting and waiting + tokens > limit:
@@ -270,9 +273,9 @@ class Admission:
         self._check_share(mine, mine.used, tokens, limit, 0, "prompt tokens", "--max-queued-tokens")
 
     def check_kv(self, key: Key, tokens: int, queued: int) -> None:
-        """Check the KV tokens that a request may need beside those of all accepted ones, unless a slot is free.
+        """Check the KV tokens that a request may need in addition to all accepted ones, unless a slot is free for it.
 
-        `queued` counts the request itself.
+        `queued` is the number of queued sequences with the request's own.
         """
         info = self._info()
         if info is None or queued <= self._free_slots:
@@ -290,17 +293,17 @@ class Admission:
         self._check_share(mine, mine.used, tokens, limit, 0, "KV tokens", "--max-kv-commitment")
 
     def answered(self, tokens: int) -> None:
-        """Remember how many tokens an answer had."""
+        """Note how many tokens a complete answer had."""
         self._answers.append(tokens)
 
     def likely(self, max_tokens: int) -> int:
-        """Tokens that an answer is expected to need at most."""
+        """Return the most tokens that an answer with this max_tokens is expected to have."""
         return min(max_tokens, max(self._answers))
 
     def forget_others(self, names: Set[str]) -> None:
-        """Drop what is counted for keys other than these, except for those with requests or a rate limit in force.
+        """Drop the state of keys other than these, unless they have requests or a token bucket that is not full.
 
-        Called whenever the key file may have changed, as a key can be removed while its requests run.
+        Called whenever the key file may have changed: a removed key may still have running requests.
         """
         self._by_key = {name: each for name, each in self._by_key.items() if name in names or not each.unused}
         self._meters.forget_others(names)
@@ -311,7 +314,7 @@ class Admission:
         return found
 
     def _beyond_share(self, key: Key, kind: Callable[[Occupancies], Occupancy], limit: int) -> int:
-        """Return the sum that other keys use beyond their shares of `limit`, by requests larger than a share."""
+        """Return the sum by which other keys exceed their shares of `limit`, through requests larger than a share."""
         if not self._several_keys():
             return 0
         share = self._share(limit)
@@ -321,7 +324,7 @@ class Admission:
         return max(1, int(limit * self.limits.key_share))
 
     def _check_share(self, mine: Occupancy, own: int, more: int, limit: int, free: int, what: str, flag: str) -> None:
-        """Check that `own` of `mine` and `more` are within the key's share of `limit`, and `free` beyond it."""
+        """Check that the key's present amount `own` and `more` are at most its share of `limit`, plus `free`."""
         if not own or not self._several_keys():
             return
         share = self._share(limit)
@@ -333,9 +336,9 @@ class Admission:
             raise RefusedError(429, "key_share", detail, retry_after(mine.seconds_to_free(own)))
 
     def _check_deadline(self, key: Key, priority: int, seconds_left: float) -> None:
-        """Reject at once a request that could not begin in time, or within --max-queue-seconds.
+        """Reject at once a request that would wait longer than its timeout or --max-queue-seconds.
 
-        Only requests of its own key and priority certainly come before it; it may overtake others.
+        Only the waiting requests of its own key and priority are counted, as it may overtake all others.
         """
         ahead = self.lanes[key.name, priority] - self._in_prefill
         seconds = self.total.requests.seconds_to_free(ahead) if ahead > 0 else None

@@ -1,4 +1,4 @@
-"""The loaded model, as preparing and answering a request needs it."""
+"""The data about the loaded model that preparing and answering a request needs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from octavo_engine.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """The model of an accepted request, which keeps it when the server has begun to drain."""
+    """The model of a request, which keeps this object when the server begins to drain."""
 
     ready: EngineInfo
     tokenizer: Tokenizer
     tool_call_parser: str = "auto"
-    """Name of the format of the model's calls of tools; `auto`: its chat template says."""
+    """Name of the format of the model's tool calls; `auto`: the chat template shows it."""
 
     @property
     def fingerprint(self) -> str:
-        """OpenAI's system_fingerprint: a seed may give another answer once the version, the model's files or the way
-        of computing have changed, and then it is another one."""
+        """OpenAI's system_fingerprint. It changes with the version, the model's files and the way of computing, since
+        the same seed may then give another answer."""
         info = self.ready
         seen = (__version__, info.model, info.dtype, info.kv_cache_dtype, info.device, info.attention_backend)
         return f"fp_{hashlib.sha256(repr(seen).encode()).hexdigest()[:12]}"

@@ -1,9 +1,9 @@
-"""Prometheus metrics: octavo_* names, and beside them the vllm:* names that dashboards and gateways read.
+"""The Prometheus metrics of HTTP requests, as octavo_* and as the vllm:* names that dashboards and gateways read.
 
 All series exist, at 0, from the start of the process, and label values come from closed sets. Names and buckets of
-vllm:* are those of vLLM 0.33 (`v1/metrics/loggers.py`, `buckets.py`); those it has dropped but dashboards still read
-are kept. octavo_* has its buckets too, and bounds at the thresholds of the alerts besides: a quantile can only be
-compared with a threshold that is a bound.
+vllm:* are those of vLLM 0.33 (`v1/metrics/loggers.py`, `buckets.py`), with some that vLLM has dropped but dashboards
+still read. octavo_* has the same buckets, and further bounds at the thresholds of the alerts, since a quantile can only
+be compared with a threshold that is a bound.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from octavo_engine.engine.messages import Outputs
 from octavo_engine.server.engine_metrics import EngineCollector
 from octavo_engine.server.refusal import Rejection
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times beside each counter, which nothing reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times of counters, which nothing reads
 
 Outcome = Literal["stop", "length", "abort", "timeout", "error"]
 
@@ -53,26 +53,26 @@ _VLLM_OUTCOMES: dict[str, str] = {o: "abort" if o == "timeout" else o for o in g
 
 
 Names = Sequence[tuple[str, dict[str, str]]]
-"""Names of one measurement, each with its labels."""
+"""All names under which one measurement is exported, each with its labels."""
 
 
 class Distribution(Collector):
-    """A histogram under all its names. Each token is observed, so a value is counted once; a scrape makes the rest."""
+    """A histogram that is exported under several names. To make `observe` cheap, a scrape computes the buckets."""
 
     def __init__(self, text: str, names: Names, bounds: Sequence[Sequence[float]]) -> None:
-        """`bounds`: the upper bounds of the buckets under each name."""
+        """Create the histogram. `bounds` are the upper bounds of the buckets under each name."""
         self._text, self._names, self._shown = text, names, bounds
         self._bounds = sorted({bound for each in bounds for bound in each})
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Record `value`, in the unit that the name says."""
+        """Record `value`, in the unit of the histogram's name."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def collect(self) -> Iterator[Metric]:
-        """One family for each name."""
+        """Yield a metric family for each name."""
         upto = dict(zip([*self._bounds, inf], accumulate(self._counts.copy()), strict=True))
         for (name, labels), bounds in zip(self._names, self._shown, strict=True):
             family = HistogramMetricFamily(name, self._text, labels=list(labels))
@@ -82,23 +82,23 @@ class Distribution(Collector):
 
 
 def _written(bound: float) -> str:
-    """A bound as Prometheus writes it."""
+    """Format a bound as Prometheus does."""
     return str(floatToGoString(bound))  # type: ignore[no-untyped-call]
 
 
 class Total(Collector):
-    """A count under all its names."""
+    """A counter that is exported under several names."""
 
     def __init__(self, text: str, names: Names) -> None:
         self._text, self._names = text, names
         self.total = 0
 
     def add(self, amount: int) -> None:
-        """Count `amount`."""
+        """Add `amount` to the count."""
         self.total += amount
 
     def collect(self) -> Iterator[Metric]:
-        """One family for each name."""
+        """Yield a metric family for each name."""
         for name, labels in self._names:
             family = CounterMetricFamily(name, self._text, labels=list(labels))
             family.add_metric(list(labels.values()), self.total)
@@ -106,19 +106,19 @@ class Total(Collector):
 
 
 class TwinCounter:
-    """One count by a label under all its names. Series exist at 0 from the start: rates and alerts need them."""
+    """A counter by a label, exported under several names. All series exist at 0 from the start, as rates need that."""
 
     def __init__(self) -> None:
         self.total = 0
-        """All that was counted, under whatever label value."""
+        """The sum of the counts of all label values."""
         self._by_value: list[dict[str, Counter]] = []
 
     def add_labelled(self, counters: dict[str, Counter]) -> None:
-        """Count under another name; the keys are our values, of which it may know only some."""
+        """Export the count under another name: `counters` has the counter for each label value, or for some."""
         self._by_value.append(counters)
 
     def add(self, value: str) -> None:
-        """Count one, under the label's `value`."""
+        """Add 1 to the count of the label value `value`."""
         self.total += 1
         for counters in self._by_value:
             if value in counters:
@@ -126,7 +126,7 @@ class TwinCounter:
 
 
 class Metrics:
-    """Everything that /metrics shows."""
+    """All metrics that /metrics exports."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Metrics:
         vllm_names: bool = True,
     ) -> None:
         self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)  # among them the start time, by which restarts are seen
+        ProcessCollector(registry=self._registry)  # among its metrics is the start time, which shows restarts
         self._model_name = model_name
         self._vllm = vllm_names
         self._registry.register(EngineCollector(model_name, state, waiting, vllm_names))
@@ -187,7 +187,7 @@ class Metrics:
 
     @property
     def num_rejected(self) -> float:
-        """Requests that were rejected, for whatever reason."""
+        """The number of rejected requests, for all reasons."""
         return self._rejections.total
 
     def reject(self, reason: Rejection) -> None:
@@ -199,12 +199,12 @@ class Metrics:
         self._outcomes.add(outcome)
 
     def on_step(self, outputs: Outputs) -> None:
-        """The engine has reported steps."""
+        """Record the durations of the steps that the engine reports."""
         for seconds in outputs.stats.step_seconds:
             self._step.observe(seconds)
 
     def render(self) -> bytes:
-        """The text format that Prometheus reads."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _names(self, name: str, twins: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
@@ -215,7 +215,7 @@ class Metrics:
     def _histogram(
         self, name: str, twins: tuple[str, ...], text: str, buckets: tuple[float, ...], more: tuple[float, ...] = ()
     ) -> Distribution:
-        """`more`: the bounds that `name` has beside `buckets`, and its twins have not."""
+        """Create a histogram. `more` are bounds that only `name` has, in addition to `buckets`."""
         names = self._names(name, twins)
         own = sorted((*buckets, *more))
         found = Distribution(text, names, [own if each == name else buckets for each, _ in names])

@@ -1,4 +1,4 @@
-"""A limited amount: how much of it is in use, and the rate at which it is released."""
+"""The use of a limited amount, and an estimate of when some of it will be free."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _MEMORY = 20.0
-"""Seconds of use after which an observation's weight has fallen to 1/e."""
+"""Seconds in use after which the weight of an observation has fallen to 1/e."""
 _EVIDENCE = 4
-"""Releases that must have been seen before there is a rate."""
+"""Number of releases before the rate is known."""
 _NEARLY_NOTHING = 1e-9
 
 
 @dataclass(slots=True)
 class Occupancy:
-    """An amount in use, in requests or tokens, and the rate at which it comes free.
+    """The number of requests or tokens in use, and the rate at which they are released.
 
-    The rate is an exponentially weighted mean over the time in which any was in use, as an idle hour does not show how
+    The rate is an exponentially weighted mean over the time in which some were in use, as idle time does not show how
     fast a full queue moves.
     """
 
@@ -34,7 +34,7 @@ class Occupancy:
         self.used += amount
 
     def release(self, amount: int, *, served: bool = True) -> None:
-        """Count `amount` as free again; only what was served counts towards the rate."""
+        """Count `amount` as free again. It counts towards the rate only if it was `served`, not rejected or aborted."""
         if amount:
             self._pass_time()
             self.used -= amount

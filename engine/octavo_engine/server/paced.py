@@ -1,4 +1,4 @@
-"""Connections that are begun one after another with pauses between, so that a flood of them leaves a loop time."""
+"""Pacing of connections: they begin one after another with pauses, so that a flood of them does not fill the loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class PacedConnections:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, interval: float, most: int, begin: Callable[[socket.socket], None]
     ) -> None:
-        """`interval` is in seconds; at most `most` wait. `begin` is called in the loop's thread, as all methods are."""
+        """Create the queue: at most `most` connections wait; `interval` is in seconds. All methods, and `begin`, are
+        called in the loop's thread."""
         self._loop, self._interval, self._most, self._begin = loop, interval, most, begin
         self._waiting: deque[socket.socket] = deque()
         self._pausing = False
@@ -23,9 +24,7 @@ class PacedConnections:
         return len(self._waiting)
 
     def add(self, connection: socket.socket) -> bool:
-        """Begin a connection now if the last one is long enough ago, else in its turn; close it if too many wait.
-
-        Return False if it was closed.
+        """Begin the connection now or in its turn; close it, and return False, if too many wait.
         """
         if len(self._waiting) >= self._most:
             connection.close()

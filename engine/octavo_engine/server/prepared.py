@@ -1,4 +1,4 @@
-"""The messages between the server and its text workers, among them the prepared request: msgspec, never pickle."""
+"""The messages between the server and its text workers, among them the prepared request, serialized with msgspec."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from octavo_engine.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """The options for turning tokens into the text of an answer."""
+    """A request's options for turning tokens into the text of an answer."""
 
     stop: tuple[str, ...] = ()
     """Texts that end an answer."""
     include_stop: bool = False
-    """Whether the answer keeps the text that ended it."""
+    """True if the answer includes the stop string or stop token that ended it."""
     include_end: bool = False
-    """Whether it keeps the text of the model's own end token too."""
+    """True if the answer includes the text of the model's own end token."""
     skip_special_tokens: bool = True
     ends: tuple[int, ...] = ()
     """The model's own end tokens among `stop_token_ids`: they are not reported as stop_reason."""
     end_logprobs: bool = False
-    """Whether log probabilities are reported of the token that ended an answer as well, although it is no text."""
+    """True if log probabilities include the token that ended the answer, although it is not in the text."""
 
 
 class PooledOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options for turning a prompt's vectors into an answer."""
+    """A request's options for turning pooled vectors into an answer."""
 
     dimensions: int | None = None
-    """Their first so many numbers; None for all."""
+    """How many of a vector's first numbers the answer has; None for all."""
     normalize: bool = True
     base64: bool = False
     queries: int = 0
-    """The number of first prompts that are compared with the others: one with each, or pair by pair."""
+    """How many of the first prompts are queries; the other prompts are documents. One query is compared with all
+    documents, several pair by pair."""
     documents: tuple[str, ...] = ()
-    """The texts of the others, where the answer repeats them."""
+    """The documents' texts, if the answer repeats them."""
     top_n: int | None = None
-    """The number of best documents in the answer; None for all."""
+    """How many of the best documents the answer has; None for all."""
     activation: str = ""
     """The function that makes probabilities of a classifier's logits; empty if they are not logits."""
     labels: tuple[str, ...] = ()
-    """The names of its classes."""
+    """The names of the classifier's classes."""
 
 
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,32 +54,31 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     prompts: tuple[tuple[int, ...], ...]
     echoes: tuple[str, ...]
-    """The text that each prompt's answers begin with: the prompt if the client wants it back, else nothing."""
+    """The text that the answers to each prompt begin with: the prompt if the request has `echo`, else nothing."""
     n: int
-    """Choices for each prompt."""
+    """The number of choices for each prompt."""
     sampling: SamplingParams
     """The sampling parameters of the first choice of each prompt."""
     text: TextOptions
     form: AnswerForm
     """The form in which the text of a chat's answers is parsed."""
     prompt_logprobs: int | None = None
-    """The number of likeliest tokens that are reported at each position of the prompts, beside the answers; None for
-    none."""
+    """The number of likeliest tokens that the response reports at each position of the prompts; None for none."""
     scores_echo: bool = False
-    """Whether the log probabilities of an answer begin with those of the prompt that it begins with."""
+    """True if an answer that begins with its prompt also has the log probabilities of the prompt."""
     pooled: PooledOptions | None = None
-    """None: answers are text."""
+    """The options of a pooling request; None if answers are text."""
     second_texts: tuple[int, ...] = ()
     """The position in each prompt at which the second text of a pair begins; empty if no prompt is a pair."""
     model: str | None
     stream: bool
     include_usage: bool
     continuous_usage: bool
-    """Whether each chunk of a stream with `include_usage` says the usage so far."""
+    """True if each event of a stream with `include_usage` has the usage up to then."""
     token_ids: bool = False
-    """Whether the answer has the token ids of prompts and answers beside their texts."""
+    """True if the response has the token ids of prompts and answers in addition to their texts."""
     names_by_id: bool = False
-    """Whether log probabilities name tokens by their ids instead of their texts."""
+    """True if log probabilities name tokens by their ids instead of their texts."""
     timeout: float | None
     """Seconds."""
     priority: int | None
@@ -88,7 +88,7 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sequences(self) -> int:
-        """The number of answers."""
+        """The number of answers, for all prompts together."""
         return len(self.prompts) * self.n
 
     @property
@@ -98,7 +98,7 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JSONAnswer(msgspec.Struct, tag="answer", frozen=True):
-    """A complete answer that needs no model: of /tokenize and /detokenize."""
+    """A complete response that needs no generation: those of /tokenize and /detokenize are such."""
 
     body: bytes
     model: str | None
@@ -119,23 +119,23 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True):
 
     request: PreparedRequest
     size: int
-    """Bytes of its messages to the engine, one for each answer, and of what its answer repeats."""
+    """Bytes of the messages to the engine, of which there is one for each answer, and of the request itself."""
 
 
 Result = Prepared | JSONAnswer | Rejected
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """A worker's first message: whose tokenizer to load."""
+    """The first message to a worker: the model whose tokenizer it loads."""
 
     model: str
     revision: str | None
     tool_call_parser: str
-    """Name of the format of the model's calls of tools, or `auto`."""
+    """Name of the format of the model's tool calls, or `auto`."""
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A body as a client sent it, and what is to be made of it."""
+    """A client's body, and the job that a worker does with it."""
 
     job: str
     """A key of `text_worker.JOBS`."""
@@ -144,7 +144,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 LENGTH = struct.Struct("<I")
-"""Comes before each message: how many bytes it has."""
+"""The prefix of each message: its length in bytes."""
 
 _task_decoder = msgspec.msgpack.Decoder(Task)
 _result_decoder: msgspec.msgpack.Decoder[Result] = msgspec.msgpack.Decoder(Result)
@@ -153,15 +153,15 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def decode_task(data: bytes) -> Task:
-    """A task from its bytes; msgspec.DecodeError otherwise."""
+    """Decode a task; msgspec.DecodeError if the bytes are not valid."""
     return _task_decoder.decode(data)
 
 
 def decode_result(data: bytes) -> Result:
-    """A result from its bytes; msgspec.DecodeError otherwise."""
+    """Decode a result; msgspec.DecodeError if the bytes are not valid."""
     return _result_decoder.decode(data)
 
 
 def decode_setup(data: bytes) -> Setup:
-    """A setup from its bytes; msgspec.DecodeError otherwise."""
+    """Decode a setup; msgspec.DecodeError if the bytes are not valid."""
     return _setup_decoder.decode(data)

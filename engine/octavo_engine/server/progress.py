@@ -1,4 +1,4 @@
-"""Shows on standard error how far loading is: a story with bars on a terminal, else log lines."""
+"""The progress of loading on standard error: progress bars on a terminal, else log lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE_INTERVAL = 3.0
 
 
 async def show_loading(state: Callable[[], EngineState], name: str, story: Story | None = None) -> None:
-    """Run until the engine is ready or dead; cancel it when something else went wrong. `story` is for a terminal."""
+    """Show the progress until the engine is ready or dead, with `story` on a terminal and else (None) in the log."""
     if story is None:
         await _lines(state, name)
         return

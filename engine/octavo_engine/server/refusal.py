@@ -1,4 +1,4 @@
-"""A request that is rejected before it is accepted: by which limit, as the metrics count it, and when to come back."""
+"""The error of a request that a limit rejects: the limit's name for the metrics, and the time to try again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LONGEST_WAIT = 60
 
 
 class RefusedError(APIError):
-    """503: we are full. 429: your key has had its share."""
+    """The error of a request that is rejected by a limit: 503 for the server's limits, 429 for the API key's."""
 
     def __init__(self, status: Literal[429, 503], reason: Rejection, detail: str, retry_after: int) -> None:
         whose = "the server is full" if status == 503 else "this API key's limit is reached"
@@ -43,9 +43,9 @@ class RefusedError(APIError):
 
 
 def retry_after(seconds: float | None) -> int:
-    """Whole seconds for Retry-After from an estimate, None for a guess: spread by chance, so that not all come at once.
+    """Return whole seconds for Retry-After, at most a minute, from an estimate, or without one (None) 1 to 3.
 
-    Never more than a minute: an estimate of more is worth little.
+    The value is randomized, so that rejected clients do not all come back at the same time.
     """
     if seconds is None:
         return random.randint(1, 3)

@@ -1,6 +1,6 @@
-"""One choice of one prompt on its way to the client: from the engine's tokens to text that is fit to be shown.
+"""One sequence (a choice of a prompt) of an HTTP request: the engine's tokens become text for the client.
 
-An output holds complete characters and nothing of a stop string, and the log probabilities of exactly its tokens.
+An output holds complete characters, no part of a stop string, and the log probabilities of exactly its tokens.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class SequenceOutput:
     index: int
     text: str
     logprobs: tuple[TokenLogprobs, ...] = ()
-    """Log probabilities of the tokens behind `text`, if they were asked for."""
+    """Log probabilities of the tokens of `text`, if the request asks for them."""
     finish_reason: str | None = None
-    """stop or length, on the last one."""
+    """"stop" or "length" on the last output."""
     stop_reason: int | str | None = None
-    """The stop string or token id of the request that ended it; None for the model's own end."""
+    """The request's stop string or stop token id that ended the answer; None for the model's own end token."""
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    """Log probabilities of the prompt's tokens but its first, on the first output, if they were asked for."""
+    """On the first output: log probabilities of the prompt's tokens except the first, if the request asks for them."""
     pooled: bytes = b""
-    """The vector that stands for the prompt, on the first one, where it was asked for."""
+    """On the first output: the prompt's pooled vector, if the request asks for it."""
     token_ids: tuple[int, ...] = ()
-    """All tokens that were generated meanwhile, one that ended the answer included."""
+    """All tokens since the output before, including the one that ended the answer."""
 
 
 class Sequence:
-    """One choice: its text, its log probabilities and its times."""
+    """The state of one sequence: its text, its log probabilities and its times."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Sequence:
         self.num_tokens = 0
         self.cached_tokens = 0
         self.outcome: Outcome | None = None
-        """Its outcome once it has ended."""
+        """How the sequence ended; None before its end."""
         self._metrics = metrics
         self._ends, self._include_stop, self._include_end = options.ends, options.include_stop, options.include_end
         self._arrival = arrival
@@ -84,7 +84,7 @@ class Sequence:
 
     @property
     def begun(self) -> bool:
-        """True once the first token has come, or the prompt's own output if no token is asked for."""
+        """True once the sequence has its first token, or, if max_tokens is 0, the output about its prompt."""
         return self._begun_at > 0
 
     def take(self, output: RequestOutput) -> SequenceOutput | None:
@@ -115,13 +115,13 @@ class Sequence:
         return added if prompt is None else replace(added, prompt_logprobs=prompt.logprobs, pooled=prompt.pooled)
 
     def _shows_stop(self, output: RequestOutput) -> bool:
-        """Return False if the last token ended the answer and is no part of its text."""
+        """Return False if the output's last token ended the answer and does not belong to its text."""
         if output.stop_token is None:
             return True
         return self._include_end if self._stop_token(output) is None else self._include_stop
 
     def _stop_token(self, output: RequestOutput) -> int | None:
-        """The token of the request's own stop_token_ids that ended it."""
+        """Return the token of the request's own stop_token_ids that ended the answer, if one did."""
         return None if output.stop_token in self._ends else output.stop_token
 
     def _failure(self, output: RequestOutput) -> APIError:
@@ -131,7 +131,7 @@ class Sequence:
                 message = (
                     "the request took longer than its timeout; ask for less, or raise timeout or --request-timeout"
                 )
-                headers = {"Retry-After": str(retry_after(None)), "X-Should-Retry": "false"}  # people may, SDKs not
+                headers = {"Retry-After": str(retry_after(None)), "X-Should-Retry": "false"}  # keeps SDKs from trying again by themselves
                 return APIError(503, message, code=code, headers=headers)
             case FinishReason.ABORT:
                 return shutting_down()
@@ -163,7 +163,7 @@ class Sequence:
         return SequenceTimes(started, self._begun_at, self._ended_at, self.num_tokens, self.outcome)
 
     def end(self, outcome: Outcome) -> None:
-        """Record how it ended."""
+        """Record how the sequence ended, and its times."""
         self.outcome = outcome
         self._ended_at = now = time.monotonic()
         self._metrics.finish(outcome)

@@ -1,24 +1,23 @@
-"""CPU time and memory that one task of a text worker may use."""
+"""The limits of CPU time and memory for one task of a text worker."""
 
 from __future__ import annotations
 
 CPU_SECONDS = 5.0
-"""A prompt of a million tokens takes about two."""
+"""CPU seconds of a task. A prompt of a million tokens takes about two."""
 WALL_SECONDS = 30.0
-"""The time after which a worker is killed although it has not used its CPU time: it hangs, or the machine is
-overloaded."""
+"""Seconds after which a worker is killed that has not used up its CPU time: it hangs, or the machine is overloaded."""
 HEADROOM = 256 << 20
-"""Bytes of memory beside what the process has after loading its tokenizer, and beside `TOKEN_BYTES` for each token."""
+"""Bytes of memory for a task, beyond the process with its loaded tokenizer, and beyond `TOKEN_BYTES` for each token."""
 TOKEN_BYTES = 192
-"""Bytes that the tokenizer takes for a token, counted for as many as the model's longest sequence may have."""
+"""Bytes that the tokenizer takes for a token; the limit counts as many tokens as the model's context has."""
 STACK = 8 << 20
-"""Bytes of the stack. A grammar or a schema nested so deep that a worker takes it is far from what the engine's thread
-for grammars can take, which has 32 times as much."""
+"""Bytes of the stack. A schema or grammar whose nesting a worker can handle is no risk for the engine's grammar thread,
+whose stack is 32 times as large."""
 MAX_REQUEST = 16 << 20
-"""Bytes of a prepared request with a copy of its parameters for each answer, as the engine gets them."""
+"""Bytes of a prepared request with a copy of its sampling parameters for each answer, as the engine receives them."""
 MAX_PARAMETERS = 2 << 20
-"""Bytes of these parameters, of a request with several answers: the engine reads them between two steps."""
+"""Bytes of the sampling parameters of a request with several answers: the engine decodes them between two steps."""
 MAX_RESULT = 16 << 20
 """Bytes of a result."""
 NICENESS = 5
-"""The engine's steps, on which all clients wait, come before prompts on a CPU that both want."""
+"""The workers' nice value: on a busy CPU the engine's steps, for which all clients wait, come before prompts."""

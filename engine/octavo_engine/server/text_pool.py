@@ -48,8 +48,8 @@ def default_workers() -> int:
 
 
 ENDING_SECONDS = 1.0
-"""The time for an interpreter to end after its socket is closed, as after a MemoryError; killed sooner, it could not
-say why."""
+"""Seconds for a worker to end by itself after it has closed its socket, as after a MemoryError. If it were killed
+sooner, its exit status would not show why it ended."""
 
 
 class WorkerDiedError(Exception):
@@ -63,7 +63,7 @@ class Worker:
         self._socket, theirs = socket.socketpair()
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
         with theirs:
-            # A terminal's Ctrl-C is for the server alone: it drains, and requests are still to be prepared.
+            # A session of its own: Ctrl-C on a terminal must reach only the server, which drains and needs the workers.
             self._process = subprocess.Popen(
                 list(program), stdin=theirs.fileno(), env=environment, start_new_session=True
             )
@@ -76,25 +76,25 @@ class Worker:
         await self._receive()
 
     async def run(self, task: bytes) -> bytes:
-        """The result of a task; WorkerDiedError if it ended the process."""
+        """Return the result of a task; WorkerDiedError if the process ended."""
         await self._send(task)
         return await self._receive()
 
     def kill(self) -> int:
-        """End the process at once and wait for that; its exit status, negative for a signal."""
+        """Kill the process, wait for its end, and return its exit status, which is negative for a signal."""
         self._socket.close()
-        self._process.kill()  # changes nothing about one that has ended by itself
+        self._process.kill()  # has no effect on a process that has ended by itself
         return self._process.wait()
 
     def end(self) -> int:
-        """The exit status of a process that has closed its socket, and has a moment to end by itself."""
+        """Return the exit status of a process that has closed its socket; kill it if it does not end by itself."""
         self._socket.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(ENDING_SECONDS)
         return self.kill()
 
     def close(self) -> None:
-        """End the process, which is not needed any more."""
+        """Kill the process when the server ends."""
         self.kill()
 
     async def _send(self, message: bytes) -> None:
@@ -121,7 +121,7 @@ class Worker:
 
 
 class TextPool:
-    """Some workers and a bounded queue before them, in which API keys take turns."""
+    """The worker processes, and a bounded queue of tasks in which API keys take turns."""
 
     def __init__(
         self, several_keys: Callable[[], bool] = lambda: False, workers: int = 0, program: Sequence[str] = PROGRAM
@@ -146,9 +146,10 @@ class TextPool:
             ) from None
 
     async def prepare(self, key: str, job: str, engine: EngineInfo, body: bytes) -> Prepared | JSONAnswer:
-        """The prepared request of a body; APIError if it is rejected, or ends its worker.
+        """Return the prepared request of a body; APIError if the request is rejected, or ends its worker.
 
-        Cancelled while it waits, the task is never begun. One that is under way ends by itself, within its limits.
+        If the call is cancelled while the task waits, the task never begins. A task that has begun runs to its end,
+        within its limits.
         """
         if self._pending.used >= _MAX_PENDING:
             wait = retry_after(self._pending.seconds_to_free(self._pending.used))
@@ -167,7 +168,7 @@ class TextPool:
         return result
 
     def close(self) -> None:
-        """End all workers."""
+        """Kill all workers."""
         for task in self._tasks:
             task.cancel()
         for worker in self._workers:
@@ -190,9 +191,10 @@ class TextPool:
         return result
 
     async def _replace(self, worker: Worker, key: str, error: Exception) -> Rejected:
-        """End a worker that exceeded its limits, and start another.
+        """Replace a worker that ended or took too long, and return the error of its request.
 
-        Until that one is there the key holds it: otherwise its next request could end the last worker that others have.
+        The new worker counts as held by the key until it has started. Otherwise the key's next request could end the
+        last worker that other keys have.
         """
         self._workers.discard(worker)
         status = await asyncio.to_thread(worker.end if isinstance(error, WorkerDiedError) else worker.kill)
@@ -211,7 +213,7 @@ class TextPool:
         while True:
             try:
                 return self._turns.release(key, await self._start_worker())
-            except Exception as error:  # noqa: BLE001  (a pool that gave up would have one worker less for good)
+            except Exception as error:  # noqa: BLE001  (without trying again, the pool would have one worker less for good)
                 pause = min(10.0, 2 * pause + 0.5)
                 log.error("a text worker cannot be started (%r); trying again in %g s", error, pause)
                 await asyncio.sleep(pause)

@@ -1,8 +1,8 @@
-"""A process that makes prompts of what clients send: JSON, validation, chat template and tokenizer.
+"""The process that prepares requests: it parses and validates JSON, renders the chat template and tokenizes.
 
-All of this works on what strangers wrote, and some of it (a template, a text of the right shape) can take very long or
-very much memory. So each task has CPU time and memory; the kernel ends a process that exceeds them, and `text_pool`
-starts another. The process has its own interpreter lock, so a long task delays no stream.
+Its input comes from clients, and a hostile body or template can take very much time or memory. Therefore each task has
+limits of CPU time and memory; the kernel ends a process that exceeds them, and `text_pool` starts another. Since the
+process has its own interpreter lock, a long task does not delay streams.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _GENERATING = frozenset({"chat", "completion", "response", "messages"})
 
 def main() -> None:
     """Serve the socket that is standard input until its other end closes."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server drains, and ends this process by closing the socket
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server ends this process by closing the socket, after draining
         signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(fileno=0)
     os.nice(NICENESS)
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str = "auto") -> None:
-    """Answer one task after another."""
+    """Answer one task after another until the socket is closed."""
     loaded = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
@@ -100,7 +100,7 @@ def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str
 
 
 def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> Result:
-    """Run a task and return its result; a failure ends this task alone."""
+    """Run a task and return its result; an error is the result of this task, and the process continues."""
     if task.job in _GENERATING and not task.engine.generates:
         return _not_generating(task.engine)
     try:
@@ -113,7 +113,7 @@ def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> 
 
 
 def _of_size(request: PreparedRequest) -> Prepared | Rejected:
-    """The request with its size. One that is too large would be for every server."""
+    """Return the request with its size, or its rejection (400, as it would be too large at any time)."""
     parameters = request.sequences * len(encode(request.sampling))
     size = len(encode(request)) + (request.n - 1) * len(encode(request.prompts)) + parameters
     if size <= MAX_REQUEST and (parameters <= MAX_PARAMETERS or request.sequences == 1):
@@ -127,7 +127,7 @@ def _of_size(request: PreparedRequest) -> Prepared | Rejected:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """One message; empty when the other end has closed."""
+    """Return one message; empty if the other end has closed the socket."""
     header = _receive_exactly(connection, LENGTH.size)
     return _receive_exactly(connection, LENGTH.unpack(header)[0]) if header else b""
 

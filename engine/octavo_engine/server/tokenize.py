@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize."""
+"""The endpoints POST /tokenize and /detokenize."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo_engine.server.serving import Serving
 
 
 def routes(serving: Serving) -> APIRouter:
-    """Both endpoints."""
+    """Return the routes of both endpoints."""
     router = APIRouter()
 
     @router.post("/tokenize", response_model=None)

@@ -1,4 +1,4 @@
-"""W3C trace context (https://www.w3.org/TR/trace-context/): the trace of a client that a request belongs to."""
+"""W3C trace context (https://www.w3.org/TR/trace-context/): the client's trace to which a request belongs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class TraceContext:
     trace_id: str
     """32 hexadecimal digits."""
     span_id: str
-    """16 hexadecimal digits: this server's part in the trace."""
+    """16 hexadecimal digits: this server's span."""
     flags: str
     """2 hexadecimal digits, as the client sent them."""
     parent_id: str = ""
-    """16 hexadecimal digits: the client's part in the trace, where it is known."""
+    """16 hexadecimal digits: the client's span; empty if it is not known."""
 
     @property
     def header(self) -> str:
-        """The `traceparent` of the answer."""
+        """The `traceparent` header of the response."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
 
 def trace_context(traceparent: str) -> TraceContext | None:
-    """The context of a request with this header; None if it is not valid, as if there were none."""
+    """Return the trace context of a request with this `traceparent`; None if the header is not valid."""
     found = _HEADER.fullmatch(traceparent)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""An answer that is sent as one body, however slowly its client reads it."""
+"""Responses that are not streamed, with limits for clients that read slowly."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.connection import abort_connection
 
 READING_SECONDS = 5.0
-"""The time after a request's deadline in which its client must have read what waits for it."""
+"""Seconds after a request's deadline until which its client must have read the response."""
 _PART = 64 << 10
 
 
 class WholeAnswer(Response):
-    """JSON that counts among the answers which clients have not read, until it has been sent.
+    """A JSON response whose bytes count in `unread` until the client has read them.
 
-    It is sent in parts, so that the server waits for the client between them and notices one that stops reading. One
-    that reads a few bytes now and then has until `deadline` (monotonic seconds) and READING_SECONDS.
+    It is sent in parts, so that the server notices a client that stops reading. A client that reads very slowly has
+    until `deadline` (monotonic seconds) plus READING_SECONDS.
     """
 
     media_type = "application/json"
