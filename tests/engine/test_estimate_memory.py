@@ -75,7 +75,7 @@ def test_the_same_model_fits_on_four(llama_70b, capsys):
     assert table["on"] == "4 GPUs; what follows is for each"
     assert table["weights"] == "32.9 GiB"
     assert table["KV per token"] == "80.0 KiB"
-    assert table["checkpoint"] == "weights not here yet"
+    assert table["checkpoint"] == "weights not downloaded yet"
 
 
 def test_without_a_size_common_gpus_are_compared(llama_70b, capsys):
@@ -158,7 +158,7 @@ def test_a_plan_pulls_no_weights_and_pull_does(tmp_path):
     repository = save(reference_model(), tmp_path / "repository", shard_size="60KB")
     with fake_hub("octavo/tiny", repository) as hub:
         table = rows(engine(tmp_path / "home", hub.url, "plan", "octavo/tiny", "--gpu-memory", "1GiB"))
-        assert table["checkpoint"] == "weights not here yet"
+        assert table["checkpoint"] == "weights not downloaded yet"
         assert not [path for path in hub.requested if path.endswith(".safetensors")]
         place = Path(engine(tmp_path / "home", hub.url, "pull", "octavo/tiny").strip())
     weights = {file.name for file in repository.glob("*.safetensors")}

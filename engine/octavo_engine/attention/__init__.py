@@ -1,1 +1,1 @@
-"""Attention over the paged KV cache: one interface, several ways to compute it."""
+"""Attention over the paged KV cache: one interface, and several backends that compute it."""

@@ -1,4 +1,4 @@
-"""Attention with linear biases (arXiv 2108.12409): terms added to scores, instead of a rotation of query and key."""
+"""Attention with linear biases (ALiBi, arXiv 2108.12409): biases added to scores, instead of RoPE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ALiBi:
-    """The scores of head h with the key at position p get slopes[h] * p * factor more."""
+    """The parameters of ALiBi: slopes[h] * p * factor is added to head h's scores with the key at position p."""
 
     slopes: Tensor
     """[H] float32"""
@@ -21,7 +21,7 @@ class ALiBi:
     def bias(self, length: int) -> Tensor:
         """Return the biases of keys at the positions 0 ... length - 1, float32 [H, length].
 
-        Positions may be counted from any key on: the softmax does not change if all scores grow alike.
+        Positions may be counted from any key: the softmax does not change if the same number is added to all scores.
         """
         positions = torch.arange(length, device=self.slopes.device)
         if self.rounded:
@@ -30,7 +30,7 @@ class ALiBi:
 
 
 def alibi_slopes(heads: int, max_bias: float) -> Tensor:
-    """One for each head, float32 [heads], on the CPU: 2 ** (-max_bias * i / n) for a power of two n."""
+    """Return the slope of each head, float32 [heads], on the CPU: 2 ** (-max_bias * i / n) for a power of two n."""
     closest = 1 << (heads.bit_length() - 1)
     slopes = _geometric(closest, max_bias)
     return torch.cat((slopes, _geometric(2 * closest, max_bias)[::2]))[:heads]

@@ -1,4 +1,4 @@
-"""Measures at start which attention backend is the quickest, for some milliseconds on the model's own shapes."""
+"""Measures at start which attention backend is the quickest, for some milliseconds, with the model's own shapes."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from octavo_engine.errors import EngineDeadError
 log = logging.getLogger(__name__)
 
 Lens = list[tuple[int, int]]
-"""Query tokens and context of each sequence of a step."""
+"""The numbers of query tokens and context tokens of each sequence of a step."""
 _LAYERS = 8
-"""Calls in a row, as layers make them; decodes as one graph, as they run."""
+"""Attention calls measured in a row, like those of a model's layers; decodes run as one CUDA graph."""
 _ROUNDS = 3
 LIMIT = 1.0
-"""Seconds of measuring after which no other trial is begun; compiling is not counted, it has to be done anyway."""
+"""Seconds of measuring after which no further trial is begun; compiling is not counted."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Steps of one kind."""
+    """Steps of one kind that are measured."""
 
     name: str
     steps: tuple[Lens, ...]
-    """The sequence lengths of each step. No two of several steps have one shape, as prefills seldom do: a backend's
-    cost for each new shape counts. The first step is not measured then."""
+    """The sequence lengths of each step. If there are several steps, their shapes all differ, as those of prefills do,
+    so that a backend's cost for a new shape is measured; the first step then only warms up."""
 
     @property
     def decodes(self) -> bool:
-        """True if all are decodes, which may run as graphs."""
+        """True if all steps are decodes, which may run as graphs."""
         return all(query_len == 1 for step in self.steps for query_len, _ in step)
 
 
@@ -49,13 +49,13 @@ TRIALS = (
     Trial("decode of 64 at 1,024", ([(1, 1024)] * 64,)),
 )
 Measure = Callable[[AttentionBackend, Trial], float]
-"""Seconds of the model's attention in a step of the trial, by the backend."""
+"""Returns the seconds that a backend takes for the attention of all layers in a step of a trial."""
 
 
 def choose(candidates: Sequence[AttentionBackend], measure: Measure, trials: Sequence[Trial] = TRIALS) -> str:
-    """The name of the quickest of several, by the geometric mean over trials, so that each counts alike.
+    """Return the name of the quickest candidate by the geometric mean over trials, so that each trial counts the same.
 
-    A backend that fails in a trial is out. Between two trials it is seen whether there is time for another one.
+    A backend that fails in a trial is dropped. No further trial is begun after `LIMIT` seconds.
     """
     times: dict[str, list[float]] = {backend.name: [] for backend in candidates}
     spent = 0.0
@@ -75,9 +75,9 @@ def choose(candidates: Sequence[AttentionBackend], measure: Measure, trials: Seq
 
 
 def attempt(backend: AttentionBackend, name: str, work: Callable[[], float]) -> float | None:
-    """The result of `work`; None if it failed, and then the log says why the backend is not used.
+    """Return the result of `work`; if it fails, log why the backend is not used and return None.
 
-    EngineDeadError if another's kernels left the device in no state to go on with.
+    Raises EngineDeadError if another project's kernels made the device unusable.
     """
     try:
         return work()
@@ -85,18 +85,18 @@ def attempt(backend: AttentionBackend, name: str, work: Callable[[], float]) -> 
         if backend.name == "triton":
             raise
         log.exception("attention backend %s left the device unusable", backend.name)
-        cause = str(error).partition("\n")[0]  # CUDA's advice for those who debug follows, and is in the log
+        cause = str(error).partition("\n")[0]  # the rest is CUDA's advice on debugging, which the log has
         raise EngineDeadError(
             f"attention backend {backend.name} broke the device as it was tried: start with "
             f"--attention-backend triton, which tries no other ({name}: {cause})"
         ) from error
-    except Exception as error:  # noqa: BLE001  (others' kernels may fail in any way, a start does not)
+    except Exception as error:  # noqa: BLE001  (others' kernels may raise any error, and the start must go on)
         log.info("attention backend %s is not used: %s (%s)", backend.name, error, name)
         return None
 
 
 class DeviceMeasure:
-    """`Measure` on a GPU: `task`'s attention, all groups of it, with caches full of zeros."""
+    """Measures the attention of all groups of `task` on a GPU, with caches full of zeros; a `Measure`."""
 
     def __init__(self, task: AttentionTask, device: torch.device) -> None:
         self._task, self._device = task, device
@@ -104,7 +104,7 @@ class DeviceMeasure:
 
     @torch.inference_mode()
     def __call__(self, backend: AttentionBackend, trial: Trial) -> float:
-        """Seconds of a step, all layers."""
+        """Return the seconds of a step's attention in all layers."""
         total = 0.0
         for group in self._task.groups:
             works = [attention_work(backend, self._task, group, lens, self._device) for lens in trial.steps]
@@ -128,7 +128,7 @@ class DeviceMeasure:
 def attention_work(
     backend: AttentionBackend, task: AttentionTask, group: KVGroupSpec, lens: Lens, device: torch.device
 ) -> Work:
-    """`_LAYERS` layers' attention of one step of `group`."""
+    """Return a function that computes the attention of `_LAYERS` layers of `group` in one step."""
     inputs = step_of(lens, task.block_size, device)
     num_blocks = sum(-(-context // task.block_size) for _, context in lens)
     one_layer = replace(group, layers=(0,))
@@ -145,7 +145,7 @@ def attention_work(
 
 
 def step_of(lens: Lens, block_size: int, device: torch.device) -> StepInputs:
-    """One KV group's inputs of sequences with blocks of their own, one after another."""
+    """Return the inputs of a step with one KV group, whose sequences hold consecutive blocks of their own."""
     query_lens, contexts = ([length[i] for length in lens] for i in (0, 1))
     widths = [-(-context // block_size) for context in contexts]
     firsts = torch.tensor([0, *widths]).cumsum(0)[:-1]

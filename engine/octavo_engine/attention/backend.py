@@ -1,6 +1,6 @@
-"""The methods an attention backend has, and the data they work on.
+"""The interface of attention backends, and the data that they work on.
 
-Terms: T tokens in the step, S sequences, H query heads, K KV heads, D head size, B block size. A *slot* is a place for
+Terms: T tokens in the step, S sequences, H query heads, K KV heads, D head size, B block size. A *slot* is the place of
 one token in the cache: block id * B + offset.
 """
 
@@ -22,12 +22,12 @@ class StateSpec:
     """One tensor of the state that a layer keeps of a sequence."""
 
     size: int
-    """Numbers of it."""
+    """The number of elements."""
     dtype: torch.dtype | None = None
-    """None: the model's."""
+    """None means the model's dtype."""
 
     def bytes(self, dtype: torch.dtype) -> int:
-        """Return the size of one such tensor in a model that computes in `dtype`."""
+        """Return the bytes of the tensor in a model that computes in `dtype`."""
         return self.size * (self.dtype or dtype).itemsize
 
 
@@ -43,7 +43,7 @@ class RowSpec:
 
 @dataclass(frozen=True, slots=True)
 class KVGroupSpec:
-    """Layers whose caches are allocated, shared and freed together (one block table for all of them)."""
+    """Layers whose caches are allocated, shared and freed together, with one block table for all of them."""
 
     kind: str
     """`full`, `sliding` with a `window`, or `recurrent`: layers that keep one state of a sequence instead of tokens."""
@@ -51,21 +51,21 @@ class KVGroupSpec:
     num_kv_heads: int
     head_dim: int
     window: int | None = None
-    """Tokens that a query sees, its own included; None: all."""
+    """The number of tokens that a query sees, its own included; None: all."""
     latent: int | None = None
-    """Values are the first so many numbers of the keys, which alone are kept (latent attention); None: they differ."""
+    """For latent attention: values are the first `latent` elements of the keys, so only keys are kept. None: both."""
     states: tuple[StateSpec, ...] = ()
     """The tensors of one state in each layer of a recurrent group."""
     chunked: bool = False
-    """Whether windows are chunks, side by side: a query sees the tokens before it in its own chunk of `window`."""
+    """Whether windows are consecutive chunks: a query sees only the earlier tokens of its own chunk of `window`."""
     rows: tuple[RowSpec, ...] = ()
     """The tensors of each layer of a group whose layers attend by themselves (attention/token_rows.py)."""
     rate: int = 1
-    """Such rows stand for so many tokens each, and lie where the last of them does."""
+    """The number of tokens that each of `rows` stands for; a row lies in the block of the last of them."""
 
     @property
     def for_backend(self) -> bool:
-        """True if an attention backend keeps it and attends to it."""
+        """True if an attention backend keeps the group's cache and attends to it."""
         return not self.states and not self.rows
 
     def rows_of_block(self, block_size: int) -> int:
@@ -73,11 +73,11 @@ class KVGroupSpec:
         return -(-block_size // self.rate)
 
     def state_bytes(self, dtype: torch.dtype) -> int:
-        """One state in all layers of the group, where the model computes in `dtype`."""
+        """Return the bytes of one state in all layers of the group, in a model that computes in `dtype`."""
         return len(self.layers) * sum(state.bytes(dtype) for state in self.states)
 
     def bytes_per_token(self, dtype: torch.dtype, block_size: int = 16) -> int:
-        """Keys and values of one token in all layers of the group; of rows its share of a block of `block_size`."""
+        """Return the bytes of one token in all layers of the group; of rows, its share of a block's bytes."""
         if self.rows:
             numbers = len(self.layers) * sum(row.size for row in self.rows) * self.rows_of_block(block_size)
             return -(-numbers * dtype.itemsize // block_size)
@@ -92,15 +92,15 @@ class AttentionTask:
     block_size: int
     dtype: torch.dtype
     kv_dtype: torch.dtype
-    """The type of the cache."""
+    """The dtype of the cache."""
     num_heads: int
-    """Query heads."""
+    """The number of query heads."""
     plain: bool = True
     """Whether every layer's AttentionVariant is `plain`."""
 
     @property
     def latent(self) -> bool:
-        """Whether a group's cache is compressed, its values a part of its keys."""
+        """True if any group has a latent cache, whose values are a part of its keys."""
         return any(group.latent is not None for group in self.groups)
 
 
@@ -119,7 +119,7 @@ class AttentionVariant:
 
     @property
     def plain(self) -> bool:
-        """True if it is scaled dot product attention and nothing else."""
+        """True if the layer needs only scaled dot product attention."""
         return self.softcap is None and self.sinks is None and self.alibi is None
 
 
@@ -128,13 +128,13 @@ class LayerCache:
     """One layer's keys and values."""
 
     key: Tensor
-    """[num_blocks, B, K, D], as the values."""
+    """[num_blocks, B, K, D]; values have the same shape."""
     value: Tensor
     key_scale: float = 1.0
-    """The scale of a cache in FP8 (torch.float8_e4m3fn), which holds key / key_scale, saturated; otherwise 1."""
+    """The scale of an FP8 cache (torch.float8_e4m3fn), which holds key / key_scale, saturated; 1 for other dtypes."""
     value_scale: float = 1.0
     latent: int | None = None
-    """If given, `value` is `key`, and values are its first `latent` numbers (latent attention)."""
+    """If given, `value` is `key`, and values are its first `latent` elements (latent attention)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,60 +144,60 @@ class StepInputs:
     token_ids: Tensor
     """[T]"""
     positions: Tensor
-    """[T] int64, the token's position in its sequence."""
+    """[T] int64, each token's position in its sequence."""
     cu_query_lens: Tensor
     """[S + 1], where each sequence's tokens begin in T."""
     context_lens: Tensor
-    """[S], tokens of the sequence after this step, those of the step included."""
+    """[S], the tokens of each sequence after this step, the step's own included."""
     block_tables: tuple[Tensor, ...]
     """The block table of each KV group, [S, max blocks]; entries beyond the context are undefined but valid block ids
     (0)."""
     slot_mapping: tuple[Tensor, ...]
-    """The slot that each token's key and value are written to, [T] int64 for each KV group; -1: nowhere (padding)."""
+    """The slot of each token's key and value, [T] int64 for each KV group; -1 writes nothing (padding)."""
     token_indices: Tensor
-    """[R] int64, indices into T whose hidden state gives logits."""
+    """[R] int64, the tokens of T whose hidden states give logits."""
     query_lens_host: tuple[int, ...]
-    """The same lengths on the host, so that no device sync is needed to know them. Inside a CUDA graph those of the
-    contexts are upper bounds of all steps that the graph will run."""
+    """Each sequence's query tokens, on the host, so that no device sync is needed. The context lengths below are upper
+    bounds inside a CUDA graph, for all steps that it will run."""
     context_lens_host: tuple[int, ...]
     long_context: Tensor | None = None
-    """[T] bool, whether the token is one of a long sequence; None where that makes no difference (LongRoPE)."""
+    """[T] bool, whether the token belongs to a long sequence (LongRoPE); None if the model does not distinguish."""
     second_text: Tensor | None = None
-    """[T] bool, whether the token is one of the second text of a pair; None where there is none."""
+    """[T] bool, whether the token belongs to the second text of a pair; None if the step has no pairs."""
 
 
 class AttentionBackend(Protocol):
-    """A way to compute attention. Stateless between steps, except for scratch memory."""
+    """Computes attention over the paged cache. It keeps nothing between steps but scratch memory."""
 
     name: str
     graph_safe: bool
-    """Whether a decode can be recorded: no method of a step ever waits for the device, and host lengths are used as
-    upper bounds alone."""
+    """Whether CUDA graphs can capture decodes: no method of a step waits for the device, and host lengths are used only
+    as upper bounds."""
 
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> dict[int, LayerCache]:
-        """The cache of each layer of `group`, zeroed."""
+        """Allocate the cache of each layer of `group`, zeroed."""
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
         """Return the data that all layers of a group share in one step, computed once."""
 
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:
-        """Put keys and values [T, K, D], normalised and rotated, into their slots."""
+        """Write keys and values [T, K, D], normalised and rotated, into their slots."""
 
     def fused_write(
         self, cache: LayerCache, heads: Tensor, rope: Rope | None, qk_norm: QKNorm | None, metadata: Any
     ) -> Tensor | None:
-        """A fast path that a backend may have for the RoPE and the norm that it knows; None for all others.
+        """Normalise, rotate and write in one fast path; return None, with nothing done, if the backend has none.
 
-        Normalises and rotates query and key of the fused projection [T, H + 2 K, D], puts keys and values into their
-        slots, and gives the rotated queries [T, H, D]; `heads` may have been overwritten. With None nothing is done.
+        It normalises and rotates query and key of the fused projection [T, H + 2 K, D], writes keys and values into
+        their slots, and returns the rotated queries [T, H, D]; `heads` may be overwritten.
         """
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: Any, variant: AttentionVariant) -> Tensor:
-        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
+        """Compute causal attention of queries [T, H, D] over their own sequences in the cache; return [T, H, D]."""
 
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """An upper bound of the memory `attend` needs besides its arguments and result, what it keeps included."""
+        """Return an upper bound of the bytes that `attend` needs besides arguments and result, kept scratch included."""

@@ -1,7 +1,8 @@
-"""Attention in which a query sees the tokens behind it too (encoders): over whole prompts, without a cache.
+"""Bidirectional attention (encoders), in which a query sees later tokens too: over whole prompts, without a cache.
 
-PyTorch's scaled dot product attention does it, on CPUs and GPUs. Prompts of similar length go together, padded to the
-longest; those that see windows go one by one, in tiles, as a mask of all pairs would take too much memory.
+PyTorch's scaled dot product attention computes it, on CPUs and GPUs. Prompts of similar length are computed together,
+padded to the longest; prompts with windows are computed one by one, in tiles, as a mask of all pairs of tokens would
+take too much memory.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _TILE = 512
-"""Query tokens attended at once where there are windows."""
+"""The most query tokens that are computed at once if there are windows."""
 _PADDED = 1 << 14
-"""Most tokens of prompts that go together, padding included, unless a single one has more."""
+"""The most tokens of prompts that are computed together, padding included, unless a single prompt has more."""
 
 
 def attend_both_ways(heads: Tensor, kv_heads: int, lengths: Sequence[int], scale: float, window: int | None) -> Tensor:
-    """Attention [T, H, D] of rotated queries, keys and values [T, H + 2 K, D] of prompts that have `lengths` tokens.
+    """Return attention [T, H, D] of rotated queries, keys and values [T, H + 2 K, D] of prompts of `lengths` tokens.
 
     `window`: how many tokens a query sees to each side, its own included; None: all.
     """
@@ -41,14 +42,14 @@ def attend_both_ways(heads: Tensor, kv_heads: int, lengths: Sequence[int], scale
 
 
 def scratch_bytes(heads: int, head_dim: int, max_tokens: int, longest: int, itemsize: int) -> int:
-    """An upper bound of what it needs besides its arguments and result: padded copies of both, masks, scores."""
+    """Return an upper bound of the bytes of padded copies of arguments and result, of masks and of scores."""
     tokens = min(2 * max_tokens, max(_PADDED, longest))
-    mask = 5 * max(tokens, _TILE * longest)  # of bytes, which PyTorch may make floats of
+    mask = 5 * max(tokens, _TILE * longest)  # a mask's bytes, which PyTorch may convert to floats
     return 8 * tokens * heads * head_dim * itemsize + mask + 4 * heads * _TILE * longest
 
 
 def _alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices of prompts that go together: none twice as long as the shortest."""
+    """Return the indices of prompts that are computed together: none is more than twice as long as the shortest."""
     found: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         last = found[-1] if found else []
@@ -60,7 +61,7 @@ def _alike(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _padded(places: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The rows [N, L] of N prompts, their first one where they are shorter, and which of them are not padding."""
+    """Return the rows [N, L] of N prompts, padded with each prompt's first row, and which are not padding."""
     starts, counts = torch.tensor(places, device=device).unbind(1)
     columns = torch.arange(max(count for _, count in places), device=device)
     seen = columns < counts[:, None]
@@ -68,7 +69,7 @@ def _padded(places: Sequence[tuple[int, int]], device: torch.device) -> tuple[Te
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """[N, Q, H, D] over [N, L, K, D]; `mask` [N or 1, 1, Q or 1, L] is True where a token is seen."""
+    """Attend queries [N, Q, H, D] to [N, L, K, D]; `mask` [N or 1, 1, Q or 1, L] is True where a token is seen."""
     attended = F.scaled_dot_product_attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
@@ -81,7 +82,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
 
 
 def _windowed(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int) -> Tensor:
-    """One prompt [L, H, D]."""
+    """Compute the windowed attention of one prompt [L, H, D]."""
     length, output = len(query), torch.empty_like(query)
     for start in range(0, length, _TILE):
         end = min(start + _TILE, length)

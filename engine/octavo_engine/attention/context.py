@@ -1,4 +1,4 @@
-"""Attention for a decoder layer: QK norm, RoPE and the backend, but not its projections."""
+"""The attention of a decoder layer between its projections: QK norm, RoPE and the backend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from octavo_engine.kernels.norm_weights import NormWeights
 
 @dataclass(frozen=True, slots=True)
 class AttentionContext:
-    """One step's attention, the same object for all layers."""
+    """One step's attention data; all layers share the object."""
 
     backend: AttentionBackend
     caches: Mapping[int, LayerCache]
@@ -36,32 +36,32 @@ class AttentionContext:
     rows: Mapping[tuple[int, str], Tensor] = field(default_factory=dict)
     """The tensors of rows [blocks, rows, size] that layers keep, by layer index and name."""
     row_groups: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    """The KV group of each of them."""
+    """The KV group of each tensor in `rows`."""
     token_ids: Tensor | None = None
-    """[T] of models whose layers choose by the token itself."""
+    """[T] token ids, for models whose layers route by the token itself."""
     per_layer_inputs: Tensor | None = None
-    """[T, layers, size] of models whose layers get vectors of the tokens besides the residual stream."""
+    """[T, layers, size] vectors of the tokens, for models whose layers read them besides the residual stream."""
     embedded: Tensor | None = None
-    """[T, hidden] of models in which layers read the tokens' embeddings again."""
+    """[T, hidden] the tokens' embeddings, for models whose layers read them again."""
     lengths: tuple[int, ...] = ()
-    """Tokens of each sequence in this step."""
+    """The number of tokens of each sequence in this step."""
     adapter_slots: Tensor | None = None
-    """[T] int32, the slot of each token's adapter, -1 for none, for what computes all layers in one call."""
+    """[T] int32, the slot of each token's adapter, -1 for none, for kernels that compute all layers in one call."""
 
     def state(self, layer: int) -> tuple[tuple[Tensor, ...], StateStep]:
-        """The tensors [slots, size] of all sequences' states in `layer`, and where this step's are."""
+        """Return the tensors [slots, size] of all sequences' states in `layer`, and the slots of this step's."""
         return self.states[layer], self.metadata[self.state_groups[layer]]
 
     def rows_of(self, layer: int, name: str) -> TokenRows:
-        """The rows of this name that `layer` keeps."""
+        """Return the rows of this name that `layer` keeps."""
         return TokenRows(self.rows[layer, name], self.metadata[self.row_groups[layer, name]])
 
     def attend(
         self, layer: int, heads: Tensor, variant: AttentionVariant, rope: Rope | None, qk_norm: QKNorm | None
     ) -> Tensor:
-        """Attention [T, H, D] of this step's fused projection [T, H + 2 K, D], which may be overwritten.
+        """Return attention [T, H, D] of this step's fused projection [T, H + 2 K, D], which may be overwritten.
 
-        Query and key are normalised and rotated, keys and values written into the cache, then the queries attend.
+        Query and key are normalised and rotated, keys and values are written into the cache, then the queries attend.
         """
         cache, metadata = self.caches[layer], self.metadata[self.group_of_layer[layer]]
         query = write_heads(self.backend, cache, heads, rope, qk_norm, metadata)
@@ -72,7 +72,7 @@ class AttentionContext:
     def attend_both_ways(
         self, heads: Tensor, kv_heads: int, scale: float, window: int | None, rope: Rope | None, qk_norm: QKNorm | None
     ) -> Tensor:
-        """Attention [T, H, D] of this step's fused projection [T, H + 2 K, D], where all sequences are whole prompts.
+        """Return bidirectional attention [T, H, D] of the fused projection [T, H + 2 K, D] of whole prompts.
 
         A query sees all tokens of its prompt, or `window` of them to each side. Nothing is cached.
         """
@@ -84,15 +84,15 @@ class AttentionContext:
     def attend_again(
         self, layer: int, query: Tensor, variant: AttentionVariant, rope: Rope | None, norm: NormWeights | None
     ) -> Tensor:
-        """Attention [T, H, D] of this step's projected queries [T, H, D] over what `layer` has cached in this step."""
+        """Return attention [T, H, D] of projected queries [T, H, D] over the cache that `layer` has already written."""
         query = query if norm is None else norm.apply(query)
         query = query if rope is None else rotate(query, rope)
         return self.backend.attend(query, self.caches[layer], self.metadata[self.group_of_layer[layer]], variant)
 
     def attend_prepared(self, layer: int, query: Tensor, key: Tensor, variant: AttentionVariant) -> Tensor:
-        """Attention [T, H, latent] of queries [T, H, D] in a layer whose values are a part of its keys [T, 1, D].
+        """Return attention [T, H, latent] of queries [T, H, D] in a layer whose values are part of its keys [T, 1, D].
 
-        Both are normalised and rotated already.
+        Queries and keys are already normalised and rotated.
         """
         cache, metadata = self.caches[layer], self.metadata[self.group_of_layer[layer]]
         self.backend.write(cache, key, key, metadata)
@@ -107,10 +107,10 @@ def write_heads(
     qk_norm: QKNorm | None,
     metadata: Any,
 ) -> Tensor:
-    """Normalise and rotate query and key of `heads` [T, H + 2 K, D], write keys and values; queries [T, H, D].
+    """Normalise and rotate query and key of `heads` [T, H + 2 K, D], write keys and values, return queries [T, H, D].
 
-    On the backend's fast path if it has one for this RoPE and this norm, else step by step in PyTorch. `heads` may be
-    overwritten.
+    This takes the backend's fast path if it has one for this RoPE and norm, else single steps in PyTorch. `heads` may
+    be overwritten.
     """
     kv_heads = cache.key.shape[2]
     late = qk_norm is not None and qk_norm.after_rope

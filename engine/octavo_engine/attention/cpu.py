@@ -1,8 +1,8 @@
-"""Attention by our C kernels: the way it is computed on CPUs that can compile them.
+"""The attention backend `cpu`: our C kernels, for machines that can compile them.
 
-Keys and values are read where they lie in the cache, nothing is gathered or masked. A decoding sequence's context is
-cut into parts for the threads; where it is cut depends on its own length alone, so that its company changes no digit.
-In a chunk of a prompt each key meets many queries, which are then computed together.
+The kernels read keys and values in the cache itself, without gathering or masks. A decoding sequence's context is split
+into parts for the threads; the split depends on its own length alone, so that the other sequences of a step change no
+digit of the result. The queries of a chunk of a prompt are computed together, as each key meets many of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from octavo_engine.kernels.cpu.library import DTYPES, HEAD_DIMS, LANES, Attentio
 from octavo_engine.kernels.cpu.pages import use_huge_pages
 
 _CHUNK = 8
-"""The number of a sequence's tokens from which they are computed together."""
+"""A sequence with at least so many tokens in a step is computed as a chunk."""
 _SHORTEST_PART = 128
 _MOST_PARTS = 16
 
@@ -35,7 +35,7 @@ class CPUAttention:
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> dict[int, LayerCache]:
-        """The cache of each layer of `group`, zeroed."""
+        """Allocate the cache of each layer of `group`, zeroed."""
         caches = allocate_blocks(group, num_blocks, block_size, dtype, device)
         for cache in caches.values():
             use_huge_pages(cache.key)
@@ -43,7 +43,7 @@ class CPUAttention:
         return caches
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> AttentionStep:
-        """Cut the context of every query that is computed for itself into parts."""
+        """Split the context of every query that is not part of a chunk into parts."""
         counts = inputs.cu_query_lens.diff()
         sequence = torch.repeat_interleave(counts.long(), output_size=len(inputs.positions))
         alone = (inputs.context_lens > 0) & (counts < _CHUNK)
@@ -65,14 +65,14 @@ class CPUAttention:
         )
 
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: AttentionStep) -> None:
-        """Put keys and values [T, K, D] into their slots."""
-        # The kernel wants heads in one piece, and tokens of both the same distance apart.
+        """Write keys and values [T, K, D] into their slots."""
+        # The kernel needs contiguous heads, and the same stride between tokens in keys and values.
         self._kernels.write_kv(key.contiguous(), value.contiguous(), cache.key, cache.value, metadata.slots)
 
     def fused_write(
         self, cache: LayerCache, heads: Tensor, rope: Rope | None, qk_norm: QKNorm | None, metadata: AttentionStep
     ) -> Tensor | None:
-        """In place where whole heads are rotated: norms in PyTorch, RoPE and write by the kernels."""
+        """If RoPE rotates whole heads: compute norms in PyTorch, then rotate in place and write by C kernels."""
         if rope is None or rope.rotary_dim != heads.shape[2]:
             return None
         kv_heads = cache.key.shape[2]
@@ -83,7 +83,7 @@ class CPUAttention:
         return query
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: AttentionStep, variant: AttentionVariant) -> Tensor:
-        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
+        """Compute causal attention of queries [T, H, D] over their own sequences in the cache; return [T, H, D]."""
         if not variant.plain:
             raise ValueError(f"the CPU kernels know no softcap, no sinks and no ALiBi: {variant}")
         scale = variant.scale
@@ -97,7 +97,7 @@ class CPUAttention:
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """The parts' results in float32 and their description."""
+        """Return the bytes of the parts' results in float32 and of their descriptions."""
         alone = min(max_tokens, (_CHUNK - 1) * max_seqs)
         parts = alone + (_MOST_PARTS - 1) * min(max_seqs, max_tokens)
         return parts * (num_heads * (group.head_dim + 2) * 4 + 64) + max_tokens * 64
@@ -111,12 +111,12 @@ def computes(task: AttentionTask) -> bool:
 
 
 def _part_size(contexts: Tensor) -> Tensor:
-    """Tokens in each part of a context: whole lanes, at least _SHORTEST_PART, at most _MOST_PARTS parts."""
+    """Return the tokens in each part of a context: whole lanes, at least _SHORTEST_PART, at most _MOST_PARTS parts."""
     return (-(-contexts // (_MOST_PARTS * LANES)) * LANES).clamp(min=_SHORTEST_PART)
 
 
 def _chunks(inputs: StepInputs) -> Tensor:
-    """The sequences with at least _CHUNK tokens in the step, as `attend_chunks` wants them."""
+    """Return the sequences with at least _CHUNK tokens in the step, as `attend_chunks` expects them."""
     chunks: list[tuple[int, int, int, int]] = []
     first = 0
     for sequence, (count, context) in enumerate(zip(inputs.query_lens_host, inputs.context_lens_host, strict=True)):

@@ -1,4 +1,4 @@
-"""A cross-check of attention backends: whether another project's computes what ours does, before it may be chosen."""
+"""A cross-check of attention backends: another project's backend must compute what ours does before it is chosen."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from octavo_engine.attention.rope import Rope
 log = logging.getLogger(__name__)
 
 _LENS = [(1, 1), (1, 64), (1, 333), (1, 1500), (40, 200), (65, 65)]
-"""Decodes, one of them so long that its context may be split, and chunks; no context but one fills its last block."""
+"""Decodes, one of them with a context so long that it may be split, and chunks; only one context fills its last
+block."""
 _TOLERANCES = {torch.float32: 1e-3, torch.float16: 5e-3}
 _TOLERANCE = 3e-2
-"""The tolerance for bfloat16: results are within some 4, and two roundings apart."""
+"""The tolerance for bfloat16: results have magnitudes up to about 4, and differ by at most two roundings."""
 
 
 @torch.inference_mode()
 def cross_checked(
     candidates: Sequence[AttentionBackend], task: AttentionTask, device: torch.device
 ) -> list[AttentionBackend]:
-    """The first of `candidates` and those that compute what it does; of the others the log says why not."""
+    """Return the first of `candidates` and those that compute the same; the log says why the others are dropped."""
     ours, *others = candidates
     passed = [ours]
-    # Before others are tried, so that none is blamed for what ours does to the device.
+    # This comes first, so that no other backend is blamed if ours breaks the device.
     expected = [_results(ours, task, group, device) for group in task.groups]
     tolerance = _TOLERANCES.get(task.dtype, _TOLERANCE)
     for backend in others:
@@ -40,7 +41,7 @@ def cross_checked(
             continue
         if difference <= tolerance:
             passed.append(backend)
-        else:  # or not a number
+        else:  # also if the difference is NaN
             log.warning("attention backend %s is not used: its results differ by %.2g", backend.name, difference)
     return passed
 
@@ -48,7 +49,7 @@ def cross_checked(
 def _difference(
     backend: AttentionBackend, expected: Sequence[Tensor], task: AttentionTask, device: torch.device
 ) -> float:
-    """The largest from what each group `expected`; not a number if a place was read that was never written."""
+    """Return the largest difference from the `expected` results; NaN if the backend read a slot never written."""
     differences = []
     for group, wanted in zip(task.groups, expected, strict=True):
         differences.append((_results(backend, task, group, device) - wanted).abs().max())
@@ -56,9 +57,9 @@ def _difference(
 
 
 def _results(backend: AttentionBackend, task: AttentionTask, group: KVGroupSpec, device: torch.device) -> Tensor:
-    """[T, H, D] float32, attention of random numbers in a cache that is NaN where nothing was written.
+    """Return attention [T, H, D], float32, of random numbers in a cache that is NaN in all slots never written.
 
-    On the host, so that the device is done with it, or its error is raised here.
+    The copy to the host waits for the device, so that a kernel's error is raised here.
     """
     generator = torch.Generator(device).manual_seed(0)
     num_blocks = sum(-(-context // task.block_size) for _, context in _LENS)

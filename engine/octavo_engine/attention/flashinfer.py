@@ -1,8 +1,8 @@
-"""Attention by FlashInfer's kernels (arXiv 2501.01005), where its package is installed: another candidate on GPUs.
+"""The attention backend `flashinfer` for GPUs: FlashInfer's kernels (arXiv 2501.01005), if its package is installed.
 
-Decodes are computed by XQA, which reads block tables and lengths on the device as our kernels do, so that CUDA graphs
-can hold them. Chunks of prompts are computed by its prefill over pages (FlashAttention-3 on Hopper), which is planned
-on the host once a step, from lengths that the host knows: these steps run eagerly, and none waits for the device.
+XQA computes decodes; it reads block tables and lengths on the device, as our kernels do, so that CUDA graphs can
+capture it. FlashInfer's paged prefill (FlashAttention-3 on Hopper) computes chunks of prompts; it is planned on the
+host once a step, from lengths that the host knows: such steps run eagerly, and the host does not wait for the device.
 Kernels come compiled with the wheel `flashinfer-jit-cache`; without it nvcc compiles them when they are first measured.
 """
 
@@ -23,13 +23,13 @@ _HEAD_DIMS = (64, 128, 256)
 _BLOCK_SIZES = (16, 32, 64, 128)
 _LARGEST_GROUP = 32
 _XQA_BYTES = 32 << 20
-"""8 MiB of counters, zero between two launches, and what parts of contexts gave: 16 KiB for each multiprocessor."""
+"""XQA's workspace: 8 MiB of counters, zero between launches, and partial results, 16 KiB a multiprocessor."""
 _PLAN_BYTES = 1 << 20
-"""Scratch memory of a prefill that splits no context is hardly any."""
+"""The scratch memory of a prefill, which needs little as it does not split contexts."""
 _WRAPPER_BYTES = _PLAN_BYTES + (9 << 20)
-"""The bytes of a wrapper, including the plan, which it allocates."""
+"""The bytes of a prefill wrapper, including the memory that it allocates itself."""
 _GROUPS = 2
-"""KV groups that are counted on: full attention and a window."""
+"""The number of KV groups that the memory plan counts: full attention and a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,18 @@ class Chunks:
     """The last C sequences of a step; int32, on the host but for the pages."""
 
     starts: Tensor
-    """[C + 1], where the query tokens of each begin, counted from the first chunk's."""
+    """[C + 1], where each chunk's query tokens begin, counted from the first chunk's."""
     page_starts: Tensor
-    """[C + 1], where the blocks of each begin in `pages`."""
+    """[C + 1], where each chunk's blocks begin in `pages`."""
     last_page_lens: Tensor
-    """[C], tokens in each one's last block."""
+    """[C], the tokens in each chunk's last block."""
     pages: Tensor
     """Block ids on the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlashInferMetadata:
-    """One step of one KV group: sequences with one query token, then chunks."""
+    """A step's data for one KV group: sequences with one query token, then chunks."""
 
     slots: Tensor
     """[T] int64, as in StepInputs."""
@@ -57,7 +57,7 @@ class FlashInferMetadata:
     context_lens: Tensor
     """[number of decodes] int32, at least 1."""
     window_left: int
-    """Tokens that are seen before a query's own; -1: all."""
+    """The number of earlier tokens that a query sees; -1: all."""
     chunks: Chunks | None
     prefill: Prefill | None
     no_padding: bool
@@ -76,14 +76,14 @@ class Prefill:
     def run(
         self, output: Tensor, query: Tensor, cache: LayerCache, chunks: Chunks, window_left: int, scale: float
     ) -> None:
-        """Attention of the chunks' queries [N, H, D] into `output`."""
+        """Write the attention of the chunks' queries [N, H, D] into `output`."""
         if self._planned is None or self._planned[0] is not chunks or self._planned[1] != scale:
             self._plan(query, cache, chunks, window_left, scale)
         self._wrapper.run(query, (cache.key, cache.value), out=output)
 
     def _plan(self, query: Tensor, cache: LayerCache, chunks: Chunks, window_left: int, scale: float) -> None:
         if self._copied is not None:
-            self._copied.synchronize()  # the last plan lies in page-locked memory until its step has begun
+            self._copied.synchronize()  # the last plan's page-locked memory is in use until its step begins
         self._wrapper.plan(
             chunks.starts,
             chunks.page_starts,
@@ -117,9 +117,9 @@ class FlashInferAttention(TritonAttention):
         self._prefills: dict[int, Prefill] = {}
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
-        """Return where the step's decodes end and its chunks begin. The host knows of decodes only their number.
+        """Split the step into decodes and chunks. Of decodes only their number is read on the host.
 
-        XQA divides by zero if there is no context, so padding of a graph sees one token; its result is not used.
+        XQA divides by zero without a context, so a graph's padding attends to one token; its result is not used.
         """
         query_lens = inputs.query_lens_host
         decodes = sum(1 for _ in takewhile(lambda count: count == 1, query_lens))
@@ -139,9 +139,9 @@ class FlashInferAttention(TritonAttention):
         )
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: Any, variant: AttentionVariant) -> Tensor:
-        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D].
+        """Compute causal attention of queries [T, H, D] over their own sequences in the cache; return [T, H, D].
 
-        Of variants only the plain one.
+        The backend computes plain variants only.
         """
         allocate = torch.empty if metadata.no_padding else torch.zeros
         output = allocate(query.shape, dtype=query.dtype, device=query.device)
@@ -167,13 +167,13 @@ class FlashInferAttention(TritonAttention):
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """XQA's workspace, a prefill for each group, block ids, and a contiguous copy of the decodes' queries."""
+        """Return the bytes of XQA's workspace, prefill wrappers, block ids and a copy of the decodes' queries."""
         pages = 32 * min(max_seqs, max_tokens) * -(-max_context // _BLOCK_SIZES[0])
         queries = min(max_seqs, max_tokens) * num_heads * group.head_dim * 4
         return _XQA_BYTES + _GROUPS * _WRAPPER_BYTES + pages + queries
 
     def _workspace(self, device: torch.device) -> Tensor:
-        """Memory that never moves, one for all layers, which are computed one after another."""
+        """Return XQA's workspace at a fixed address; all layers share it, as they run one after another."""
         if device not in self._workspaces:
             self._workspaces[device] = torch.zeros(_XQA_BYTES, dtype=torch.uint8, device=device)
         return self._workspaces[device]
@@ -194,13 +194,13 @@ def _why_not(task: AttentionTask) -> str | None:
     plain = task.plain and not task.latent
     if not (plain and known_heads and known_types and task.block_size in _BLOCK_SIZES):
         return (
-            "it is for half precision, heads of 64, 128 or 256, blocks of 16 to 128; no latents, softcap, sinks, ALiBi"
+            "it computes half precision, heads of 64, 128 or 256, blocks of 16 to 128; no latents, softcap, sinks, ALiBi"
         )
     try:
         _module("decode"), _module("prefill")
     except ModuleNotFoundError as error:
         return f"there is no module {error.name}"
-    except Exception as error:  # noqa: BLE001  (its parts may not fit each other, the driver or torch)
+    except Exception as error:  # noqa: BLE001  (its packages may not match each other, the driver or torch)
         return f"flashinfer cannot be imported: {error}"
     return None
 
@@ -210,7 +210,7 @@ def _module(name: str) -> Any:
 
 
 def _chunks(inputs: StepInputs, group: int, block_size: int, first: int) -> Chunks:
-    """The sequences from `first` on; how many blocks they have is known on the host, so that nothing is waited for."""
+    """Return the sequences from `first` on as chunks; host lengths size the tensors, so there is no device sync."""
     contexts = inputs.context_lens_host[first:]
     counts = [-(-context // block_size) for context in contexts]
     page_starts = list(accumulate(counts, initial=0))

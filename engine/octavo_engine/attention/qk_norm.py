@@ -1,4 +1,4 @@
-"""Normalisation of query and key, before RoPE or after it."""
+"""Normalisation of query and key, before or after RoPE."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ class QKNorm:
     """The norms of query and key: each head by itself (Qwen3, arXiv 2505.09388), or all heads of a token."""
 
     query: NormWeights
-    """Weights [D], or [H, D] where heads have weights of their own; the key's [D] or [K, D]."""
+    """Weights [D], or [H, D] if each head has its own; the key's are [D] or [K, D]."""
     key: NormWeights
     projection: WholeProjection | None = None
-    """None: each head by itself. Else weights are [H, D] and [K, D], and both norms are root mean squares."""
+    """None: each head is normalised by itself. Otherwise weights are [H, D] and [K, D], and both norms are RMS norms
+    over all heads."""
     after_rope: bool = False
     """Whether query and key are rotated before they are normalised."""
     clip: float | None = None
-    """Query, key and value are clamped to [-clip, clip] after that (OLMoE)."""
+    """If given, query, key and value are clamped to [-clip, clip] after the norm (OLMoE)."""
 
     @property
     def is_plain_rms(self) -> bool:
-        """True if every head is divided by its root mean square and multiplied with weights that all heads share."""
+        """True if each head has an RMS norm of its own, with weights that all heads share, and nothing is clamped."""
         plain = self.query.is_plain_rms and self.key.is_plain_rms and self.query.eps == self.key.eps
         return plain and self.projection is None and self.clip is None
 
 
 def normalise(heads: Tensor, kv_heads: int, norm: QKNorm | None) -> Tensor:
-    """`heads` [T, H + 2 K, D] with query and key normalised; `heads` itself if there is no norm."""
+    """Return `heads` [T, H + 2 K, D] with query and key normalised; `heads` itself if there is no norm."""
     if norm is None:
         return heads
     query, key, value = split_heads(heads, kv_heads)
@@ -57,10 +58,10 @@ def normalise(heads: Tensor, kv_heads: int, norm: QKNorm | None) -> Tensor:
 
 
 def _over_projections(query: Tensor, key: Tensor, norm: QKNorm, whole: WholeProjection) -> tuple[Tensor, Tensor]:
-    """Query [T, H, D] and key [T, K, D] divided by the root mean square of all their heads on all ranks."""
+    """Return query [T, H, D] and key [T, K, D] after an RMS norm over all their heads on all ranks."""
     squares = torch.stack([x.float().square().sum((1, 2)) for x in (query, key)], dim=1)
     sums = whole.all_reduce(squares)
-    # Sizes stay numbers of the host: a copy to the device cannot be captured in a CUDA graph.
+    # Sizes stay numbers on the host: a CUDA graph cannot capture a copy of them to the device.
     means = sums[:, 0] / whole.query_size, sums[:, 1] / whole.key_size
     found = []
     for x, weights, mean in zip((query, key), (norm.query, norm.key), means, strict=True):

@@ -1,7 +1,7 @@
-"""The registry of attention backends: the module of each name that --attention-backend takes.
+"""The registry of attention backends: the module and class of each name that --attention-backend accepts.
 
-No backend is imported here, so that the command line and the HTTP process know the names without importing torch. A
-backend's module has `why_not(device, task)`, which returns why it cannot be used, beside its class.
+No backend is imported here, so that the command line and the HTTP process know the names without importing torch.
+Besides the class, a backend's module has `why_not(device, task)`, which returns why the backend cannot be used.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ class BackendEntry:
     """The place of a backend's code, and whether `auto` may select it."""
 
     module: str
-    """The file beside this one."""
+    """The name of the module in this package."""
     name: str
     """The name of the class in the module."""
     other: bool = False
-    """Whether it is another project's, which computes on GPUs what `triton` does."""
+    """Whether it wraps another project's kernels, which compute on GPUs what `triton` does."""
     has_run: bool = True
-    """Whether it has passed `make gpu-check`. Until then `auto` does not try it: a fault on the device would end each
-    start of a pod again."""
+    """Whether it has passed `make gpu-check`. Until then `auto` does not try it, as a fault on the device would end
+    every start of a pod."""
 
 
 BACKENDS: Mapping[str, BackendEntry] = {

@@ -1,4 +1,4 @@
-"""Selects the attention backend: the one that is asked for, or the quickest there is."""
+"""Selects the attention backend: the requested one, or the quickest one that can be used."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 def select_backend(
     name: str, device: torch.device, task: AttentionTask | None = None, *, measure: bool = True
 ) -> AttentionBackend:
-    """The backend called `name`, or for `auto` the quickest on `device`; ConfigurationError if it cannot run there.
+    """Return the backend called `name`, or for `auto` the quickest; ConfigurationError if `device` cannot run it.
 
-    Without a `task` no backend is taken that computes only some. Without it, or unless it is to `measure`, nothing is
-    tried on a GPU and our own kernels are taken.
+    Without a `task`, `auto` returns a backend that computes every task. Without a `task` or without `measure`, `auto`
+    tries nothing on a GPU and returns our own Triton kernels.
     """
     if task is not None and (special := _only_by_torch(task, device)) is not None:
         backend, reason = _torch(name, task, special), f"it alone computes {special}"
@@ -49,7 +49,7 @@ def _named(name: str, device: torch.device, task: AttentionTask | None) -> Atten
 
 
 def _only_by_torch(task: AttentionTask, device: torch.device) -> str | None:
-    """Return the property of a task that on `device` only the backend `torch` computes."""
+    """Return the property of a task that only the backend `torch` computes on `device`; None if there is none."""
     if any(group.rows for group in task.groups):
         return "compressed attention"
     if not any(group.layers for group in task.groups):
@@ -88,7 +88,7 @@ def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[Attention
 
 
 def _others(device: torch.device, task: AttentionTask) -> list[AttentionBackend]:
-    """The backends to measure that can compute `task` on a GPU here; the log says of each other one why it cannot."""
+    """Return the other projects' backends that can compute `task`; the log says why each of the rest cannot."""
     obstacles = {name: _obstacle(name, device, task) for name, entry in BACKENDS.items() if entry.other}
     for name, obstacle in obstacles.items():
         if obstacle is not None:

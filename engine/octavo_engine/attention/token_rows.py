@@ -1,7 +1,7 @@
-"""Rows that layers keep of tokens in paged blocks and attend to by themselves, without an attention backend.
+"""Rows of tokens that layers keep in paged blocks and attend to without an attention backend.
 
-Row r of a sequence stands for its tokens r * rate to (r + 1) * rate, and lies in the block of the last of them: a block
-that is complete has all rows that end in it, so it can be shared, swapped and found again as any other.
+Row r of a sequence stands for its tokens r * rate to (r + 1) * rate, and lies in the block of the last of them. So a
+full block has all rows that end in it, and can be shared, swapped and cached like any other.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 from octavo_engine.attention.backend import KVGroupSpec, StepInputs
 
 TILE_NUMBERS = 1 << 25
-"""The most numbers that the tokens of one tile take, unless one token takes more."""
+"""The most numbers that the tokens of one tile may take, unless one token alone takes more."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStep:
-    """A step's places in one KV group of rows, shared by all its layers."""
+    """A step's positions in the rows of one KV group, shared by all its layers."""
 
     table: Tensor
     """[S, blocks] int64, the block table."""
@@ -32,22 +32,22 @@ class RowStep:
     completing: Tensor
     """[N] int64, the tokens of T that complete a row."""
     lens: tuple[int, ...]
-    """Tokens of each sequence in this step, on the host."""
+    """The number of tokens of each sequence in this step, on the host."""
     contexts: tuple[int, ...]
-    """Tokens of each sequence after this step, on the host."""
+    """The number of tokens of each sequence after this step, on the host."""
     block_size: int
     rate: int
 
     def slots(self, sequence: Tensor, rows: Tensor) -> Tensor:
-        """The slots of `rows` of sequences, both int64 of shapes that broadcast."""
+        """Return the slots of `rows` of sequences, both int64 of shapes that broadcast."""
         last = rows * self.rate + (self.rate - 1)
         blocks = self.table[sequence, last // self.block_size]
         return blocks * -(-self.block_size // self.rate) + last % self.block_size // self.rate
 
     def tiles(self, numbers: Callable[[int], int]) -> Iterator[tuple[slice, int]]:
-        """Cut T into consecutive tokens that take `TILE_NUMBERS` at most, and say which context of theirs is longest.
+        """Split T into tiles of consecutive tokens that take at most `TILE_NUMBERS`; yield each with its longest context.
 
-        `numbers`: what one token takes, by the length of the context.
+        `numbers` returns how many numbers one token takes, by the length of its context.
         """
         begin = end = longest = 0
         for count, context in zip(self.lens, self.contexts, strict=True):
@@ -67,14 +67,14 @@ class RowStep:
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
-    """One layer's rows of one name."""
+    """The rows of one name in one layer, with the step's positions in them."""
 
     tensor: Tensor
     """[blocks, rows of a block, size]"""
     step: RowStep
 
     def write(self, values: Tensor) -> None:
-        """Keep `values` [N, size], the rows that this step completes."""
+        """Write `values` [N, size], the rows that this step completes."""
         step, tokens = self.step, self.step.completing
         slots = step.slots(step.sequence[tokens], step.positions[tokens] // step.rate)
         self.tensor.flatten(0, 1).index_copy_(0, slots, values.to(self.tensor.dtype))
@@ -85,7 +85,7 @@ class TokenRows:
 
 
 def prepare_rows(inputs: StepInputs, group: int, block_size: int, rate: int) -> RowStep:
-    """A step's places in KV group number `group`. Lengths on the host are exact: no graph computes such layers."""
+    """Return a step's positions in KV group number `group`. Host lengths are exact, as no graph has such layers."""
     lens, contexts, device = inputs.query_lens_host, inputs.context_lens_host, inputs.positions.device
     counts = inputs.cu_query_lens.long().diff()
     if rate == 1:
@@ -105,7 +105,7 @@ def prepare_rows(inputs: StepInputs, group: int, block_size: int, rate: int) -> 
 
 
 def _completing(lens: tuple[int, ...], contexts: tuple[int, ...], rate: int) -> list[int]:
-    """The tokens of T whose position is the last of `rate`."""
+    """Return the tokens of T that are the last of their row's `rate` tokens."""
     found: list[int] = []
     for begin, count, context in zip(accumulate(lens, initial=0), lens, contexts, strict=False):
         start = context - count
@@ -127,14 +127,15 @@ def allocate_rows(
 
 
 def tile_numbers(tokens: int, one: int) -> int:
-    """The most numbers that a tile of at most so many tokens takes, where `one` is what a token takes."""
+    """Return the most numbers that a tile of at most `tokens` tokens takes, if a token takes `one`."""
     return min(tokens * one, max(one, TILE_NUMBERS))
 
 
 def attend_rows(query: Tensor, keys: Tensor, seen: Tensor, sinks: Tensor, scale: float) -> Tensor:
-    """Attention [n, H, D] of each query [n, H, D] to keys of its own [n, L, D], which are values too; in float32.
+    """Return attention [n, H, D] of each query [n, H, D] to its own keys [n, L, D], which are values too, in float32.
 
-    `seen` [n, L] says which of them are there: others may be anything. `sinks` [H] are one logit more of each head.
+    `seen` [n, L] is True for the keys that count; the others may hold anything. `sinks` [H] is an additional logit of
+    each head.
     """
     keys = keys.float().masked_fill(~seen[..., None], 0)
     scores = (query.float() @ keys.transpose(1, 2)).mul_(scale).masked_fill_(~seen[:, None], -torch.inf)

@@ -1,9 +1,9 @@
-"""Attention in plain PyTorch: the exact reference, and the way it is computed on CPUs.
+"""The attention backend `torch` in plain PyTorch: the exact reference, and the fallback for CPUs without our C kernels.
 
 Blocks are gathered into contiguous keys and values, then PyTorch's scaled dot product attention (its CPU kernel is
 flash attention, arXiv 2205.14135) does the rest. The heads that share a KV head are stacked as if they were queries,
-so that keys and values are read once. Sequences that decode go together, sorted into buckets of similar length;
-those that prefill go one by one, in tiles.
+so that keys and values are read once. Decoding sequences are computed together, in buckets of similar length; prefills
+are computed one by one, in tiles.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 
 _QUERY_TILE = 512
-"""Query tokens attended at once in a prefill; bounds the mask."""
+"""The most query tokens of a prefill that are computed at once, which bounds the mask's size."""
 _BUCKET_TOKENS = 1 << 16
-"""Context tokens gathered at once in a decode, unless a single sequence has more."""
+"""The most context tokens of decodes that are gathered at once, unless a single sequence has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +30,25 @@ class DecodeBucket:
     """N sequences with one query token each and similar contexts."""
 
     rows: Tensor
-    """[N] int64, their query tokens in T."""
+    """[N] int64, the indices of their query tokens in T."""
     blocks: Tensor
-    """[N * M] int64, M block ids each, those beyond the context replaced by the sequence's own first."""
+    """[N * M] int64, M block ids of each sequence; those beyond the context are its own first block."""
     mask: Tensor
     """[N, 1, 1, M * B] bool, True where the token is seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillTile:
-    """Consecutive query tokens of one sequence and the blocks that hold all they see."""
+    """Consecutive query tokens of one sequence, and the blocks that hold all tokens that they see."""
 
     first_row: int
     num_rows: int
     blocks: Tensor
     """[M] int64."""
     query_offset: int
-    """Position of the first query token, counted from the first gathered token."""
+    """The position of the first query token, counted from the first gathered token."""
     mask: Tensor | None
-    """[Q, L] bool, True where a query sees a gathered token; None: where it is not before that."""
+    """[Q, L] bool, True where a query sees a gathered token; None for a plain causal mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ class TorchAttention:
     graph_safe = False
 
     def __init__(self, chunked: frozenset[int] = frozenset()) -> None:
-        """`chunked`: the numbers of the KV groups whose windows are chunks."""
+        """`chunked` are the indices of the KV groups whose windows are chunks."""
         self._chunked = chunked
 
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> dict[int, LayerCache]:
-        """The cache of each layer of `group`, zeroed."""
+        """Allocate the cache of each layer of `group`, zeroed."""
         return allocate_blocks(group, num_blocks, block_size, dtype, device)
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> TorchMetadata:
@@ -106,7 +106,7 @@ class TorchAttention:
         )
 
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: TorchMetadata) -> None:
-        """Put keys and values [T, K, D] into their slots."""
+        """Write keys and values [T, K, D] into their slots."""
         if metadata.slot_rows is not None:
             key, value = key[metadata.slot_rows], value[metadata.slot_rows]
         written = [(cache.key, to_cache(key, cache.key.dtype, cache.key_scale))]
@@ -114,7 +114,7 @@ class TorchAttention:
             written.append((cache.value, to_cache(value, cache.value.dtype, cache.value_scale)))
         for cached, values in written:
             blocks, new = _bytes_if_fp8(cached), _bytes_if_fp8(values)
-            # What an earlier owner left must not be read: a masked NaN is a NaN still.
+            # An earlier owner's numbers must not be read: even a masked NaN makes the result NaN.
             if len(metadata.new_blocks):
                 blocks.index_fill_(0, metadata.new_blocks, 0)
             blocks.flatten(0, 1).index_copy_(0, metadata.slots, new)
@@ -127,11 +127,11 @@ class TorchAttention:
         qk_norm: QKNorm | None,
         metadata: TorchMetadata,
     ) -> Tensor | None:
-        """There is no faster path than the steps one by one."""
+        """Return None: this backend has no fast path."""
         return None
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: TorchMetadata, variant: AttentionVariant) -> Tensor:
-        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
+        """Compute causal attention of queries [T, H, D] over their own sequences in the cache; return [T, H, D]."""
         size = cache.latent or query.shape[2]
         output = query.new_zeros(*query.shape[:2], size)
         for bucket in metadata.decodes:
@@ -144,9 +144,9 @@ class TorchAttention:
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """Gathered keys and values, masks, scores of one sequence or head, a padded copy of the queries; in float32.
+        """Return the bytes of gathered keys and values, masks, scores and a padded copy of the queries, in float32.
 
-        From a cache in FP8 values come as one byte a number more.
+        Numbers gathered from an FP8 cache take one byte more each.
         """
         token = group.num_kv_heads * group.head_dim * 4
         context = max_context + 128  # whole blocks
@@ -161,7 +161,7 @@ class TorchAttention:
 def allocate_blocks(
     group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> dict[int, LayerCache]:
-    """Zeroed keys and values [num_blocks, B, K, D] for each layer of `group`."""
+    """Allocate zeroed keys and values [num_blocks, B, K, D] for each layer of `group`."""
     shape = (num_blocks, block_size, group.num_kv_heads, group.head_dim)
     caches = {}
     for layer in group.layers:
@@ -183,19 +183,19 @@ class _Plan:
     chunked: bool
 
     def first_block(self, position: int) -> int:
-        """The first block that a query at `position` of its sequence sees."""
+        """Return the first block that a query at `position` of its sequence sees."""
         if self.window is None:
             return 0
         first = position // self.window * self.window if self.chunked else position - self.window + 1
         return max(0, first) // self.block_size
 
     def num_blocks(self, sequence: int) -> int:
-        """Blocks a decoding sequence needs."""
+        """Return the number of blocks that a decoding sequence reads."""
         context = self.lens[sequence][1]
         return -(-context // self.block_size) - self.first_block(context - 1)
 
     def by_length(self, sequences: list[int]) -> list[list[int]]:
-        """Sequences in buckets: none longer than twice the shortest beside it, none over the size limit."""
+        """Sort sequences into buckets, each within the size limit and none longer than twice its shortest sequence."""
         buckets: list[list[int]] = []
         for sequence in sorted(sequences, key=self.num_blocks):
             blocks = self.num_blocks(sequence)
@@ -214,7 +214,7 @@ class _Plan:
         width = max(self.num_blocks(s) for s in sequences)
         columns = firsts[:, None] + torch.arange(width, device=device)
         inside = columns * self.block_size < contexts[:, None]
-        # Beyond the context stands the sequence's own first block: masked, and no other sequence's numbers.
+        # Entries beyond the context are the sequence's own first block, which is masked there: no other sequence's.
         columns = torch.where(inside, columns, firsts[:, None])
         blocks = self.table[torch.tensor(sequences, device=device)].gather(1, columns)
         positions = firsts[:, None] * self.block_size + torch.arange(width * self.block_size, device=device)
@@ -245,7 +245,7 @@ class _Plan:
         return tiles
 
     def _mask(self, start: int, position: int, size: int) -> Tensor:
-        """Return which of the tokens from `start` on the `size` queries from `position` on see."""
+        """Return which tokens from `start` on each of the `size` queries from `position` on sees, bool [size, L]."""
         queries = torch.arange(position, position + size, device=self.table.device)[:, None]
         tokens = torch.arange(start, position + size, device=self.table.device)[None]
         seen = tokens <= queries
@@ -255,25 +255,25 @@ class _Plan:
 
 
 def to_cache(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
-    """`x` as a cache of `dtype` holds it: FP8 scaled and saturated, where a cast alone may give NaN."""
+    """Convert `x` to a cache's `dtype`: for FP8 scaled and saturated, as a cast alone may give NaN."""
     if dtype != torch.float8_e4m3fn:
         return x
     return (x.float() / scale).clamp_(-448.0, 448.0).to(dtype)
 
 
 def _bytes_if_fp8(x: Tensor) -> Tensor:
-    """`x`, or a view of its bytes where PyTorch cannot write its type by index."""
+    """Return `x`, or for FP8, which PyTorch cannot write by index, a view of its bytes."""
     return x.view(torch.uint8) if x.dtype == torch.float8_e4m3fn else x
 
 
 def _gather(blocks: Tensor, indices: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
-    """[len(indices), B, K, D] in `dtype`; whole blocks are copied, which is as quick as memory."""
+    """Gather blocks as [len(indices), B, K, D] in `dtype`; copies of whole blocks run at memory speed."""
     found = blocks.flatten(1).index_select(0, indices).view(-1, *blocks.shape[1:])
     return found if found.dtype == dtype else found.float().mul_(scale).to(dtype)
 
 
 def _gather_both(cache: LayerCache, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Keys and values of some blocks."""
+    """Gather the keys and values of some blocks."""
     if cache.latent is not None:
         key = _gather(cache.key, blocks, dtype, cache.key_scale)
         return key, key[..., : cache.latent]
@@ -281,7 +281,7 @@ def _gather_both(cache: LayerCache, blocks: Tensor, dtype: torch.dtype) -> tuple
 
 
 def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, variant: AttentionVariant) -> Tensor:
-    """One query token [N, H, D] for each sequence of the bucket."""
+    """Attend one query token [N, H, D] for each sequence of the bucket."""
     count, heads, head_dim = query.shape
     kv_heads = cache.key.shape[2]
     key, value = (
@@ -300,7 +300,7 @@ def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, variant: Att
 
 
 def _attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, variant: AttentionVariant) -> Tensor:
-    """The query tokens [Q, H, D] of one tile."""
+    """Attend the query tokens [Q, H, D] of one tile."""
     count, heads, kv_heads = *query.shape[:2], cache.key.shape[2]
     length = tile.query_offset + count
     key, value = (
@@ -338,7 +338,7 @@ def _attend_exactly(
     sinks: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    """Queries [..., Q, D] over [..., L, D] where `mask` [..., Q, L] is True, in float32; sinks [..., Q or 1, 1].
+    """Attend queries [..., Q, D] to [..., L, D] where `mask` [..., Q, L] is True, in float32; sinks [..., Q or 1, 1].
 
     `bias` [..., Q or 1, L] is added to the scores.
     """
@@ -355,5 +355,5 @@ def _attend_exactly(
 
 
 def _causal(length: int, device: torch.device) -> Tensor:
-    """[L, L] bool, True where a query sees a token."""
+    """Return a causal mask [L, L], bool, True where a query sees a token."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril_()

@@ -1,4 +1,4 @@
-"""Attention by our Triton kernels: the way it is computed on GPUs."""
+"""The attention backend `triton`: our Triton kernels, for GPUs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from octavo_engine.kernels.paged_attention import paged_attention, paged_attenti
 
 @dataclass(slots=True)
 class TritonMetadata:
-    """One step of one KV group."""
+    """A step's data for one KV group."""
 
     slots: Tensor
     """[T] int64, as in StepInputs."""
     launches: tuple[PagedSequences, ...]
-    """Decodes and chunks of prompts, whose tiles differ."""
+    """The launches: decodes and chunks of prompts, whose tiles differ."""
     window: int | None
     no_padding: bool
     """Whether each of the step's tokens belongs to a sequence."""
     splits: dict[int, tuple[ContextSplit, ...]] = field(default_factory=dict)
-    """How each launch cuts contexts, by a layer's number of query heads: layers of one group may differ in it."""
+    """How each launch splits contexts, by a layer's number of query heads, in which layers of a group may differ."""
 
     def splits_for(self, query: Tensor, key_cache: Tensor, *, alibi: bool) -> tuple[ContextSplit, ...]:
-        """Return them for a layer's queries, made by the first layer of the step that has as many heads."""
+        """Return the splits for a layer's queries; the step's first layer with as many heads makes them."""
         heads = query.shape[1]
         if heads not in self.splits:
             cut = partial(split_of, query=query, key_cache=key_cache, window=self.window, alibi=alibi)
@@ -57,13 +57,13 @@ class TritonAttention:
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> dict[int, LayerCache]:
-        """The cache of each layer of `group`, zeroed."""
+        """Allocate the cache of each layer of `group`, zeroed."""
         return allocate_blocks(group, num_blocks, block_size, dtype, device)
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> TritonMetadata:
-        """Return the step's tensors in the order of launches; nothing is computed.
+        """Return the step's tensors in the order of launches, without computing anything.
 
-        The host's lengths of queries decide what is launched; of contexts only the block table's width does, so that a
+        Launches depend on the host's query lengths and the block table's width, but not on context lengths, so that a
         CUDA graph can be replayed with any contexts that fit into its table.
         """
         query_lens = inputs.query_lens_host
@@ -87,7 +87,7 @@ class TritonAttention:
         )
 
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:
-        """Put keys and values [T, K, D] into their slots."""
+        """Write keys and values [T, K, D] into their slots."""
         scales = cache.key_scale, cache.value_scale
         values = (value, cache.value) if cache.latent is None else (None, None)
         write_kv(key, values[0], cache.key, values[1], metadata.slots, *scales)
@@ -95,7 +95,7 @@ class TritonAttention:
     def fused_write(
         self, cache: LayerCache, heads: Tensor, rope: Rope | None, qk_norm: QKNorm | None, metadata: Any
     ) -> Tensor | None:
-        """In one launch where whole heads are rotated, after a plain root mean square norm of each or after none."""
+        """Run one kernel if RoPE rotates whole heads, after a plain RMS norm of each head or after no norm."""
         if rope is None or rope.rotary_dim != heads.shape[2] or not (qk_norm is None or qk_norm.is_plain_rms):
             return None
         return write_heads(
@@ -112,9 +112,9 @@ class TritonAttention:
         )
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: TritonMetadata, variant: AttentionVariant) -> Tensor:
-        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D].
+        """Compute causal attention of queries [T, H, D] over their own sequences in the cache.
 
-        Of a latent cache [T, H, latent].
+        The result is [T, H, D]; with a latent cache [T, H, latent].
         """
         query = query if query.stride(2) == 1 else query.contiguous()
         allocate = torch.empty if metadata.no_padding else torch.zeros
@@ -170,7 +170,7 @@ class TritonAttention:
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """The segments' results, kept, their list, and a contiguous copy of the queries; kernels work in registers."""
+        """Return the bytes of the kept segments' results, of their list and of a contiguous copy of the queries."""
         if group.latent is not None:
             kept = 4 * latent_scratch_floats(group.latent)
         else:
@@ -178,7 +178,7 @@ class TritonAttention:
         return kept + max_tokens * num_heads * group.head_dim * 4
 
     def _scratch_for(self, query: Tensor, size: int) -> Tensor:
-        """Return memory for so many numbers that never moves, as CUDA graphs need; layers use it one after another."""
+        """Return memory for `size` numbers at a fixed address, as CUDA graphs need; layers use it in turn."""
         key = (size, query.device)
         if key not in self._scratch:
             self._scratch[key] = torch.empty(size, dtype=torch.float32, device=query.device)
@@ -197,7 +197,7 @@ def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
 
 
 def computes(task: AttentionTask) -> bool:
-    """Return True if the kernels compute it: not chunked windows, nor latent caches that there are no tiles for."""
+    """Return True if the kernels compute the task: no chunked windows, and tiles for all its latent caches."""
     latents = [group for group in task.groups if group.latent is not None]
     return not any(group.chunked for group in task.groups) and all(
         has_tiles_for(group.latent or 0, group.head_dim - (group.latent or 0)) for group in latents

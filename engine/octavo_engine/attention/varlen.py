@@ -1,7 +1,7 @@
-"""Attention by PyTorch's own `varlen_attn` over the paged cache: an alternative on GPUs that gets newer kernels.
+"""The attention backend `varlen` for GPUs: PyTorch's `varlen_attn` over the paged cache.
 
-Block tables came with torch 2.12. PyTorch chooses the kernel: cuDNN 9.24 or later, or FlashAttention-3 where its wheel
-(`flash_attn_interface`) is installed; FlashAttention-2, which is built in, refuses blocks as small as ours.
+It supports block tables since torch 2.12. PyTorch chooses the kernel: cuDNN 9.24 or later, or FlashAttention-3 if its
+wheel (`flash_attn_interface`) is installed; the built-in FlashAttention-2 refuses blocks as small as ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from octavo_engine.attention.triton import TritonAttention
 
 @dataclass(frozen=True, slots=True)
 class VarlenMetadata:
-    """One step of one KV group; tensors as in StepInputs."""
+    """A step's data for one KV group; the tensors are those of StepInputs."""
 
     slots: Tensor
     block_table: Tensor
@@ -56,7 +56,7 @@ class VarlenAttention(TritonAttention):
             torch.nn.attention.activate_flash_attention_impl("FA3")
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
-        """Return the step's tensors; the host knows of contexts only the block table's width."""
+        """Return the step's tensors; of contexts only the block table's width is read on the host."""
         return VarlenMetadata(
             slots=inputs.slot_mapping[group],
             block_table=inputs.block_tables[group],
@@ -67,13 +67,13 @@ class VarlenAttention(TritonAttention):
         )
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: Any, variant: AttentionVariant) -> Tensor:
-        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D].
+        """Compute causal attention of queries [T, H, D] over their own sequences in the cache; return [T, H, D].
 
-        Of variants only the plain one.
+        The backend computes plain variants only.
         """
         from torch.nn.attention.varlen import varlen_attn
 
-        attend: Any = varlen_attn  # whose arguments depend on torch's version
+        attend: Any = varlen_attn  # its arguments depend on torch's version
         block_size, kv_heads = cache.key.shape[1:3]
         output: Tensor = attend(
             query,
@@ -94,5 +94,5 @@ class VarlenAttention(TritonAttention):
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """Results in float32 with their sums, of a context in two parts: a guess, not measured on a GPU yet."""
+        """Return an estimate, not yet measured on a GPU: float32 results and sums of a context in two parts."""
         return 2 * max_tokens * num_heads * (group.head_dim + 1) * 4

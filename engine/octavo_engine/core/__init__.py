@@ -1,1 +1,1 @@
-"""WHAT to run next: requests, blocks, admission, scheduling. Pure Python: no torch, no I/O, no clock of its own."""
+"""The scheduler: requests, blocks, admission and step plans. Pure Python: no torch, no I/O, no clock of its own."""

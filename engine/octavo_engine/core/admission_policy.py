@@ -1,6 +1,6 @@
-"""The admission policy: chooses the next request, a prompt's part of a step, and the requests to preempt.
+"""The admission policy: chooses the next request, how much of a prompt a step holds, and the requests to preempt.
 
-It reads what requests hold and counts what tenants use, but moves neither rows nor blocks: `core.planner` does.
+It reads the requests' states and counts tenants' use; `core.planner` alone assigns rows and blocks.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step_cost import StepCost
 from octavo_engine.core.waiting_queue import WaitingQueue
 
-_LOOK_AHEAD = 4  # waiting requests whose blocks are not there that an admission round looks past
+_LOOK_AHEAD = 4  # waiting requests without enough free blocks that an admission round passes over
 _TRY_EVERY = 8
-"""Steps after which a blocked request is tried again though no blocks came back: its beginning may be known now."""
+"""Steps after which a blocked request is tried again though no block was freed: the cache may have its prefix now."""
 
 
 class AdmissionPolicy:
-    """The rules for tenants, ageing, caps, skips and reservations, over the queue of waiting requests."""
+    """The rules for tenants, ageing, caps, skips and reservations, with the queue of waiting requests."""
 
     def __init__(self, settings: SchedulerSettings, cost: StepCost, memory_tokens: float) -> None:
         """Start without tenants.
 
-        `memory_tokens` are those that the KV memory holds; infinite if only states are kept.
+        `memory_tokens` is the number of tokens that the KV memory holds; infinite if it holds only recurrent states.
         """
         self.accounts = Accounts()
         self.waiting = WaitingQueue(settings, self.accounts)
@@ -32,7 +32,7 @@ class AdmissionPolicy:
         self._cost = cost
         self._memory_tokens = memory_tokens
         self.adapter_is_ready: Callable[[str], bool] = lambda _: True
-        """Whether a request with this adapter may begin now; the engine's, where it serves adapters."""
+        """Whether a request with this adapter may begin now; an engine that serves adapters sets this."""
 
     def charge(self, requests: Iterable[RequestState]) -> None:
         """Charge tenants for the tokens generated since the last charge."""
@@ -49,10 +49,10 @@ class AdmissionPolicy:
     def order_prompts(
         self, prefilling: Collection[RequestState], now: float
     ) -> tuple[list[RequestState], list[RequestState]]:
-        """Split the prompts that have begun: those that go on at once, and those after newly admitted ones.
+        """Split the begun prompts into those that go on first and those that go on after new requests are admitted.
 
-        The second are those of heavy tenants, and those outranked by a request of a more important lane, waiting or
-        begun as well, whose age and their own do not make up for that. Prompts go on ageing after their admission.
+        The latter are those of heavy tenants, and those outranked: another request, waiting or prefilling, is of a more
+        important lane and, with both requests' ages counted, still more important. Prompts age after admission too.
         """
         levels = self.waiting.levels(now) if prefilling else {}
         for state in prefilling:
@@ -77,7 +77,7 @@ class AdmissionPolicy:
         return cap - planned.get(tenant, 0)
 
     def has_seat(self, state: RequestState, running: int, limit: int) -> bool:
-        """Return True if a waiting request may run beside `running` others, of which `limit` may run at once."""
+        """Return True if a waiting request may run beside `running` others, where `limit` may run at once."""
         return running < max(1, int(limit * (1 - self.accounts.reserve(state.tenant))))
 
     def spare(self, state: RequestState, running: int) -> float:
@@ -85,7 +85,7 @@ class AdmissionPolicy:
         return max(self._settings.watermark, self.accounts.reserve(state.tenant)) if running else 0.0
 
     def worth_trying(self, state: RequestState, unreserved: Sequence[int], running: int, step: int) -> bool:
-        """Return True if blocks were freed since it last failed, and now and then in any case: shares change."""
+        """Return True if blocks were freed since the last try failed, or every few steps, because shares change."""
         if running == 0 or step % _TRY_EVERY == 0 or not state.blocks_wanted:
             return True
         return all(have >= want for have, want in zip(unreserved, state.blocks_wanted, strict=True))
@@ -97,8 +97,8 @@ class AdmissionPolicy:
     def yielding_to(self, waiting: RequestState, running: Iterable[RequestState], step: int) -> list[RequestState]:
         """Return running requests to preempt for a waiting one: less important, or of a tenant over its share.
 
-        The waiting one must stay within its own tenant's share, so that what was taken this way is not taken back. One
-        for which a preemption has failed asks for it now and then only.
+        To preempt for its share, the waiting request must stay within its tenant's, or it would be preempted in turn. A
+        request for which preemption has failed tries it only every few steps.
         """
         if not (self._settings.policy == "priority" or self.accounts.several):
             return []
@@ -106,7 +106,7 @@ class AdmissionPolicy:
             return []
         requests = [state for state in running if self.preemptible(state)]
         held = dict.fromkeys((waiting.tenant, *(state.tenant for state in requests)), 0.0)
-        for state in (waiting, *requests):  # what part of the engine each takes: of memory or of seats
+        for state in (waiting, *requests):  # each one's part of the engine: of memory or of seats, whichever is more
             held[state.tenant] += max(state.known / self._memory_tokens, 1 / self._settings.max_num_seqs)
         over = {tenant for tenant, share in held.items() if share > self.accounts.share(tenant)}
         lane, ours = self.waiting.lane, self.waiting.lane(waiting)
@@ -118,7 +118,7 @@ class AdmissionRound:
     """One step's admissions: decides which waiting request is tried next, given the results of earlier tries."""
 
     def __init__(self, policy: AdmissionPolicy, max_skips: int, now: float, over_share: set[str]) -> None:
-        """`over_share` are tenants that get no more in this step."""
+        """Begin a round at `now`, in which the tenants in `over_share` get no more."""
         self._policy = policy
         self._max_skips = max_skips
         self._order = policy.waiting.order(now)
@@ -133,7 +133,7 @@ class AdmissionRound:
         return self._policy.waiting.next(self._order, self._passes_over, self._over_share)
 
     def _passes_over(self, state: RequestState) -> bool:
-        """Return True if this round skips a request: its blocks are not there, or its adapter is not ready."""
+        """Return True if this round skips a request: too few blocks are free, or its adapter is not ready."""
         adapter = state.request.adapter
         return state in self._blocked or (adapter != "" and not self._policy.adapter_is_ready(adapter))
 
@@ -148,7 +148,7 @@ class AdmissionRound:
             self._closed = self._closed or state.skipped >= self._max_skips
 
     def blocked(self, state: RequestState, *, seated: bool) -> None:
-        """Note that it does not fit now. Others may skip it a while; a heavy tenant's holds up its own others only."""
+        """Note that a request does not fit now. Others may pass it for a while; of a heavy tenant, only others' may."""
         if self._policy.accounts.heavy(state.tenant) or (not seated and len(self._order) == 1):
             self._over_share.add(state.tenant)
         elif state.skipped >= self._max_skips:

@@ -1,4 +1,4 @@
-"""The blocks of one KV group, with reference counts and a list of free ones."""
+"""The block pool: the blocks of one KV group, with reference counts and a list of free ones."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from octavo_engine.core.prefix_cache import PrefixCache
 
 
 class BlockPool:
-    """Blocks 0..n-1, each *free*, *used* (referenced by requests) or *cached* (unreferenced, its content still known).
+    """Blocks 0..n-1, each *free*, *used* (referenced by requests) or *cached* (unreferenced, but a prefix hit's block).
 
-    Taking and freeing are O(1) a block. A cached block counts as available: it is taken, in the order of the
-    eviction policy, when no free one is left.
+    Taking and freeing are O(1) a block. A cached block counts as available: when no free block is left, the eviction
+    policy chooses a cached one.
     """
 
     def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
@@ -25,17 +25,17 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that `take` can give now, reserved ones included."""
+        """The number of blocks that `take` can give now, reserved ones included."""
         return len(self._free) + len(self.cache.unused)
 
     @property
     def unreserved(self) -> int:
-        """Available blocks that no request has reserved."""
+        """The number of available blocks that no request has reserved."""
         return len(self._free) + len(self.cache.unused) - self.reserved
 
     @property
     def used(self) -> int:
-        """Blocks that requests hold."""
+        """The number of blocks that requests hold."""
         return self.num_blocks - self.available
 
     def take(self, count: int) -> list[int]:
@@ -69,7 +69,7 @@ class BlockPool:
         return self._references[block]
 
     def free(self, blocks: Iterable[int], *, cold: bool = False) -> None:
-        """Drop a reference to each block. Later blocks of a sequence are evicted first, and `cold` ones before all."""
+        """Drop a reference to each block. The last ones are evicted first, and `cold` ones before all others."""
         for block in reversed(list(blocks)):
             self._references[block] -= 1
             if self._references[block] > 0:
@@ -80,7 +80,7 @@ class BlockPool:
                 self._free.append(block)
 
     def forget(self, digest: bytes, owner: str) -> None:
-        """Make the block under `digest` unfindable if the request `owner` computed it, even while others use it."""
+        """Remove the block under `digest` from the prefix cache if `owner` computed it, even while others use it."""
         if (block := self.cache.get(digest)) is None or self.cache.owner(block) != owner:
             return
         if self._references[block] == 0:
@@ -89,7 +89,7 @@ class BlockPool:
         self.cache.forget(block)
 
     def tick(self, now: float) -> None:
-        """Free cached blocks that have been unused for too long."""
+        """Set the time, and free the cached blocks that have been unused for too long."""
         self.now = now
         self._free += self.cache.expire(now)
 

@@ -1,4 +1,4 @@
-"""Fair shares: an account for each tenant (API key) of the tokens it was served, by which tenants share the engine.
+"""Fair shares: tenants (API keys) share the engine by accounts of the tokens that each was served.
 
 Waiting requests are taken in deficit round robin (Shreedhar, Varghese, SIGCOMM 1995) with tokens as the measure: a
 round gives each waiting tenant a quantum times its weight, and a request is admitted when its tenant's deficit covers
@@ -13,30 +13,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 QUANTUM = 512  # tokens a round
-LEFTOVER = 8  # prefill tokens that even a heavy tenant gets in every step. On a CPU 8 take little longer than one
-_HALF_LIFE = 5.0  # seconds after which recent use counts half
+LEFTOVER = 8  # prefill tokens that even a heavy tenant gets in every step; on a CPU 8 take little longer than 1
+_HALF_LIFE = 5.0  # seconds after which use counts half
 _FORGOTTEN = 10.0  # seconds after its last request for which a tenant still counts
-_LITTLE = QUANTUM  # tokens of recent use that make no tenant heavy
-_RESERVE = 0.25
+_LITTLE = QUANTUM  # tokens of recent use up to which no tenant is heavy
+_RESERVE = 0.25  # the most of seats and memory that a heavy tenant must leave free
 
 
 @dataclass(slots=True)
 class Account:
-    """One tenant that has requests here, or had some lately."""
+    """The account of a tenant that has requests in the engine, or had some lately."""
 
     weight: float = 1.0
     deficit: float = 0.0
-    """Tokens it may be served before it is the others' turn; negative after long answers."""
+    """Tokens that the tenant may be served before its turn ends; negative after long answers."""
     requests: int = 0  # waiting and running
     used: float = 0.0  # tokens computed lately, decaying
     left_at: float = 0.0  # when its last request ended, as of the last `decay`
 
 
 class Accounts:
-    """All tenants that are or were lately here.
+    """The accounts of all tenants that have requests, or had some lately.
 
-    A tenant is *heavy* while it has used clearly more than its share of what all have used lately. Then its prompts
-    come last in a step and are cut short, and it leaves others some of the engine, so that a newcomer waits for little.
+    A tenant is *heavy* while it has used clearly more than its share of all recent use. Then its prompts come last in a
+    step and are cut short, and it must leave part of the engine free, so that a new tenant's request waits little.
     """
 
     def __init__(self) -> None:
@@ -68,21 +68,21 @@ class Accounts:
 
     @property
     def several(self) -> bool:
-        """True if more than one tenant has an account, so that there is something to share."""
+        """True if more than one tenant has an account."""
         return len(self._accounts) > 1
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """Count tokens of a tenant's answers, to be charged later."""
+        """Charge a tenant for tokens of its answers: in its deficit and in its use."""
         self._accounts[tenant].deficit -= tokens
         self.computed(tenant, tokens)
 
     def computed(self, tenant: str, tokens: int) -> None:
-        """Charge a tenant for tokens of a step."""
+        """Count computed tokens as a tenant's use."""
         self._accounts[tenant].used += tokens
         self._used += tokens
 
     def due(self, now: float) -> bool:
-        """Return True if it is time to `decay`, and before that to charge the tokens generated since the last time."""
+        """Return True if it is time to call `decay`, after charging the tokens generated since the last call."""
         return now - self._decayed_at >= _HALF_LIFE / 10
 
     def decay(self, now: float) -> None:
@@ -98,7 +98,7 @@ class Accounts:
         self._used = sum(account.used for account in self._accounts.values())
 
     def share(self, tenant: str) -> float:
-        """The share of each resource that a tenant may use while others want some too, 0 to 1."""
+        """Return the share of each resource that a tenant may use while others want some too, 0 to 1."""
         return self._accounts[tenant].weight / self._weights
 
     def heavy(self, tenant: str) -> bool:
@@ -108,14 +108,14 @@ class Accounts:
         return self.several and used > _LITTLE and used > self._used * min(1.2 * share, (1 + share) / 2)
 
     def light_cap(self, tenant: str, budget: int) -> int:
-        """Return the prompt tokens that a tenant may have in a step; bounded at once while others are here."""
+        """Return how many prompt tokens a tenant that is not heavy may have in a step; all if there is no other."""
         return max(min(QUANTUM, (budget + 1) // 2), int(budget * self.share(tenant))) if self.several else budget
 
     def heavy_cap(self, tenant: str, budget: int, light_tokens: int, doubling_tokens: int) -> int:
-        """Return the prompt tokens of a heavy tenant in a step with `light_tokens` of others' prompts.
+        """Return how many prompt tokens a heavy tenant may have in a step with `light_tokens` of others' prompts.
 
-        It may make a step twice as long as it is without it (`doubling_tokens`), so that a request that comes meanwhile
-        waits at most twice as long, and never gets more than its share of the budget.
+        It may at most double the step's time (`doubling_tokens`), so that a request that arrives during the step waits
+        at most twice as long, and it never gets more than its share of the budget, beyond LEFTOVER.
         """
         if light_tokens:
             return LEFTOVER
@@ -129,7 +129,7 @@ class Accounts:
 def next_turn(waiting: Iterable[tuple[Account, int]]) -> int:
     """Return the index of the account that is next, given (account, tokens that its first request costs).
 
-    If no deficit suffices, as many rounds pass at once as the nearest of them needs.
+    If no deficit suffices, all get the quantum of as many rounds as the account nearest to its turn needs.
     """
     entries = list(waiting)
     while True:

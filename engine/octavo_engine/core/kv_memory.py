@@ -1,4 +1,4 @@
-"""The KV memory of requests over all groups: what they need, take, share and free."""
+"""The KV memory: the blocks of all KV groups that requests need, take, share and free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo_engine.errors import NotAdmissibleError
 class KVMemory:
     """The block pools of all groups, seen as one memory for sequences of tokens.
 
-    What has to be moved on the device is noted as block operations, in order; a plan takes them with it.
+    Copies and moves on the device are noted as block operations, in order; the next plan carries them to the workers.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class KVMemory:
         self.blocks_total = sum(pool.num_blocks for pool in self.pools)
         tokens = [group.num_blocks * block_size for group in groups if group.kind != "recurrent"]
         self.tokens = max(tokens, default=float("inf"))
-        """Tokens of context that fit, by the group that has most blocks: others keep only a part of a context."""
+        """Tokens of context that fit, by the group with the most blocks: other groups keep only part of a context."""
         self.groups = [
             group_memory(group, pool, block_size, max_chunk) for group, pool in zip(groups, self.pools, strict=True)
         ]
@@ -50,12 +50,12 @@ class KVMemory:
 
     @property
     def unreserved(self) -> list[int]:
-        """Blocks that could be taken, of each group."""
+        """The number of blocks of each group that could be taken."""
         return [pool.unreserved for pool in self.pools]
 
     @property
     def blocks_used(self) -> int:
-        """Blocks of all groups that requests hold."""
+        """The number of blocks of all groups that requests hold."""
         return sum(pool.used for pool in self.pools)
 
     def tick(self, now: float) -> None:
@@ -79,10 +79,10 @@ class KVMemory:
                 )
 
     def match(self, state: RequestState, *, private: bool = False) -> None:
-        """Begin a request's block tables with what the prefix cache has; sets `computed`.
+        """Begin a request's block tables with the prefix cache's blocks, and set its `computed` tokens.
 
-        At least the last known token is left to compute: its logits are what the step is for. A `private` request will
-        reserve its blocks; where groups free blocks on the way, it shares none, or it could need more than it reserved.
+        At least the last known token is left to compute, for its logits. A `private` request will reserve blocks: it
+        shares none if a group frees blocks as a sequence grows, else it could need more than it reserved.
         """
         caching = self.prefix_caching and (self._all_kept or not private) and not state.reads_prompt
         usable = (len(state.token_ids) - 1) // self.block_size if caching else 0
@@ -103,7 +103,7 @@ class KVMemory:
         The first of the two that writes into a shared block copies it. False if the groups cannot share them.
         """
         shared = min(computed, len(child.token_ids) - 1)
-        # Copying the last block would take one more than a parent with reserved blocks has reserved.
+        # A copy of the last block would be one more than a parent with reserved blocks has reserved.
         if shared <= 0 or not parent.block_tables or parent.reserved:
             return False
         tables = list(zip(self.groups, parent.block_tables, strict=True))
@@ -111,19 +111,19 @@ class KVMemory:
             return False
         child.block_tables = [group.fork(table, shared) for group, table in tables]
         child.computed = shared
-        child.num_cached_blocks = shared // self.block_size  # the parent itself makes its blocks findable
+        child.num_cached_blocks = shared // self.block_size  # the parent itself caches the shared blocks
         parent.capacity = min(parent.capacity, parent.computed)
         return True
 
     def count_hits(self, state: RequestState) -> None:
-        """Count the cached blocks of a matched request as hits, now that it begins to run."""
+        """Count a hit of each cached block in the tables of a request that begins to run."""
         for pool, table in zip(self.pools, state.block_tables, strict=True):
             for block in table:
                 if block in pool.cache.known:
                     pool.cache.found(block, state.request.priority)
 
     def shortage(self, state: RequestState, tokens: int, spare: float = 0.0) -> list[int]:
-        """Return the blocks of each group that a request lacks to grow to `tokens`, if a share `spare` stays free."""
+        """Return how many blocks of each group are missing to grow to `tokens` and leave a share `spare` free."""
         return [
             max(group.peak(tokens) - held(table), group.missing(table, state.computed, state.computed + 1))
             + int(spare * group.pool.num_blocks)
@@ -132,7 +132,7 @@ class KVMemory:
         ]
 
     def reserve(self, state: RequestState) -> None:
-        """Reserve for a matched request all blocks that it can need, so that it can run to its end."""
+        """Reserve all blocks that a request can still need, so that it can run to its end."""
         state.reserved = [
             max(0, group.peak(state.final_len) - held(table))
             for group, table in zip(self.groups, state.block_tables, strict=True)
@@ -148,7 +148,7 @@ class KVMemory:
             if group.missing(tables[index], start, tokens) > group.pool.unreserved + own:
                 return None
         changes = []
-        capacity = min(state.final_len - 1, state.short_end)  # after the last token of all nothing is left to compute
+        capacity = min(state.final_len - 1, state.short_end)  # the answer's last token is never computed
         for index, group in enumerate(self.groups):
             table = tables[index]
             before = held(table) if reserved else 0
@@ -176,7 +176,7 @@ class KVMemory:
         return stop if stop > state.computed else end
 
     def cache_blocks(self, state: RequestState) -> None:
-        """Make the request's full blocks findable, as far as their tokens are known on the host."""
+        """Put the request's full blocks into the prefix cache, as far as their tokens are known on the host."""
         if not self.prefix_caching or (state.reserved and not self._all_kept):
             return
         full = min(state.computed, len(state.token_ids)) // self.block_size
@@ -189,7 +189,7 @@ class KVMemory:
         state.num_cached_blocks = full
 
     def free(self, state: RequestState) -> None:
-        """Free all blocks of the request outside the swap space; it may have none."""
+        """Free all blocks that the request holds or has reserved on the device; it may have none."""
         for pool, table in zip(self.pools, state.block_tables, strict=False):
             pool.free(block for block in table if block != NO_BLOCK)
         for pool, count in zip(self.pools, state.reserved, strict=False):
@@ -198,23 +198,23 @@ class KVMemory:
         state.computed = state.num_cached_blocks = state.capacity = 0
 
     def freeable(self, state: RequestState) -> list[int]:
-        """Return the blocks of each group that others could have if the request freed its own."""
+        """Return how many blocks of each group would become available if the request freed its own."""
         return [
             sum(block != NO_BLOCK and pool.references(block) == 1 for block in table)
             for pool, table in zip(self.pools, state.block_tables, strict=True)
         ]
 
     def forget(self, state: RequestState) -> None:
-        """Make the blocks that a freed request has computed unfindable: they may be wrong.
+        """Remove the blocks that a request computed from the prefix cache, because they may be wrong.
 
-        Blocks that it matched in the prefix cache are right, and stay.
+        Blocks that the request itself got from the prefix cache are right, and stay.
         """
         for pool in self.pools:
             for digest in state.block_hashes:
                 pool.forget(digest, state.request_id)
 
     def check_integrity(self, requests: Sequence[RequestState]) -> None:
-        """Raises RuntimeError unless every block is accounted for exactly once."""
+        """Raises RuntimeError unless pools, block tables and reservations agree on every block."""
         holding = [state for state in requests if state.block_tables]
         for index, pool in enumerate(self.pools):
             pool.check_integrity([b for state in holding for b in state.block_tables[index] if b != NO_BLOCK])

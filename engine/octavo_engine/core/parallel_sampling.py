@@ -16,7 +16,7 @@ def begins_as(state: RequestState, parent: RequestState | None) -> bool:
 
 
 def take_ready(forks: list[RequestState], requests: Mapping[str, RequestState]) -> list[RequestState]:
-    """Remove the forks that wait no more: their parent's prompt is computed, or it has left `requests`."""
+    """Remove and return the forks that need not wait: their parent's prompt is computed, or their parent has ended."""
     ready = []
     for fork in forks:
         parent = requests.get(fork.fork_of or "")

@@ -1,6 +1,6 @@
-"""Fills one step after another with tokens: those that decode, then prompts in chunks, then newly admitted requests.
+"""The planner fills each step with tokens: decoding requests first, then chunks of prompts, then new requests.
 
-This is mechanism: it moves rows and blocks. Whom it serves first, it asks `core.admission_policy`.
+It assigns rows and blocks; `core.admission_policy` decides which requests come first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Planner:
     def __init__(
         self, settings: SchedulerSettings, memory: KVMemory, limits: StepLimits, requests: Mapping[str, RequestState]
     ) -> None:
-        """`requests` are all requests by id."""
+        """Start without requests; `requests` is the scheduler's live mapping of all requests by id."""
         self.settings = settings
         self.memory = memory
         self.limits = limits
@@ -40,7 +40,7 @@ class Planner:
 
     @property
     def chunk_limit(self) -> int:
-        """Prompt tokens that a step may hold now."""
+        """The number of prompt tokens that a step may hold now."""
         return self.cost.tokens_within(self.settings.max_step_seconds, self.limits.chunk_limit)
 
     def schedule(self, now: float) -> StepBuilder:
@@ -49,18 +49,18 @@ class Planner:
         self._decode(builder)
         builder.budget = min(builder.budget, self.chunk_limit)
         first, later = self.policy.order_prompts(self.running.prefilling, now)
-        # Half at most, or a small budget would leave newcomers none.
+        # Tokens kept for the later prompts: half the budget at most, or a small budget would leave new requests none.
         kept = min(LEFTOVER, builder.budget // 2) if later else 0
         builder.budget -= kept
         for state in first:
             if state.status is Status.RUNNING:
                 self._prefill(state, builder)
         if not builder.preempted:
-            # What a heavy tenant has begun goes on before it begins more.
+            # A heavy tenant's begun prompts go on before its waiting requests are admitted.
             self._admit(builder, now, {r.tenant for r in later if self.policy.accounts.heavy(r.tenant)})
         builder.budget += kept
         for state in later:
-            # It may have been preempted meanwhile, and even been admitted again.
+            # An admission may have preempted the request, and even have admitted it again.
             if state.status is Status.RUNNING and state not in builder.chunks:
                 self._prefill(state, builder)
         self._steps += not builder.empty
@@ -79,9 +79,9 @@ class Planner:
             state.computed = start + 1
             state.in_flight += 1
         builder.budget -= len(decoding)
-        for_drafts = max(0, builder.budget - len(to_look_at)) // 2  # prompts have the other half
+        for_drafts = max(0, builder.budget - len(to_look_at)) // 2  # the other half is left to prompts
         for state in to_look_at:
-            # It may just have been preempted, all its tokens may be in flight, or its drafts may follow one in flight.
+            # Skip a request that was just preempted, or whose last token, or the one before its drafts, is in flight.
             all_planned = state.known >= state.final_len or (state.drafts and state.in_flight)
             if state.status is not Status.RUNNING or all_planned:
                 continue
@@ -91,13 +91,13 @@ class Planner:
             self.memory.cache_blocks(state)
             if state.drafts and (drafts := self._drafts_with_blocks(state, for_drafts, builder)):
                 builder.add_decode(state, drafts)
-                state.capacity = state.computed  # each plan looks at it until its result is in
+                state.capacity = state.computed  # each plan looks at its tables until the result is in
                 for_drafts -= len(drafts)
             elif self._extend(state, state.computed + 1, builder):
                 builder.add_decode(state)
 
     def _drafts_with_blocks(self, state: RequestState, most: int, builder: StepBuilder) -> tuple[int, ...]:
-        """Return at most `most` of a request's drafts, if there are free blocks: none is preempted for them."""
+        """Take blocks for at most `most` of a request's drafts and return those; none if that needs a preemption."""
         drafts = state.drafts[:most]
         if not drafts or (changes := self.memory.extend(state, state.computed + 1 + len(drafts))) is None:
             return ()
@@ -105,7 +105,7 @@ class Planner:
         return drafts
 
     def _prompt_limit(self, state: RequestState, builder: StepBuilder) -> int:
-        """Return the prompt tokens that a request's tenant may still have; whole prompts may be alone in a step."""
+        """Return how many of a request's tokens the step may hold; a prompt that cannot be cut may be alone in one."""
         limit = min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens, builder.budget))
         too_little = self.settings.whole_prompts and limit < state.known
         return limit if not too_little else 0 if builder.chunks else state.known
@@ -115,7 +115,7 @@ class Planner:
         num_tokens = min(state.known - state.computed, self._prompt_limit(state, builder))
         if num_tokens <= 0:
             return
-        self.memory.cache_blocks(state)  # what earlier steps filled
+        self.memory.cache_blocks(state)  # the blocks that earlier steps filled
         end = self.memory.stop_before(state, state.computed + num_tokens)
         if not self._extend(state, end, builder):
             return
@@ -126,7 +126,7 @@ class Planner:
             state.capacity = state.computed  # so that the next plan makes the prompt's blocks findable at once
 
     def _extend(self, state: RequestState, end: int, builder: StepBuilder) -> bool:
-        """Get the blocks for tokens up to `end`, if need be from others; False if the request itself was preempted."""
+        """Take the blocks for tokens up to `end`, preempting if need be; False if the request itself was preempted."""
         while (changes := self.memory.extend(state, end)) is None:
             candidates = [r for r in self.running if self.policy.preemptible(r)]
             victim = choose_victim(candidates, self.policy.waiting.lane, self.memory.freeable, 1)
@@ -137,7 +137,7 @@ class Planner:
         return True
 
     def _admit(self, builder: StepBuilder, now: float, over_share: set[str]) -> None:
-        """Admit waiting requests for as long as there is room; tenants that are `over_share` get no more."""
+        """Admit waiting requests for as long as there is room, except those of the tenants in `over_share`."""
         if not self.policy.waiting:
             return
         admissions = AdmissionRound(self.policy, self.settings.max_skips, now, over_share)
@@ -152,7 +152,7 @@ class Planner:
                 admissions.blocked(state, seated=seated)
 
     def _make_room(self, state: RequestState, builder: StepBuilder) -> bool:
-        """Match a waiting request if there are a seat and blocks for it, if need be taken from those that yield."""
+        """Give a waiting request its cached blocks if it can run now, after preemptions if need be; else False."""
         running, unreserved = len(self.running), self.memory.unreserved
         seated = self.policy.has_seat(state, running, self.limits.running_limit)
         yielding = [] if seated else self.policy.yielding_to(state, self.running, self._steps)
@@ -174,11 +174,11 @@ class Planner:
         return False
 
     def _attach_cached_blocks(self, state: RequestState, builder: StepBuilder) -> list[int]:
-        """Give a waiting request the blocks that its parent or the cache has; return those of each group it lacks."""
+        """Give a waiting request its parent's or the cache's blocks; return how many of each group are missing."""
         parent = self._requests.get(state.fork_of or "")
         self._note_length(state)
         last_time = not self.policy.preemptible(state)
-        # Blocks are copied before the step computes: what it computes of the parent is not there yet.
+        # Blocks are copied before the step computes, so the parent's tokens of this same step cannot be shared.
         computed = builder.before(parent) if parent is not None and state.scheduled_at is None else 0
         alike = parent is not None and parent.long_context == state.long_context
         if parent is None or not (alike and self.memory.fork(parent, state, computed)):
@@ -187,7 +187,7 @@ class Planner:
         return self.memory.shortage(state, tokens, self.policy.spare(state, len(self.running)))
 
     def _note_length(self, state: RequestState) -> None:
-        """Mark a waiting request that has become a long sequence, and drop what was computed of it as a short one."""
+        """Mark a waiting request that has become a long sequence, and drop all that it computed as a short one."""
         rule = self.settings.long_context
         if rule is None or state.long_context:
             return
@@ -198,7 +198,7 @@ class Planner:
             state.long_context, state.short_end, state.block_hashes = True, maxsize, []
 
     def _start(self, state: RequestState, builder: StepBuilder, now: float) -> None:
-        """Give a matched request its row and its first tokens."""
+        """Admit a request that has its cached blocks: give it a row, and plan its first tokens."""
         self.policy.waiting.take(state)
         self.memory.count_hits(state)
         self.memory.swap.restore(state)
@@ -220,7 +220,7 @@ class Planner:
         builder.changes += _full_tables(state)
 
     def preempt(self, victim: RequestState, builder: StepBuilder) -> None:
-        """Take a running request's row and blocks; what it had computed is swapped out, or computed again later."""
+        """Take a running request's row and blocks; its computed tokens are swapped out, or computed again later."""
         builder.drop(victim)
         builder.preempted = True
         self.counters.preemptions += 1
@@ -239,7 +239,7 @@ class Planner:
         self._requeue(victim)
 
     def _requeue(self, state: RequestState) -> None:
-        """Take a running request's row and blocks and let it wait for them again."""
+        """Take a running request's row and blocks, and queue it again ahead of its tenant's other requests."""
         state.computed_before = state.computed
         self.release(state)
         state.status = Status.REQUEUED
@@ -253,6 +253,6 @@ class Planner:
 
 
 def _full_tables(state: RequestState) -> list[TableChange]:
-    """Return changes that set all block tables of a row that begins again."""
+    """Return the changes that set all block tables of a request's new row."""
     tables = ((group, table, table.count(NO_BLOCK)) for group, table in enumerate(state.block_tables))  # all in front
     return [TableChange(state.row, group, first, tuple(table[first:])) for group, table, first in tables]

@@ -1,8 +1,8 @@
 """Preemption: chooses the requests that free their blocks, and whether these are recomputed or swapped.
 
-The victim matters least. Of those that matter as little, it is the one that loses the fewest tokens among those whose
-blocks suffice; among equals the one that came last. A request that was preempted `max_preemptions` times is no
-candidate any more: it runs again only with all its blocks reserved, needs nothing from others and gets to its end.
+The victim is the least important request. Of equally important ones it is the one that loses the fewest tokens among
+those whose blocks suffice; among equals the one that came last. A request that was preempted `max_preemptions` times is
+no candidate any more: it runs again only with all its blocks reserved, and thus gets to its end.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from octavo_engine.core.request_state import RequestState
 
-Importance = Callable[[RequestState], int]  # low numbers matter most
+Importance = Callable[[RequestState], int]  # low numbers are more important
 Gain = Callable[[RequestState], Sequence[int]]
-"""Blocks of each KV group that others could have if the request freed its own."""
+"""Blocks of each KV group that would become available if the request freed its own."""
 
 
 def choose_victim(candidates: Iterable[RequestState], importance: Importance, gain: Gain, needed: int) -> RequestState:
@@ -44,6 +44,6 @@ def _loss(state: RequestState) -> tuple[int, float, str]:
 def swap_is_cheaper(blocks: int, block_seconds: float, tokens: int, token_seconds: float) -> bool:
     """Return True if swapping `blocks` out and in takes less time than computing `tokens` again, by measured rates.
 
-    That some of the tokens may be found in the prefix cache later is not counted.
+    Tokens that a later prefix cache hit could save are not counted.
     """
     return blocks * block_seconds < tokens * token_seconds

@@ -1,8 +1,8 @@
 """The prefix cache: finds blocks by the tokens they hold, with a chain of hashes as in vLLM.
 
-A block's hash is SHA-256 over its parent's hash and its own tokens; the chain's root is made of the adapter, the salt
-(by default the API key's tenant), so that two tenants never share a block, and of whether the sequence is a long one.
-With a cryptographic hash a hit needs no comparison of tokens.
+A block's hash is SHA-256 over its parent's hash and its own tokens. The chain's root hashes the adapter, whether the
+sequence is a long one (LongRoPE), and the salt, by default the API key's tenant, so that no two tenants share a block.
+A cryptographic hash makes a comparison of tokens needless.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from octavo_engine.core.request_state import RequestState
 def root_hash(salt: str, adapter: str = "", *, long_context: bool = False) -> bytes:
     """Return the hash that a request's chain begins with.
 
-    Lengths are hashed too, so no two pairs give the same bytes.
+    Lengths are hashed too, so no two pairs of adapter and salt give the same bytes.
     """
     return sha256(f"{'long' * long_context}{len(adapter)}:{adapter}{len(salt)}:{salt}".encode()).digest()
 
 
 def chain_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The hash of a full block of `tokens` after `parent`."""
+    """Return the hash of a full block of `tokens` that follows the block with the hash `parent`."""
     return sha256(parent + array("I", tokens).tobytes()).digest()
 
 
@@ -38,12 +38,12 @@ class _Known:
     digest: bytes
     owner: str  # id of the request that computed it
     priority: int  # of its most important user
-    wanted: bool  # whether it is expected to be found, though its owner has gone past it
+    wanted: bool  # whether later requests are expected to hit it, though its owner has computed further
     uses: int = 0  # how often it was found
 
 
 def extend_hashes(state: RequestState, count: int, block_size: int) -> list[bytes]:
-    """The hashes of a request's first `count` blocks, all of them full of tokens that are known on the host."""
+    """Return the hashes of a request's first `count` blocks, all of them full of tokens that are known on the host."""
     known, request = state.block_hashes, state.request
     while len(known) < count:
         start = len(known) * block_size
@@ -58,7 +58,7 @@ class PrefixCache:
     def __init__(self, policy: str = "lru", ttl: float | None = None) -> None:
         self._block_of: dict[bytes, int] = {}
         self.known: dict[int, _Known] = {}
-        """The blocks that are found under some hash."""
+        """The blocks that a hash leads to, used or unused."""
         self._policy = POLICIES[policy]()
         self.unused = self._policy.ranks
         """The known blocks that no request uses."""
@@ -70,7 +70,7 @@ class PrefixCache:
         return self._block_of.get(digest)
 
     def insert(self, digest: bytes, block: int, owner: Request, *, wanted: bool = False) -> None:
-        """Make `block`, which `owner` computed and uses, findable under `digest`, unless another block already is."""
+        """Cache `block`, which `owner` computed and uses, under `digest`, unless another block is there already."""
         if digest not in self._block_of and block not in self.known:
             self._block_of[digest] = block
             self.known[block] = _Known(digest, owner.request_id, owner.priority, wanted)
@@ -80,44 +80,44 @@ class PrefixCache:
         return self.known[block].owner
 
     def found(self, block: int, priority: int) -> None:
-        """Note that a request begins to run with a cached block, which is in use."""
+        """Count a hit: a request of this `priority` begins to run with a cached block."""
         known = self.known[block]
         known.uses += 1
         known.priority = min(known.priority, priority)
 
     def touch(self, block: int) -> None:
-        """Note that a cached, unused block is used again."""
+        """Note that a cached block that no request used is used again."""
         self._policy.remove(block)
         self._unused_since.pop(block, None)
 
     def release(self, block: int, now: float, *, cold: bool = False) -> None:
-        """Note that no request uses a cached block; a `cold` one is evicted early, unless it was found before."""
+        """Note that no request uses a cached block; a `cold` one is evicted early, unless it ever was a hit."""
         known = self.known[block]
         self._policy.release(block, known.uses, known.priority, cold=cold and not known.uses)
         if self._ttl is not None:
             self._unused_since[block] = now
 
     def cool(self, digest: bytes) -> None:
-        """Evict the block under `digest` early, unless it is used, was found or is wanted."""
+        """Let the block under `digest` be evicted early, unless it is used, ever was a hit, or is wanted."""
         block = self._block_of.get(digest)
         if block in self.unused and not (self.known[block].uses or self.known[block].wanted):
             self._policy.remove(block)
             self._policy.release(block, 0, self.known[block].priority, cold=True)
 
     def forget(self, block: int) -> None:
-        """Make a block in use unfindable."""
+        """Remove a block in use from the cache."""
         if (known := self.known.pop(block, None)) is not None:
             del self._block_of[known.digest]
 
     def evict(self) -> int:
-        """Forget and return the unused block that is evicted next; the caller owns it."""
+        """Remove the block that the policy chooses from the cache and return it; it is the caller's now."""
         block = self._policy.evict()
         self._unused_since.pop(block, None)
         self.forget(block)
         return block
 
     def expire(self, now: float) -> list[int]:
-        """Forget and return the blocks that were unused for longer than the time to live; the caller owns them."""
+        """Remove and return the blocks that were unused for longer than the time to live; they are the caller's."""
         expired = []
         for block, since in self._unused_since.items():
             if self._ttl is None or since + self._ttl > now:

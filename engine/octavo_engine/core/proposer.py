@@ -8,7 +8,7 @@ class Proposer(Protocol):
     """Guesses draft tokens, all of which the next step verifies at once."""
 
     def propose(self, request_id: str, token_ids: Sequence[int]) -> Sequence[int]:
-        """Return tokens that may follow a request's prompt and answer, empty without a guess. Quick; raises nothing."""
+        """Return guesses of the tokens after a request's prompt and answer, or none. Must be quick and never raise."""
 
     def remove(self, request_id: str) -> None:
         """Forget a request that has ended."""

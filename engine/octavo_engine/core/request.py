@@ -1,4 +1,4 @@
-"""A request as it was asked: the one record that crosses from HTTP and `LLM` to the scheduler."""
+"""A request as the client asked it: the record that the HTTP server and `LLM` hand to the scheduler."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class TokenLogprobs:
 class PromptOutput:
     """The outputs of a prompt itself, each only if the request asked for it."""
 
-    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of its tokens but the first
-    pooled: bytes = b""  # the vector that stands for it, float32 [hidden]
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each prompt token but the first
+    pooled: bytes = b""  # the prompt's pooled vector (embedding or class scores), float32 [hidden]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt and all that was asked about its answer. It never changes; the scheduler notes in `RequestState`."""
+    """One prompt and its options. It never changes: the scheduler keeps its own notes in `RequestState`."""
 
     request_id: str  # made by the server or by `LLM`, never by a client
     prompt_token_ids: tuple[int, ...]
@@ -37,10 +37,10 @@ class Request:
     tenant: str = ""  # the API key's name; tenants share the engine by their weights
     weight: float = 1.0  # the tenant's share, beside those of others
     cache_salt: str = ""  # requests of different salts share nothing in the prefix cache
-    adapter: str = ""  # digest of the LoRA adapter whose keys and values these are; empty for the model's own
+    adapter: str = ""  # digest of the LoRA adapter that computes the request; empty for the base model
     timeout: float | None = None  # seconds from its arrival until FinishReason.TIMEOUT; None for no limit
-    pooled: bool = False  # whether it asks for the vector that stands for its prompt
-    second_text: int = 0  # where the second text of a pair begins in its prompt, to models that care; 0: there is none
+    pooled: bool = False  # whether the request asks for its prompt's pooled vector
+    second_text: int = 0  # where the second text of a pair begins, for models with token types; 0: there is none
     fork_of: str | None = None  # id of a request with the same beginning whose blocks this one shares (n > 1)
 
 
@@ -52,4 +52,4 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     TIMEOUT = "timeout"
     ERROR = "error"
-    INVALID = "invalid"  # nothing failed here: the request asks for what cannot be done
+    INVALID = "invalid"  # nothing failed in the engine: the request cannot be carried out

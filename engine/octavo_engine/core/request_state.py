@@ -44,7 +44,7 @@ class RequestState:
     arrival: float  # seconds on the engine's clock
     final_len: int  # tokens of the prompt and the longest answer
 
-    # What every step reads and writes stands together in memory.
+    # Every step reads and writes the following fields, so they stand together in memory.
     request_id: str = field(init=False)
     token_ids: list[int] = field(init=False)
     stop_token_ids: tuple[int, ...] = field(init=False)
@@ -58,23 +58,23 @@ class RequestState:
     prompt_len: int = field(init=False)
     deadline: float | None = field(init=False)  # seconds on the engine's clock; None without a timeout
     fork_of: str | None = field(init=False)
-    """The request whose blocks this one shares; None once there is none to share with."""
+    """Id of the request whose blocks this one shares; None if there is no such request (any more)."""
     status: Status = Status.WAITING
     drafts: tuple[int, ...] = ()
-    """The tokens guessed to follow `token_ids`. With any, it is planned only while no token of it is in flight."""
+    """Draft tokens to follow `token_ids`. A request with drafts is planned only while it has no token in flight."""
     cached_tokens: int = 0  # of its prompt, from the prefix cache or a fork, when it was first admitted
     block_tables: list[list[int]] = field(default_factory=list)  # block ids of each KV group; empty while it holds none
     snapshots: tuple[int, ...] = ()
-    """Tokens after which others want a snapshot of its states: its whole prompt, and where it left a known one."""
+    """Token counts for snapshots of its recurrent states: all full blocks, and those whose keys the cache knew."""
     reserved: list[int] = field(default_factory=list)  # blocks of each KV group kept for it; empty if none
     block_hashes: list[bytes] = field(default_factory=list)  # the prefix cache's chain over its full blocks, so far
     num_cached_blocks: int = 0  # full blocks of its tables that were offered to the prefix cache
     long_context: bool = False  # whether it is computed as a long sequence (`LongContext`)
-    short_end: int = maxsize  # tokens after which it is recomputed as one
+    short_end: int = maxsize  # tokens after which it is recomputed as a long sequence
     swapped: SwappedTokens | None = None
     preemptions: int = 0
     computed_before: int = 0  # tokens that were computed before its last preemption
-    skipped: int = 0  # requests that were admitted before it because its blocks were not there
+    skipped: int = 0  # requests that were admitted ahead of it because too few blocks were free for it
     charged: int = 0  # tokens of its answer that its tenant has paid for
     preemption_failed: bool = False  # whether no running request could be preempted for it when it was its turn
     blocks_wanted: list[int] = field(default_factory=list)  # of each KV group; with fewer, admitting it fails again
@@ -83,7 +83,7 @@ class RequestState:
 
     def __post_init__(self) -> None:
         request = self.request
-        # Copies of what every step asks for.
+        # Copies of the request's fields that every step reads.
         self.request_id = request.request_id
         self.tenant = request.tenant
         self.stop_token_ids = request.sampling.stop_token_ids if request.sampling.max_tokens else ()
@@ -94,17 +94,17 @@ class RequestState:
 
     @property
     def known(self) -> int:
-        """Tokens there are to compute: those on the host and those in flight."""
+        """The number of the request's tokens: those on the host and those in flight."""
         return len(self.token_ids) + self.in_flight
 
     @property
     def num_output(self) -> int:
-        """Sampled tokens that reached the host."""
+        """The number of sampled tokens that reached the host."""
         return len(self.token_ids) - self.prompt_len
 
     @property
     def reads_prompt(self) -> bool:
-        """True while the prompt must be computed in full, without caches, because its own output is still to come."""
+        """True while the whole prompt must be computed, without caches, because its log probabilities are wanted."""
         return self.request.sampling.prompt_logprobs is not None and not self.num_output
 
     def end_by(self, token: int) -> FinishReason | None:
@@ -115,7 +115,7 @@ class RequestState:
         return FinishReason.LENGTH if len(self.token_ids) >= self.final_len else None
 
     def output(self, error: str | None = None) -> RequestOutput:
-        """The output for its client now, without a token."""
+        """Return an output for the request's client that has no token."""
         return RequestOutput(
             request_id=self.request_id,
             token_ids=(),

@@ -1,4 +1,4 @@
-"""The requests that hold a row of the workers' state table."""
+"""The running requests: those that hold a row of the workers' state table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from octavo_engine.core.request_state import RequestState, Status
 
 
 class RunningRequests:
-    """Rows 0..n-1, each free or held by one request, which computes its prompt or decodes."""
+    """Rows 0..n-1, each free or held by one request, which is prefilling or decoding."""
 
     def __init__(self, num_rows: int) -> None:
         self.decoding: dict[RequestState, None] = {}
@@ -24,13 +24,13 @@ class RunningRequests:
         yield from self.prefilling
 
     def add(self, state: RequestState) -> None:
-        """Give a request a row; its prompt comes first."""
+        """Give a request a row; it begins with prefill."""
         state.row = self._free_rows.pop()
         state.status = Status.RUNNING
         self.prefilling[state] = None
 
     def begin_decoding(self, state: RequestState) -> None:
-        """A request's prompt is computed, or will be once the launched steps end."""
+        """Move a request to `decoding`: its prompt is computed, or will be once the launched steps end."""
         del self.prefilling[state]
         self.decoding[state] = None
 

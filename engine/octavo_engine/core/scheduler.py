@@ -1,8 +1,8 @@
 """Continuous batching: the scheduler decides how many tokens of which requests the next step computes.
 
 A step mixes prefill and decode: each decoding request gets its token, then chunks of prompts fill the token budget.
-`schedule` counts tokens as computed before they are, so that the next step is planned while this one runs; blocks may
-change hands in between, as the device runs steps in the order of plans. docs/concepts/scheduling.md explains the rules.
+`schedule` counts tokens as computed before they are, so that the next step is planned while this one runs. A block may
+be freed and taken again in between: the device runs steps in order. docs/concepts/scheduling.md explains the rules.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Scheduler:
         self.memory = memory
         self.limits = limits or StepLimits(settings.max_num_seqs, settings.max_num_batched_tokens)
         self._requests: dict[str, RequestState] = {}
-        self._forks: list[RequestState] = []  # requests that wait for another's prompt rather than for a seat
+        self._forks: list[RequestState] = []  # requests that wait for their parent's prompt to be computed
         self.planner = Planner(settings, memory, self.limits, self._requests)
         self._policy = self.planner.policy
         self.counters = self.planner.counters
         self.running, self.waiting = self.planner.running, self._policy.waiting
         self._launched: deque[list[RequestState]] = deque()
-        """The sampling requests of each plan whose results are not in yet."""
+        """For each launched plan without results so far, the requests that sample in it."""
         self._next_step = 0
         self._updated_at: float | None = None
 
     def add(self, request: Request, now: float) -> RequestState:
-        """Let a request wait from `now` on; NotAdmissibleError if it would not fit even alone."""
+        """Queue a request at `now`; raises NotAdmissibleError if the KV memory could not hold it even alone."""
         final_len = min(len(request.prompt_token_ids) + request.sampling.max_tokens, self.settings.max_model_len)
         self.memory.check_ever_fits(final_len)
         state = RequestState(request, now, final_len)
@@ -81,7 +81,7 @@ class Scheduler:
         return [output for request_id in late if (output := self.abort(request_id, FinishReason.TIMEOUT))]
 
     def next_deadline(self) -> float:
-        """The earliest deadline of all requests; infinity if none has one."""
+        """Return the earliest deadline of all requests; infinity if none has a deadline."""
         return min((r.deadline for r in self._requests.values() if r.deadline is not None), default=float("inf"))
 
     @property
@@ -95,7 +95,7 @@ class Scheduler:
         return self._launched[-1]
 
     def schedule(self, now: float) -> StepPlan | None:
-        """The next step, or None if there is nothing to compute before a launched step's results are in."""
+        """Return the next step's plan, or None if nothing can be computed before a launched step's results come."""
         self.memory.tick(now)
         self._policy.tick(now, self.running)
         for fork in reversed(take_ready(self._forks, self._requests)) if self._forks else ():
@@ -130,7 +130,7 @@ class Scheduler:
         return outputs
 
     def _event(self, state: RequestState, index: int, token: int, result: StepResult, now: float) -> RequestOutput:
-        """Return an output if there is more to report than one token, which is in `token_ids` already."""
+        """Return a request's output that is more than one token; `token`, the first, is in `token_ids` already."""
         if (error := result.errors.get(index)) is not None:
             state.token_ids.pop()
             return self._finish(state, FinishReason.ERROR, error=error)
@@ -143,20 +143,20 @@ class Scheduler:
             state.token_ids.append(accepted)
             tokens.append(accepted)
             reason = state.end_by(accepted)
-        if state.status is Status.RUNNING:  # else it was preempted, and what its drafts left in the cache is lost
+        if state.status is Status.RUNNING:  # else it was preempted, and its accepted drafts must be computed again
             state.computed += len(tokens) - 1
         output = state.output() if reason is None else self._finish(state, reason)
-        del tokens[state.request.sampling.max_tokens :]  # with 0 what was sampled behind the prompt is not asked for
+        del tokens[state.request.sampling.max_tokens :]  # max_tokens 0 asks for no token, though one was sampled
         logprobs = result.logprobs.get(index, ())[: len(tokens)]
         return replace(output, token_ids=tuple(tokens), logprobs=logprobs, prompt=result.prompts.get(index))
 
     def _propose(self, requests: Iterable[RequestState], proposer: Proposer) -> None:
-        """Have drafts guessed for the requests whose results are in: no more than their answers have room for."""
+        """Get draft tokens for the requests whose results came: no more than their answers have room for."""
         for state in requests:
             room = min(state.final_len - 1, state.short_end) - state.known
             state.drafts = tuple(proposer.propose(state.request_id, state.token_ids)[:room]) if room > 0 else ()
             if state.drafts:
-                state.capacity = state.computed  # so that the next plan looks at it
+                state.capacity = state.computed  # so that the next plan looks at its tables and drafts
 
     def _finish(self, state: RequestState, reason: FinishReason, *, error: str | None = None) -> RequestOutput:
         if state.status is Status.RUNNING:
@@ -177,14 +177,14 @@ class Scheduler:
         return state.output(error)
 
     def expected_seconds(self, plan: StepPlan) -> float:
-        """Predict a step's duration from those before it; 0 while nothing is known.
+        """Predict a step's duration in seconds from earlier steps; 0 while nothing is known.
 
         Draft tokens count as prompt tokens.
         """
         return self.planner.cost.expected_seconds(plan.num_tokens - len(plan.decode_rows))
 
     def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:
-        """Learn from a step how long things take."""
+        """Learn from a step's duration, and from the time between tokens that clients saw."""
         self.counters.step_seconds.append(result.seconds)
         self.planner.cost.observe(plan.num_tokens - len(plan.decode_rows), result.seconds)
         if self._updated_at is not None and plan.decode_rows:
@@ -193,7 +193,7 @@ class Scheduler:
         self._updated_at = now if self._launched or self._requests else None
 
     def check_integrity(self) -> None:
-        """Raises RuntimeError unless requests, rows and blocks are all accounted for. Cheap enough when idle."""
+        """Raises RuntimeError unless requests, rows and blocks are all accounted for. To be called when idle."""
         self.memory.check_integrity(list(self._requests.values()))
         if len(self.running) + len(self.waiting) + len(self._forks) != len(self._requests):
             raise RuntimeError("a request is neither waiting nor running")

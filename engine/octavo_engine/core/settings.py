@@ -10,10 +10,10 @@ Policy = Literal["fcfs", "priority"]
 
 @dataclass(frozen=True, slots=True)
 class LongContext:
-    """Sequences of more tokens than `above` have other keys, which they share with no shorter ones (LongRoPE)."""
+    """LongRoPE's rule: sequences of more than `above` tokens have different keys, which short ones cannot share."""
 
     above: int
-    recomputed: bool  # whether a sequence that becomes long is recomputed; else it is long only if its prompt is
+    recomputed: bool  # whether a sequence that becomes long is recomputed; if not, the prompt's length alone decides
 
     def applies(self, prompt_tokens: int, known_tokens: int) -> bool:
         """Return True if a request with this prompt length, and this many tokens so far, is computed as a long one."""
@@ -22,7 +22,7 @@ class LongContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """Bounds and rules, the same for the life of the engine."""
+    """The scheduler's bounds and rules, which stay the same for the life of the engine."""
 
     max_num_seqs: int  # requests that may run at once
     max_num_batched_tokens: int  # of one step; at least max_num_seqs, so that each running request gets a token
@@ -30,11 +30,11 @@ class SchedulerSettings:
     policy: Policy = "fcfs"  # `fcfs` ignores priorities; `priority` serves the lowest number first
     ageing_seconds: float = 30.0  # after so long a wait a request counts as one priority level more important
     max_preemptions: int = 3  # of one request; after that it runs only with all its blocks reserved, to its end
-    max_skips: int = 32  # how many requests may be admitted before one whose blocks are not there
+    max_skips: int = 32  # how many requests may be admitted ahead of one that lacks free blocks
     watermark: float = 0.03  # share of the blocks that is left for running requests when a new one is admitted
     max_step_seconds: float = float("inf")  # prompts are cut so that no step takes longer, going by earlier ones
-    swap_block_seconds: float = float("inf")  # moving a block of every group to CPU memory and back
-    whole_prompts: bool = False  # a prompt is computed in one step, as its first tokens see its last ones
+    swap_block_seconds: float = float("inf")  # time to move a block of every group to CPU memory and back
+    whole_prompts: bool = False  # whether a prompt must be computed in one step: its first tokens attend to its last
     long_context: LongContext | None = None  # None: a token's keys do not depend on how long its sequence is
 
     def __post_init__(self) -> None:
@@ -44,21 +44,21 @@ class SchedulerSettings:
 
 @dataclass
 class StepLimits:
-    """Limits on running requests and on prefill tokens in a step: here always what the settings allow.
+    """Limits on running requests and on prefill tokens in a step; in this class they are the settings' bounds.
 
-    `engine.adaptive` has limits that move, by the latencies that the scheduler reports to them.
+    The subclass in `engine.adaptive` adjusts its limits by the latencies that the scheduler reports here.
     """
 
-    running_limit: int  # requests that may run at once. Those that already run may go on
+    running_limit: int  # requests that may run at once; a lower limit stops none that already run
     chunk_limit: int  # prefill tokens that a step may hold
-    target_met: bool = True  # false while no limit can hold a latency at its target
+    target_met: bool = True  # False while no limit can hold a latency at its target
     message: str = ""  # while `target_met` is False: which target, what was measured, what would help
 
     def on_first_token(self, seconds: float) -> None:
-        """A request's first token reached the host `seconds` after its arrival."""
+        """Record that a request's first token reached the host `seconds` after the request arrived."""
 
     def on_token_gap(self, seconds: float, count: int) -> None:
-        """In a step, `count` requests got another token, `seconds` after the one before."""
+        """Record that `count` requests got their next token in a step, `seconds` after the token before it."""
 
     def update(self, now: float) -> None:
-        """A step's results are in, at `now` in seconds."""
+        """Adjust the limits after a step whose results came at `now`, in seconds."""

@@ -1,4 +1,4 @@
-"""The records between scheduler and worker: a plan goes out, a result comes back.
+"""The records that the scheduler and the workers exchange: a plan goes out, a result comes back.
 
 A worker keeps each running request in a row of its state table; a plan names rows and carries only what changed.
 Prefill, a chunk of it, decode and recomputation after a preemption are all the same: some tokens of a row. Most rows of
@@ -21,11 +21,11 @@ class NewRow:
 
     row: int
     request_id: str
-    token_ids: tuple[int, ...]  # all tokens known of it, answers before a preemption included
+    token_ids: tuple[int, ...]  # all its known tokens, including those sampled before a preemption
     prompt_len: int
     sampling: SamplingParams
     pooled: bool = False
-    adapter: str = ""  # digest of the LoRA adapter; empty for the model's own
+    adapter: str = ""  # digest of the LoRA adapter; empty for the base model
     second_text: int = 0  # where the second text of a pair begins in its prompt
 
 
@@ -45,14 +45,14 @@ class TableChange:
 class BlockOpKind(StrEnum):
     """The operation on a block before the step's forward pass."""
 
-    COPY = "copy"  # within the device: a block that others still read is about to be written (copy-on-write)
+    COPY = "copy"  # within the device, before a write into a block that other requests still read (copy-on-write)
     SWAP_OUT = "swap_out"  # from device block `source` to block `target` of the swap space
     SWAP_IN = "swap_in"  # from CPU memory to the device
 
 
 @dataclass(frozen=True, slots=True)
 class BlockOp:
-    """One whole block of one KV group, all its layers, moved. The order of a plan's operations matters."""
+    """A copy or move of one block of one KV group, in all its layers. The order of a plan's operations matters."""
 
     kind: BlockOpKind
     group: int
@@ -72,7 +72,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """All there is to compute in one step, to be done in this order.
+    """The work of one step, to be done in this order.
 
     New rows and table changes are taken in, block operations executed one after another, then one forward pass computes
     the decoding rows' tokens, each row's drafts behind its own, followed by the chunks'. The rows that sample are all
@@ -91,12 +91,12 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the step's forward pass."""
+        """The number of tokens in the step's forward pass."""
         return self.num_decode_tokens + sum(chunk.num_tokens for chunk in self.chunks)
 
     @property
     def num_decode_tokens(self) -> int:
-        """Tokens of the decoding rows, their drafts included."""
+        """The number of tokens of the decoding rows, their drafts included."""
         return len(self.decode_rows) + sum(map(len, self.drafts.values()))
 
 
@@ -117,7 +117,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """News of one request after a step."""
+    """What one request's client receives after a step: new tokens, the request's end, or an error."""
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -127,16 +127,16 @@ class RequestOutput:
     cached_tokens: int = 0
     queue_seconds: float = 0.0  # from arrival in the loop to the first step
     error: str | None = None
-    prompt: PromptOutput | None = None  # comes with the first token; again if the request was preempted meanwhile
+    prompt: PromptOutput | None = None  # with the first token; a second time if the request was preempted before
 
 
 @dataclass(slots=True)
 class StepOutputs:
-    """News of all requests after a step; each request is in one of the two places at most."""
+    """The outputs of all requests after a step; a request is either in the two columns or in `events`."""
 
-    request_ids: list[str] = field(default_factory=list)  # requests that got one more token and no other news
+    request_ids: list[str] = field(default_factory=list)  # requests that got one more token and nothing else
     token_ids: list[int] = field(default_factory=list)  # those tokens
-    events: list[RequestOutput] = field(default_factory=list)  # those with anything more than one more token
+    events: list[RequestOutput] = field(default_factory=list)  # all other outputs
 
     @property
     def any(self) -> bool:
@@ -144,7 +144,7 @@ class StepOutputs:
         return bool(self.request_ids or self.events)
 
     def each(self) -> Iterator[RequestOutput]:
-        """All of it request by request."""
+        """Yield the outputs one request at a time."""
         for request_id, token in zip(self.request_ids, self.token_ids, strict=True):
             yield RequestOutput(request_id, (token,))
         yield from self.events

@@ -1,4 +1,4 @@
-"""The step builder: a plan in the making, from which requests can still be taken out."""
+"""The step builder: a step's plan while it is made, when requests can still be removed from it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class StepBuilder:
     new_rows: dict[RequestState, NewRow] = field(default_factory=dict)
     changes: list[TableChange] = field(default_factory=list)
     decoding: list[RequestState] = field(default_factory=list)
-    decode_starts: list[int] = field(default_factory=list)  # the position of each one's token
+    decode_starts: list[int] = field(default_factory=list)  # the position of each decoding request's token
     drafts: dict[RequestState, tuple[int, ...]] = field(default_factory=dict)
     """The draft tokens of requests that decode: guesses that follow their last token."""
     chunks: dict[RequestState, Chunk] = field(default_factory=dict)
     prompt_tokens: dict[str, int] = field(default_factory=dict)  # tokens of chunks by tenant
-    preempted: bool = False  # whether a request had to give up its blocks: then none is admitted in this step
+    preempted: bool = False  # whether a running request was preempted: then no request is admitted in this step
 
     def add_decode(self, request: RequestState, drafts: tuple[int, ...] = ()) -> None:
-        """Add a request's last token and `drafts` behind it, which count as computed only once they are accepted."""
+        """Add a request's last token, and `drafts` after it, which count as computed only once they are accepted."""
         if drafts:
             self.drafts[request] = drafts
         self.decoding.append(request)
@@ -47,7 +47,7 @@ class StepBuilder:
         self.prompt_tokens[tenant] = self.prompt_tokens.get(tenant, 0) + tokens
 
     def drop(self, request: RequestState) -> None:
-        """Take out what was added for a request that is preempted in the same step."""
+        """Remove all that was added for a request, which is being preempted in the same step."""
         if (chunk := self.chunks.pop(request, None)) is not None:
             self.budget += chunk.num_tokens
             self._count(request.tenant, -chunk.num_tokens)
@@ -63,7 +63,7 @@ class StepBuilder:
         self.changes = [change for change in self.changes if change.row != request.row]
 
     def before(self, request: RequestState) -> int:
-        """The tokens that were computed of a request before this plan."""
+        """Return the number of a request's tokens that were computed before this plan."""
         if (chunk := self.chunks.get(request)) is not None:
             return chunk.start
         return request.computed - (request in self.decoding)
@@ -79,7 +79,7 @@ class StepBuilder:
         return self.decoding + [request for request, chunk in self.chunks.items() if chunk.samples]
 
     def build(self, step: int, operations: tuple[BlockOp, ...]) -> StepPlan:
-        """The finished plan."""
+        """Return the finished plan."""
         drafts = {i: self.drafts[r] for i, r in enumerate(self.decoding) if r in self.drafts} if self.drafts else {}
         new_rows, changes, chunks = tuple(self.new_rows.values()), tuple(self.changes), tuple(self.chunks.values())
         rows = [request.row for request in self.decoding]

@@ -1,31 +1,31 @@
-"""A model of what steps cost, learned from earlier ones: a time without prompts, and a time for each prompt token."""
+"""The duration of steps, learned from earlier ones: a time without prompts, and a time for each prompt token."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-FEW_TOKENS = 16  # up to so many prompt tokens a step is as good as one without
+FEW_TOKENS = 16  # a step of at most so many prompt tokens counts as one without prompts
 FIRST_TOKENS = 256  # prompt tokens of a step that must not take too long, while it is not known what they cost
 SHORT_STEP = 0.5  # seconds that a stream can wait for its next token
-_DECODES = 4  # where a decode alone takes long, so many times as long: a step of few tokens would be mostly its decodes
+_DECODES = 4  # a step may last so many times as long as its decodes alone, else it would compute little besides them
 _WEIGHT = 0.1
 _LATEST = 4
-_WEIGHTY_CHUNK = 128  # prompt tokens from which a step counts in full for a token's time
+_WEIGHTY_CHUNK = 128  # steps of fewer prompt tokens weigh less in the average of `token_seconds`
 
 
 @dataclass(slots=True)
 class StepCost:
-    """Moving averages; 0 until there is something to learn from."""
+    """Moving averages of step durations; 0 until a step was measured."""
 
     decode_seconds: float = 0.0  # a step without prompts
     token_seconds: float = 0.0  # a prompt's token, in addition
     _latest: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
-    """Seconds of a token in each of the latest steps with prompts; where decodes beside it seem to have taken all
-    of the step, the whole step's time is divided among its prompt tokens."""
+    """Seconds a prompt token in each of the latest steps with prompts. If the step was no longer than a decode
+    step, its whole time is divided among its prompt tokens."""
 
     def observe(self, prompt_tokens: int, seconds: float) -> None:
-        """A step with so many prompt tokens took `seconds`."""
+        """Learn from a step with so many prompt tokens that took `seconds`."""
         if prompt_tokens <= FEW_TOKENS:
             rest = max(0.0, seconds - prompt_tokens * self.token_seconds)
             self.decode_seconds = _moved(self.decode_seconds, rest, _WEIGHT)
@@ -40,17 +40,17 @@ class StepCost:
         return self.decode_seconds + prompt_tokens * self.token_seconds
 
     def tokens_within(self, seconds: float, budget: int) -> int:
-        """Prompt tokens, of `budget`, of a short step of at most `seconds`, by earlier ones; enough to be measured."""
+        """Return how many of `budget` prompt tokens a step of at most `seconds` may hold; at least 2 * FEW_TOKENS."""
         if seconds == float("inf"):
             return budget
-        if self.decode_seconds:  # without streams no client waits for a token
+        if self.decode_seconds:  # else nothing decodes, and no client waits for its next token
             seconds = min(seconds, max(SHORT_STEP, _DECODES * self.decode_seconds))
         if not (slowest := max(self._latest, default=0.0)):
             return min(budget, FIRST_TOKENS)
         return int(min(budget, max(2 * FEW_TOKENS, (seconds - self.decode_seconds) / slowest)))
 
     def doubling_tokens(self, budget: int) -> int:
-        """Prompt tokens that take as long as a step without them; few until that is known, so that it will be."""
+        """Return how many prompt tokens double a step's time; FEW_TOKENS until a decode step was measured."""
         if not self.decode_seconds:
             return FEW_TOKENS
         return int(self.decode_seconds / self.token_seconds) if self.token_seconds else budget

@@ -1,4 +1,4 @@
-"""CPU memory for what preempted requests had computed: blocks of each KV group, none of them shared."""
+"""The swap space: CPU memory for the blocks of preempted requests, of each KV group, none of them shared."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from octavo_engine.core.step import BlockOp, BlockOpKind
 
 
 class SwapSpace:
-    """Saves what a request has computed and restores it later, by block operations that are appended to a list."""
+    """Saves a request's computed blocks and restores them later, by block operations that it appends to a list."""
 
     def __init__(self, groups: Sequence[GroupMemory], sizes: Iterable[int], operations: list[BlockOp]) -> None:
-        """`sizes` are the numbers of swap blocks, one for each of `groups`."""
+        """Start with an empty space of `sizes[i]` blocks for `groups[i]`; operations are appended to `operations`."""
         self.pools = [BlockPool(size) for size in sizes]
         self.blocks_out = self.blocks_in = 0  # blocks moved so far, out of the device and back
         self._groups = groups
         self._operations = operations
 
     def has_room(self, state: RequestState) -> bool:
-        """Return True if the swap space has free blocks for all that was computed of the request."""
+        """Return True if the swap space has free blocks for all blocks that the request holds."""
         tables = zip(self.pools, state.block_tables, strict=True)
         return state.computed > 0 and all(held(table) <= pool.available for pool, table in tables)
 
     def blocks_to_save(self, state: RequestState) -> int:
-        """Blocks that `save` would move, of the group that has the most."""
+        """Return how many blocks `save` would move of the group that has the most."""
         return max(held(table[: self._filled(state)]) for table in state.block_tables)
 
     def save(self, state: RequestState) -> None:
-        """Save what the request has computed; the caller frees its blocks afterwards."""
+        """Copy the request's computed blocks to the swap space; the caller frees the device's blocks afterwards."""
         saved: list[dict[int, int]] = []
         for index, (pool, table) in enumerate(zip(self.pools, state.block_tables, strict=True)):
             entries: dict[int, int] = {}
@@ -43,7 +43,7 @@ class SwapSpace:
         state.swapped = SwappedTokens(state.computed, saved)
 
     def restore(self, state: RequestState) -> None:
-        """Bring back the saved part of a request, unless the prefix cache has as much. Blocks must be available."""
+        """Bring back a request's saved blocks, unless the prefix cache has as much. Blocks must be available."""
         saved = state.swapped
         if saved is not None and state.computed < saved.computed:
             tables = zip(self._groups, state.block_tables, saved.tables, strict=True)
@@ -55,7 +55,7 @@ class SwapSpace:
         self.drop(state)
 
     def drop(self, state: RequestState) -> None:
-        """Free what was saved of a request."""
+        """Free the swap blocks of a request, if it has any."""
         if state.swapped is not None:
             for pool, entries in zip(self.pools, state.swapped.tables, strict=True):
                 pool.free(entries.values())

@@ -1,9 +1,9 @@
-"""The requests that wait, and which one is next.
+"""The queue of waiting requests, and the order in which they are tried.
 
 A *lane* holds the requests of one priority (there is only one under `fcfs`). Lanes are served in the order of their
-priority, but a lane moves up one level for every `ageing_seconds` its oldest request has waited: nothing waits for
-ever. Inside a lane tenants take turns by deficit round robin; inside a tenant it is first come, first served, except
-that requests which had already run (preempted ones, forks) come first.
+priority, but a lane moves up one level for every `ageing_seconds` its oldest request has waited, so that no request
+waits for ever. Inside a lane tenants take turns by deficit round robin; inside a tenant it is first come, first served,
+except that preempted requests and forks come first.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class WaitingQueue:
         return self._length
 
     def lane(self, state: RequestState) -> int:
-        """The lane a request belongs to; low numbers matter most."""
+        """Return the lane of a request; low numbers are more important."""
         return state.request.priority if self._settings.policy == "priority" else 0
 
     def level(self, state: RequestState, now: float) -> int:
-        """A request's lane less one for every ageing time since its arrival; low numbers matter most."""
+        """Return a request's lane less one for each `ageing_seconds` since its arrival; low is more important."""
         return self._aged(self.lane(state), state.arrival, now)
 
     def levels(self, now: float) -> dict[int, int]:
@@ -42,7 +42,7 @@ class WaitingQueue:
         return {priority: self._rank(priority, lane, now)[0] for priority, lane in self._lanes.items()}
 
     def add(self, state: RequestState, *, first: bool = False) -> None:
-        """Wait behind, or before, the tenant's other requests."""
+        """Queue a request behind, or with `first` ahead of, its tenant's other requests."""
         lane = self._lanes.setdefault(self.lane(state), {})
         requests = lane.setdefault(state.tenant, deque())
         if first:
@@ -54,14 +54,14 @@ class WaitingQueue:
             self.tokens += state.prompt_len
 
     def remove(self, state: RequestState) -> None:
-        """A request waits no more."""
+        """Remove a request from the queue."""
         number = self.lane(state)
         lane = self._lanes[number]
         requests = lane[state.tenant]
         requests.remove(state)
         if not requests:
             del lane[state.tenant]
-            # An idle tenant saves nothing up; what it owes is kept for as long as it has requests.
+            # A tenant that waits for nothing saves up no credit, but keeps its debt.
             account = self._accounts[state.tenant]
             account.deficit = min(0.0, account.deficit)
         if not lane:
@@ -71,13 +71,13 @@ class WaitingQueue:
             self.tokens -= state.prompt_len
 
     def order(self, now: float) -> list[int]:
-        """The lanes by their rank now."""
+        """Return the lanes in the order in which they are served now."""
         return sorted(self._lanes, key=lambda priority: self._rank(priority, self._lanes[priority], now))
 
     def next(
         self, order: list[int], blocked: Callable[[RequestState], bool], over_share: Container[str] = ()
     ) -> RequestState | None:
-        """The request whose turn it is, without those `blocked` and of tenants `over_share`, or still due a token."""
+        """Return the next request in turn that is not `blocked` and whose tenant is not in `over_share`, or None."""
         for priority in order:
             heads = [
                 head
@@ -89,7 +89,7 @@ class WaitingQueue:
         return None
 
     def take(self, state: RequestState) -> None:
-        """A request is admitted: it leaves, and its tenant pays."""
+        """Remove a request that is admitted, and charge its tenant."""
         account: Account = self._accounts[state.tenant]
         account.deficit -= _cost(state)
         self.remove(state)
@@ -103,7 +103,7 @@ class WaitingQueue:
 
 
 def _head(requests: deque[RequestState], blocked: Callable[[RequestState], bool]) -> RequestState | None:
-    """The tenant's first request, unless its token is still on the way: then the tenant's others wait as well."""
+    """Return the tenant's first request that is not `blocked`; None if a token of it is still in flight."""
     for state in requests:
         if not blocked(state):
             return state if state.in_flight == 0 else None
@@ -111,5 +111,5 @@ def _head(requests: deque[RequestState], blocked: Callable[[RequestState], bool]
 
 
 def _cost(state: RequestState) -> int:
-    """Tokens that admitting a request costs its tenant. What was paid once is not paid again."""
+    """Return the tokens that admitting a request costs its tenant; a prompt is charged only once."""
     return state.prompt_len if state.scheduled_at is None and state.fork_of is None else 1

@@ -1,1 +1,1 @@
-"""The loop that plans and executes steps, its process, and the client that talks to it."""
+"""The engine loop, which plans and executes steps, its process, and the client that talks to it."""

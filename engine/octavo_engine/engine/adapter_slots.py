@@ -1,6 +1,6 @@
 """The device's adapter slots: adapters that waiting requests need are written into slots, in parts between steps.
 
-A request begins to run when its adapter is in a slot, and a slot that running requests use keeps what it has. So no
+A request begins to run when its adapter is in a slot, and a slot that running requests use keeps its adapter. So no
 step has more adapters than there are slots (--max-loras).
 """
 
@@ -15,34 +15,35 @@ from octavo_engine.model.lora.adapter import Adapter, AdapterWrite
 from octavo_engine.runner.executor import Executor
 
 _PATIENCE = 64
-"""Steps that an adapter waits for a slot while others' requests are admitted. Then these wait until a slot is free, but
-for those whose adapter has had its slot for fewer steps: to put it there for one request alone costs too much."""
+"""Steps that an adapter waits for a slot while requests of other adapters are admitted. After that these are not
+admitted until a slot is free, except where their adapter has had its slot for fewer steps: writing an adapter into a
+slot for one request alone costs too much."""
 
 
 @dataclass(slots=True)
 class _Slot:
     adapter: Adapter | None = None
     writes: deque[AdapterWrite] = field(default_factory=deque)
-    """The writes of the adapter that are not done yet."""
+    """The adapter's writes that are not done yet."""
     begun: int | None = None
-    """The step in which the first request began to run with it since it was put there."""
+    """The step in which the first request began to run with the adapter since it is in this slot; None before."""
     used: int = 0
-    """The last step in which one did or ran."""
+    """The last step in which a request ran with the adapter, or in which it got the slot."""
 
 
 class AdapterSlots:
-    """The slots as the scheduler's side sees them; `executor` puts adapters there."""
+    """Decides which adapter each slot holds; `executor` writes the adapters."""
 
     def __init__(self, count: int, store: AdapterStore, executor: Executor) -> None:
         self._slots = [_Slot() for _ in range(count)]
         self._store, self._executor = store, executor
         self._refused: dict[str, int] = {}
-        """The first step in which an adapter found no slot, for each adapter without one."""
+        """For each adapter that waits for a slot: the first step in which it found none."""
         self._in_use: set[int] = set()
         self._step = 0
 
     def before_plan(self, running: Iterable[str], *, most: int) -> None:
-        """A step is planned beside requests that run with these adapters; at most so many parts more are put there."""
+        """Begin a step beside running requests with the adapters `running`; write at most `most` parts into slots."""
         self._step += 1
         digests = set(running)
         self._in_use = {
@@ -57,13 +58,13 @@ class AdapterSlots:
 
     @property
     def is_writing(self) -> bool:
-        """True while parts of any adapter are still to be put into a slot."""
+        """True while parts of any adapter are still to be written into a slot."""
         return any(slot.writes for slot in self._slots)
 
     def is_ready(self, digest: str) -> bool:
         """Return True if a waiting request with this adapter may begin in the step that is being planned.
 
-        If not, its adapter gets a slot as soon as one can be had.
+        If not, its adapter gets a slot as soon as one is free.
         """
         found = next((i for i, slot in enumerate(self._slots) if slot.adapter and slot.adapter.digest == digest), None)
         if found is None:
@@ -78,7 +79,7 @@ class AdapterSlots:
         return True
 
     def forget(self, digest: str) -> None:
-        """No request has this adapter any more: it does not wait for a slot, and parts that are missing never come."""
+        """Stop waiting for a slot, and drop unfinished writes, of an adapter that no request uses any more."""
         self._refused.pop(digest, None)
         for slot in self._slots:
             if slot.writes and slot.adapter is not None and slot.adapter.digest == digest:
@@ -105,6 +106,6 @@ class AdapterSlots:
         slot.writes.extend(adapter.writes(self._slots.index(slot)))
 
     def _is_kept(self, slot: _Slot) -> bool:
-        """Return True if a slot is reserved for an adapter whose requests wait for it."""
+        """Return True if a slot's adapter has requests but none has run since it got the slot."""
         waited_for = slot.adapter is not None and self._store.is_used(slot.adapter.digest)
         return waited_for and (bool(slot.writes) or slot.begun is None)

@@ -1,7 +1,7 @@
-"""The adapters that requests may name: read and checked in threads of their own, kept in CPU memory, most recent first.
+"""The adapter store: reads the adapters that requests may name, in threads of its own, and keeps them in CPU memory.
 
-A name stands for the digest of an adapter's weights, and requests carry the digest: one that runs keeps the weights it
-began with, even if the name is reloaded or unloaded. An adapter that nothing uses may leave CPU memory
+A name stands for the digest of an adapter's weights, and requests carry the digest: a running request keeps the weights
+it began with, even if the name is reloaded or unloaded. An adapter that no request uses may leave CPU memory
 (--max-cpu-loras) and is read again when a request needs it.
 """
 
@@ -27,27 +27,28 @@ log = logging.getLogger(__name__)
 _THREADS = 2
 """Adapters that are fetched and read at once."""
 _NICENESS = 10
-"""The threads that read give way to those that compute steps: each waits for the slowest of them."""
+"""How much lower the priority of reading threads is than that of the threads that compute steps: a step waits for the
+slowest of its threads."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """An adapter by its digest."""
+    """An adapter that names or requests still use."""
 
     path: str
     adapter: Adapter | None
     """None while it is not in CPU memory."""
     names: set[str] = field(default_factory=set)
-    """The names that stand for it. Without names and requests it is forgotten."""
+    """The names that stand for the adapter. Without names and requests it is removed."""
     requests: set[str] = field(default_factory=set)
-    """Ids of those that use it."""
-    used: int = 0
+    """Ids of the requests that use the adapter."""
+    used: int = 0  # the store's clock at the last use
     reading: Future[Adapter] | None = None
 
 
 @dataclass(slots=True)
 class _Load:
-    """A load that was asked for."""
+    """A load under way."""
 
     name: str
     path: str
@@ -55,12 +56,12 @@ class _Load:
 
 
 class AdapterStore:
-    """Owned by the loop's thread; only reading is done in others."""
+    """The adapters by name and by digest. The loop's thread owns it; only reading is done in other threads."""
 
     def __init__(self, limits: AdapterLimits, max_adapters: int) -> None:
         """Start without adapters.
 
-        At most `max_adapters` stay in CPU memory, apart from those that requests use; the least recently used leave
+        At most `max_adapters` stay in CPU memory, unless requests use more; the least recently used ones are dropped
         first.
         """
         self._limits, self._max_adapters = limits, max_adapters
@@ -69,26 +70,26 @@ class AdapterStore:
         self._digest_of_request: dict[str, str] = {}
         self._loads: dict[int, _Load] = {}
         self._newest: dict[str, int] = {}
-        """The load of each name that was asked for last, while it is under way: an older one may end after it."""
+        """For each name, the ticket of its newest load while that is under way: an older load may end after it."""
         self._clock = 0
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="adapters", initializer=_give_way)
         self.on_unused: Callable[[str], None] = lambda _: None
-        """Called with a digest that no request uses any more."""
+        """Called with the digest of an adapter that no request uses any more."""
 
     def _read(self, path: str) -> Adapter:
         return read_adapter(resolve_adapter(path), self._limits)
 
     def load(self, name: str, path: str) -> AdapterInfo:
-        """Read an adapter now; ModelLoadError says what is wrong with it."""
+        """Read an adapter now; raises ModelLoadError if it cannot be used."""
         return self._take(name, path, self._read(path))
 
     def begin_load(self, ticket: int, name: str, path: str) -> None:
-        """Read an adapter in another thread; `loaded` has the outcome, by its ticket."""
+        """Read an adapter in another thread; `loaded` returns the result, by its ticket."""
         self._newest[name] = ticket
         self._loads[ticket] = _Load(name, path, self._threads.submit(self._read, path))
 
     def loaded(self) -> list[tuple[int, AdapterInfo | ModelLoadError]]:
-        """The loads that have ended since the last call, with what is wrong where one failed."""
+        """Return the loads that have ended since the last call: ticket, and the adapter or the error."""
         ended = [(ticket, load) for ticket, load in self._loads.items() if load.reading.done()]
         found: list[tuple[int, AdapterInfo | ModelLoadError]] = []
         for ticket, load in ended:
@@ -100,7 +101,7 @@ class AdapterStore:
                 if not newest:
                     raise ModelLoadError(f"{load.path}: {load.name} was loaded anew, or unloaded, while this was read")
                 found.append((ticket, self._take(load.name, load.path, adapter)))
-            except Exception as error:  # noqa: BLE001  (whatever a file does ends this load alone)
+            except Exception as error:  # noqa: BLE001  (a bad file ends this load alone, with any error)
                 found.append((ticket, _reason(load.path, error)))
         return found
 
@@ -116,18 +117,18 @@ class AdapterStore:
         return AdapterInfo(name=name, path=path, digest=adapter.digest, rank=adapter.rank, created=created)
 
     def unload(self, name: str) -> None:
-        """The name stands for nothing any more, nor will it; requests that run go on to their end."""
+        """Remove the adapter's name, also from a load under way; requests that use the adapter run to their end."""
         self._newest.pop(name, None)
         if (digest := self._names.pop(name, None)) is not None:
             self._known[digest].names.discard(name)
             self._forget_unused(digest)
 
     def digest_of(self, name: str) -> str:
-        """The digest of a loaded adapter; KeyError if there is none of this name."""
+        """Return the digest of a loaded adapter; KeyError if there is none of this name."""
         return self._names[name]
 
     def begin(self, request: Request) -> None:
-        """A request uses its adapter from now on; NotAdmissibleError if that was unloaded before it came."""
+        """Note that a request uses its adapter; NotAdmissibleError if the adapter was unloaded before."""
         if not request.adapter:
             return
         known = self._known.get(request.adapter)
@@ -138,7 +139,7 @@ class AdapterStore:
         self._touch(known)
 
     def end(self, request_id: str) -> None:
-        """A request has ended."""
+        """Note that a request has ended and no longer uses its adapter."""
         if (digest := self._digest_of_request.pop(request_id, None)) is not None:
             self._known[digest].requests.discard(request_id)
             self._forget_unused(digest)
@@ -148,14 +149,14 @@ class AdapterStore:
         return digest in self._known and bool(self._known[digest].requests)
 
     def get(self, digest: str) -> Adapter | None:
-        """An adapter that a request uses; None while it has to be read again, which begins."""
+        """Return an adapter that a request uses; if it has left CPU memory, begin to read it and return None."""
         known = self._known[digest]
         if known.adapter is None and known.reading is None:
             known.reading = self._threads.submit(self._read, known.path)
         return known.adapter
 
     def failed(self) -> list[tuple[str, str]]:
-        """Take in what was read again; the requests whose adapter could not be, and why."""
+        """Take the adapters that were read again; return the ids of requests whose adapter could not be, and why."""
         failed: list[tuple[str, str]] = []
         for digest, known in self._known.items():
             if (reading := known.reading) is None or not reading.done():
@@ -166,7 +167,7 @@ class AdapterStore:
                 if adapter.digest != digest:
                     raise ModelLoadError(f"{known.path}: its files have changed since it was loaded; load it again")
                 known.adapter = adapter
-            except Exception as error:  # noqa: BLE001  (whatever a file does ends this load alone)
+            except Exception as error:  # noqa: BLE001  (a bad file ends this load alone, with any error)
                 failed += [(request_id, str(_reason(known.path, error))) for request_id in known.requests]
         return failed
 
@@ -176,13 +177,13 @@ class AdapterStore:
         return bool(self._loads) or any(known.reading is not None for known in self._known.values())
 
     def names_of_requests(self, running: Set[str]) -> tuple[list[str], list[str]]:
-        """The names of adapters that requests run with, by those requests' ids, and of those that others wait for."""
+        """Return the adapter names that `running` requests (ids) use, and those that other requests wait for."""
         names = sorted(self._names.items())
         requests = [(name, self._known[digest].requests) for name, digest in names]
         return [name for name, ids in requests if ids & running], [name for name, ids in requests if ids - running]
 
     def close(self) -> None:
-        """Let nothing be read any more."""
+        """Stop reading adapters."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _touch(self, known: _Known) -> None:
@@ -199,7 +200,7 @@ class AdapterStore:
                 self._shrink()
 
     def _shrink(self) -> None:
-        """Drop what is too much from CPU memory."""
+        """Drop unused adapters from CPU memory, least recently used first, until at most `max_adapters` are left."""
         here = [known for known in self._known.values() if known.adapter is not None]
         idle = sorted((known for known in here if not known.requests), key=lambda known: known.used)
         for known in idle[: max(0, len(here) - self._max_adapters)]:

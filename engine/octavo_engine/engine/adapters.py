@@ -1,4 +1,4 @@
-"""LoRA adapters in a running engine: those that are loaded, and those that are on the device."""
+"""The LoRA adapters of a running engine: the store of those that are loaded, and the device's slots."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.runner.executor import Executor
 
 _IDLE_PARTS = 4
-"""The most parts of adapters that an idle device is given at once: a request that comes meanwhile waits for them."""
+"""Parts of adapters that an idle device writes at once, at most: a request that arrives then waits for them."""
 
 
 class Adapters:
-    """The adapter store and the slots together, for the loop. The scheduler asks it which requests may begin."""
+    """The adapter store and the slots together, for the loop; tells the scheduler which requests may begin."""
 
     def __init__(self, store: AdapterStore, max_loras: int, scheduler: Scheduler, executor: Executor) -> None:
         self.store, self.max_loras, self._scheduler, self._executor = store, max_loras, scheduler, executor
@@ -26,13 +26,13 @@ class Adapters:
         scheduler.planner.policy.adapter_is_ready = self._slots.is_ready
 
     def before_plan(self, running: Iterable[RequestState], *, device_is_idle: bool) -> None:
-        """A step is planned next. Adapters on their way to the device get on, by as much as delays no step for long."""
+        """Write a few parts of adapters into slots before a step is planned: so few that no step is late for long."""
         most = 1 if not device_is_idle else _IDLE_PARTS if self._executor.idle else 0
         self._slots.before_plan((state.request.adapter for state in running), most=most)
 
     @property
     def are_on_their_way(self) -> bool:
-        """True while any adapter is being read, or put onto the device."""
+        """True while any adapter is being read, or written to the device."""
         return self.store.is_reading or self._slots.is_writing
 
     def end_failed(self) -> list[RequestOutput]:
@@ -44,5 +44,5 @@ class Adapters:
         return [end for end in ends if end is not None]
 
     def in_requests(self, running: Iterable[RequestState]) -> tuple[list[str], list[str]]:
-        """The names of adapters that requests run with, and of those that requests wait for."""
+        """Return the names of adapters that requests run with, and of those that requests wait for."""
         return self.store.names_of_requests({state.request_id for state in running})

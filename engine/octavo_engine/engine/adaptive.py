@@ -1,4 +1,4 @@
-"""Limits that move: how many requests run, and how much prefill a step holds, so that latency stays at its targets.
+"""Adaptive limits: how many requests run, and how much prefill a step holds, so that latency stays at its targets.
 
 Two targets, both 90th percentiles: time to first token (TTFT) and inter-token latency (ITL). Two limits:
 
@@ -10,11 +10,11 @@ Two targets, both 90th percentiles: time to first token (TTFT) and inter-token l
 How far: a missed ITL shrinks a limit by target / measured, and with room to spare it grows by its own square root, as
 in Netflix's Gradient2 (github.com/Netflix/concurrency-limits) but with a given target instead of a learnt round-trip
 time: gentle increase and multiplicative decrease, which converges (Chiu and Jain, 1989). Neither overshoots, since a
-step's time grows at most in proportion to a limit. Between 90 % and 100 % of the target nothing moves, and after a move
-only what was measured since then counts.
+step's time grows at most in proportion to a limit. Between 90 % and 100 % of the target no limit changes, and after a
+change only what was measured since then counts.
 
 A missed TTFT wants both limits larger. They grow twice as fast then, but never beyond what ITL allows: tokens of
-answers that are already being read come first. Where that leaves a target missed, `target_met` and `message` say so.
+answers that are already being read come first. If a target is missed even so, `target_met` and `message` say so.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _MIN_STEPS, _MAX_STEPS = 16, 256
 _MIN_FIRST_TOKENS, _MAX_FIRST_TOKENS = 10, 64
 """Fewer samples decide nothing, more are not kept."""
 _STALE_STEPS = 2
-"""Steps after a move that were planned before it, as the loop runs one ahead."""
+"""Steps whose times are ignored after a change: they were planned before it, as the loop plans one step ahead."""
 _ROOM, _ROOM_WANTED = 0.9, 0.95
 """Limits grow while ITL takes less than this share of its target; the second while TTFT is missed."""
-_LARGEST_CUT = 0.25
+_LARGEST_CUT = 0.25  # the smallest ratio by which a limit shrinks at once
 _WINDOW = 30.0
 """Seconds that a sample counts for; one that took longer than half of that counts for twice as long as it took."""
 _PATIENCE = 10.0
@@ -49,7 +49,7 @@ _BLOCK = 16
 
 @dataclass(slots=True)
 class _Limit:
-    """A limit between a floor and a ceiling, moved by whole units."""
+    """A limit between a floor and a ceiling, which changes by whole units."""
 
     value: int
     floor: int
@@ -61,7 +61,7 @@ class _Limit:
         return max(1, self.value // self.unit)
 
     def shrink(self, ratio: float) -> bool:
-        """To `ratio` of itself, by one unit at least; whether it moved."""
+        """Shrink to `ratio` of the value, by one unit at least; return True if it shrank."""
         before = self.value
         units = min(int(self.units * max(ratio, _LARGEST_CUT)), self.units - 1)
         self.value = max(self.floor, units * self.unit)
@@ -92,7 +92,7 @@ class _Samples:
         self._newest.clear()
 
     def p90(self, now: float) -> float | None:
-        """The 90th percentile by weight of what is not too old; None if that is too little."""
+        """Return the weighted 90th percentile of the samples that are not too old; None if there are too few."""
         newest = self._newest
         while newest and now - newest[0][0] > max(_WINDOW, 2 * newest[0][1]):
             newest.popleft()
@@ -107,7 +107,7 @@ class AdaptiveLimits(StepLimits):
     """Moves `running_limit` within [1, max_running] and `chunk_limit` within [16, max_chunk] tokens.
 
     It has no clock and no randomness: the same calls give the same limits. A step costs O(1); a decision, at most two a
-    second, sorts 320 numbers at most. A target of None is not looked at; with both None the limits never move.
+    second, sorts 320 numbers at most. A target of None is ignored; with both None the limits never change.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class AdaptiveLimits(StepLimits):
         self.ttft_p90: float | None = None
         """Seconds, as measured for the last decision; None without enough samples."""
         self.itl_p90: float | None = None
-        """Likewise."""
+        """The same for inter-token latency."""
         self._running = _Limit(max_running, 1, max_running, 1)
         self._chunk = _Limit(max_chunk, min(_BLOCK, max_chunk), max_chunk, _BLOCK)
         self._first_tokens = _Samples(_MIN_FIRST_TOKENS, _MAX_FIRST_TOKENS)
@@ -132,18 +132,18 @@ class AdaptiveLimits(StepLimits):
         self._since = float("-inf")
 
     def on_first_token(self, seconds: float) -> None:
-        """A request's first token reached the host `seconds` after its arrival."""
+        """Record that a request's first token reached the host `seconds` after the request arrived."""
         if self.ttft_target is not None:
             self._first_tokens.add(self._now, seconds, 1)
 
     def on_token_gap(self, seconds: float, count: int) -> None:
-        """In a step, `count` requests got another token, `seconds` after the one before."""
+        """Record that `count` requests got their next token in a step, `seconds` after the token before it."""
         self._decoding = count
         if count > 0 and self._stale_steps == 0 and self.itl_target is not None:
             self._gaps.add(self._now, seconds, count)
 
     def update(self, now: float) -> None:
-        """Once before each step, with the time in seconds: decide again if it is time to."""
+        """Change the limits if it is time to; called after each step, with the time in seconds."""
         self._now = now
         if self._stale_steps > 0:
             self._stale_steps -= 1
@@ -171,19 +171,19 @@ class AdaptiveLimits(StepLimits):
         if self._chunk.shrink(ratio):
             return True
         if self._decoding > self._running.value > self._running.floor:
-            return True  # the last cut is still on its way: those that run may go on
+            return True  # the last cut has no full effect yet, as requests above the limit run to their end
         self._running.value = max(self._running.floor, min(self._running.value, self._decoding))
         return self._running.shrink(ratio)
 
     def _grow(self, times: int, room: float) -> bool:
-        """First the running limit if it holds requests back, else the chunk limit."""
+        """Grow the running limit first if it holds requests back, else the chunk limit; True if either grew."""
         limits = [self._chunk, self._running]
         if self._decoding >= _ROOM * self._running.value:
             limits.reverse()
         return limits[0].grow(times, room) or limits[1].grow(times, room)
 
     def _judge(self, now: float, *, itl_stuck: bool, ttft_stuck: bool, missed: bool) -> None:
-        """Only what lasted for `_PATIENCE` seconds changes `target_met`."""
+        """Update `target_met` and `message`, once a target was missed, or met, for `_PATIENCE` seconds."""
         if missed != self._missed:
             self._missed, self._since = missed, now
         if now - self._since < _PATIENCE:

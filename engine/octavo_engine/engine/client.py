@@ -1,6 +1,6 @@
-"""The HTTP process's end of the engine: starts its process, sends requests, hands out results, notices its end.
+"""The HTTP process's engine client: starts the engine process, sends requests, delivers outputs, notices its end.
 
-Imports neither torch nor anything that does, so that the HTTP process answers /health and /metrics within a second.
+It imports no torch, directly or indirectly, so that the HTTP process answers /health and /metrics within a second.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class EngineState:
     """The engine's state as the client knows it; only the client writes it."""
 
     phase: str = "starting"
-    """starting, loading, ready or dead."""
+    """One of starting, loading, ready, dead."""
     progress: Loading = field(default_factory=lambda: Loading("starting", 0.0))
     plan: list[tuple[str, str]] | None = None
-    """The memory plan as rows for people, once it is known."""
+    """The memory plan as rows of text, once it is known."""
     ready: EngineInfo | None = None
     failed: Failed | None = None
     stats: SchedulerStats = field(default_factory=SchedulerStats)
@@ -83,12 +83,12 @@ class EngineState:
 
 
 def error_of(failed: Failed) -> OctavoError:
-    """The exception for the failure that ended the engine."""
+    """Return the exception for the failure that ended the engine."""
     return BY_EXIT_CODE.get(failed.exit_code, EngineDeadError)(failed.message)
 
 
 class EngineClient:
-    """One engine process, seen from asyncio."""
+    """Controls one engine process from asyncio."""
 
     def __init__(self, config: EngineConfig, log_format: str = "text") -> None:
         self.config = config
@@ -105,7 +105,7 @@ class EngineClient:
         self._tickets = itertools.count()
 
     async def start(self) -> None:
-        """Start the engine process; it loads while this returns."""
+        """Start the engine process, and return while it loads the model."""
         self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # mode 0700: no other user can connect
         path = Path(self._folder.name) / "engine"
         if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
@@ -141,9 +141,9 @@ class EngineClient:
 
     @contextlib.asynccontextmanager
     async def generate(self, requests: Sequence[Request], outputs: OutputStream) -> AsyncIterator[None]:
-        """Have the requests answered into `outputs`, whose reader gets an EngineDeadError if the engine dies.
+        """Send the requests, whose outputs go to `outputs`; its reader gets an EngineDeadError if the engine dies.
 
-        Leaving aborts what has not ended.
+        Leaving the context aborts the requests that have not ended.
         """
         if self.state.phase != "ready":
             outputs.fail(EngineDeadError(self.state.failed.message if self.state.failed else "the engine is not ready"))
@@ -160,7 +160,7 @@ class EngineClient:
             await self.abort(tuple(outputs.unfinished))
 
     async def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests whose answers are not needed any more: nothing more of them comes."""
+        """End requests whose answers are not needed any more: they get no further outputs."""
         for request_id in request_ids:
             if (stream := self._streams.pop(request_id, None)) is not None:
                 stream.unfinished.discard(request_id)
@@ -168,9 +168,9 @@ class EngineClient:
             await self._send(AbortRequests(list(request_ids)))
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """Load a LoRA adapter, in place of one of the same name.
+        """Load a LoRA adapter, in place of any adapter of the same name.
 
-        ModelLoadError says what is wrong with it, AdapterNotFoundError that there is none.
+        Raises AdapterNotFoundError if there is no adapter at `path`, and ModelLoadError if it cannot be used.
         """
         ticket, loading = next(self._tickets), asyncio.get_running_loop().create_future()
         self._loads[ticket] = loading
@@ -181,23 +181,23 @@ class EngineClient:
             del self._loads[ticket]
 
     async def unload_adapter(self, name: str) -> None:
-        """Forget a LoRA adapter; requests that use it go on to their end."""
+        """Remove the name of a LoRA adapter; requests that already use the adapter run to their end."""
         self.state.adapters.pop(name, None)
         await self._send(UnloadAdapter(name))
 
     async def closed(self) -> Failed | None:
-        """Wait until the engine process has ended; the failure if it was not asked to."""
+        """Wait until the engine process has ended; return the failure, or None if it was asked to end."""
         await self._ended.wait()
         return self.state.failed
 
     async def stop(self) -> None:
-        """End the engine process and everything that belongs to it."""
+        """End the engine process, the client's tasks and the socket."""
         self._stopping = True
         if not self._ended.is_set():
             with contextlib.suppress(zmq.ZMQError):
                 await self._send(Shutdown())
             try:
-                # A process that is still loading cannot listen: it has nothing to lose.
+                # A process that is still loading does not read messages, and has no requests to end.
                 grace = _STOP_GRACE if self.state.phase == "ready" else 0.1
                 await asyncio.wait_for(self._ended.wait(), grace)
             except TimeoutError:
@@ -211,7 +211,7 @@ class EngineClient:
         self._folder.cleanup()
 
     async def _send(self, message: ToEngine) -> None:
-        # An engine that just ended has no pipe to wait for; `_watch_process` fails the open streams.
+        # Sending to an engine that just ended would wait forever; `_watch_process` fails the open streams.
         with contextlib.suppress(zmq.Again):
             await self._socket.send(encode(message), flags=zmq.NOBLOCK)
 
@@ -234,7 +234,7 @@ class EngineClient:
                 self.state.ready, self.state.phase = message.info, "ready"
                 self.state.adapters = {adapter.name: adapter for adapter in message.info.adapters}
                 self._settled.set()
-                self._tasks.append(needed(self._ping(), "the task that asks whether the engine stalls", self._end_by))
+                self._tasks.append(needed(self._ping(), "the task that checks whether the engine stalls", self._end_by))
             case Outputs():
                 self._deliver(message)
             case AdapterLoaded() | AdapterFailed():
@@ -255,7 +255,7 @@ class EngineClient:
     def _take_adapter(self, message: AdapterLoaded | AdapterFailed) -> None:
         loading = self._loads.get(message.ticket)
         if isinstance(message, AdapterLoaded):
-            self.state.adapters[message.info.name] = message.info  # also where its client has gone away
+            self.state.adapters[message.info.name] = message.info  # even if the HTTP client that asked for it has gone
             if loading is not None and not loading.done():
                 loading.set_result(message.info)
         elif loading is not None and not loading.done():
@@ -300,7 +300,7 @@ class EngineClient:
         self._settled.set()
 
     def _end_by(self, reason: str, error: BaseException | None) -> None:
-        """End the engine if one of the tasks ended before it did: its streams would wait forever."""
+        """End the engine, because a task that delivers its outputs has ended: the streams would wait forever."""
         if self._stopping or self._ended.is_set():
             return
         log.error("%s; the engine is stopped", reason, exc_info=error)

@@ -10,7 +10,7 @@ from octavo_engine.engine.scheduler_stats import SchedulerStats
 
 
 def describe(launched: Iterable[StepPlan], stats: SchedulerStats) -> str:
-    """The steps under way, oldest first, and the scheduler's numbers. No token and no text of a request."""
+    """Describe the steps under way, oldest first, and the scheduler's numbers, without any request's tokens or text."""
     steps = "; ".join(_plan(plan) for plan in launched) or "no step was under way"
     numbers = " ".join(f"{f.name}={getattr(stats, f.name)}" for f in fields(stats) if f.name != "step_seconds")
     return f"{steps}. Scheduler: {numbers}"

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class GuidedRequests:
-    """Guided requests, with the provider of their masks; without a provider no request is guided."""
+    """The guided requests and the provider of their masks; without a provider no request is guided."""
 
     def __init__(self, provider: MaskProvider | None, fail: Callable[[RequestState, Exception], None]) -> None:
         """`fail` ends a request for which the provider raised an error."""
@@ -26,16 +26,16 @@ class GuidedRequests:
 
     @property
     def any_waiting(self) -> bool:
-        """True if a request waits for its grammar. Asked before every step, unlike `waiting`, which makes a list."""
+        """True if a request waits for its grammar; cheaper than `waiting`, which makes a list."""
         return bool(self._waiting)
 
     @property
     def waiting(self) -> Collection[Request]:
-        """The requests whose masks are still being prepared; no step waits for them."""
+        """The requests whose masks are still being prepared, which the scheduler does not know yet."""
         return [request for request, _ in self._waiting.values()]
 
     def add(self, request: Request, now: float) -> bool:
-        """Accept a request that came at `now`; False if it has to wait for its first mask."""
+        """Accept a request that arrived at `now`; return False if it has to wait for its first mask."""
         if self.provider is None:
             return True
         self.provider.add(request)
@@ -49,14 +49,14 @@ class GuidedRequests:
         return request.fork_of not in self._waiting and provider.is_ready(request.request_id)
 
     def take_ready(self) -> Iterator[tuple[Request, float]]:
-        """Yield the requests that wait no longer, each with the time at which it came."""
+        """Yield and remove the waiting requests whose masks are ready, each with the time of its arrival."""
         for request_id, (request, came_at) in list(self._waiting.items()):
             if self.provider is not None and self._is_ready(request, self.provider):
                 del self._waiting[request_id]
                 yield request, came_at
 
     def discard(self, request_id: str) -> bool:
-        """Drop a waiting request; False if it does not wait."""
+        """Drop a waiting request; return False if it is not waiting."""
         return self._waiting.pop(request_id, None) is not None
 
     def expire(self, now: float) -> list[str]:

@@ -16,10 +16,10 @@ class MemoryInfo:
     step: int
     kv_per_token: int
     total: int
-    """The bytes of the device, or of the container on CPU."""
+    """The device's memory; on a CPU, the container's."""
 
     def as_json(self) -> dict[str, int]:
-        """The fields of /health/startup."""
+        """Return the memory fields of /health/startup."""
         return {
             "weightBytes": self.weights,
             "stepBytes": self.step,
@@ -35,33 +35,33 @@ class ModelInfo:
     commit: str | None
     """The commit of a Hugging Face repository, if it is known."""
     size: int
-    """Bytes of the weights' files."""
+    """The size of the weights' files in bytes."""
 
     def as_json(self) -> dict[str, str | int | None]:
-        """The fields of /health/startup."""
+        """Return the model fields of /health/startup."""
         return {"resolvedRevision": self.commit, "sizeBytes": self.size}
 
 
 COMPUTED_POOLINGS = ("cls", "last", "mean")
-"""Vectors of the first token's hidden state, of the last one's, of the mean of all."""
+"""The supported poolings: the first token's hidden state, the last token's, the mean of all tokens'."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingInfo:
-    """The vectors that stand for texts."""
+    """The embeddings that a model gives."""
 
     size: int
     pooling: str = "last"
-    """The hidden states that vectors are made of: one of `COMPUTED_POOLINGS`, or a kind that is not supported."""
+    """The pooling of hidden states: one of `COMPUTED_POOLINGS`, or a kind that is not supported."""
     normalize: bool = True
-    """Whether they have length 1 where a request does not say."""
+    """Whether embeddings are scaled to length 1 unless the request says otherwise."""
     why_no_ranks: str = ""
-    """The reason why the cosine of two vectors says nothing about their texts; empty: it does."""
+    """Why the cosine of two embeddings does not measure relevance; empty if it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierInfo:
-    """The classes of a model that gives those instead of vectors or text."""
+    """The classes of a model that classifies texts instead of generating text or embeddings."""
 
     labels: tuple[str, ...]
     activation: Literal["softmax", "sigmoid", "identity"]
@@ -75,12 +75,12 @@ class AdapterInfo:
     name: str
     """The model name by which requests select it."""
     path: str
-    """The path that it was loaded from."""
+    """The path that the adapter was loaded from."""
     digest: str
-    """The digest of its weights."""
+    """The digest of the adapter's weights."""
     rank: int
     created: int
-    """The time at which it was loaded, in seconds of Unix time."""
+    """The Unix time, in seconds, at which the adapter was loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +90,10 @@ class EngineInfo:
     max_model_len: int
     """Tokens of the longest sequence, prompt and answer together."""
     vocab_size: int
-    """Width of the logits: no token id may reach it."""
+    """The width of the logits: every token id is below it."""
     eos_token_ids: tuple[int, ...]
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
-    """The sampling parameters that a request leaves open."""
+    """The defaults of sampling parameters that a request does not set."""
     block_size: int
     num_kv_blocks: int
     max_num_seqs: int
@@ -105,13 +105,13 @@ class EngineInfo:
     load_seconds: float
     memory: MemoryInfo | None = None
     max_loras: int = 0
-    """Most adapters in a step; 0: none are served."""
+    """The most adapters in one step; 0 if adapters are not served."""
     adapters: tuple[AdapterInfo, ...] = ()
     """The adapters that --lora-modules names."""
     model: ModelInfo | None = None
     generates: bool = True
-    """Whether it answers with text."""
+    """Whether the model generates text."""
     embedding: EmbeddingInfo | None = None
-    """None: it gives no vectors."""
+    """None if the model gives no embeddings."""
     classifier: ClassifierInfo | None = None
-    """None: it does not classify."""
+    """None if the model does not classify."""

@@ -1,4 +1,4 @@
-"""The engine loop: plans a step, launches it, and takes in the results of the one before."""
+"""The engine loop: plans a step, launches it, and processes the results of the step before."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from octavo_engine.runner.executor import Executor
 from octavo_engine.structured.mask_provider import MaskProvider
 
 DEPTH = 2
-"""Steps launched at once: while the device works on one, the next is planned and waits behind it."""
+"""Steps launched at once: while the device works on one, the next is planned and queued behind it."""
 LEAD = 0.008
-"""Seconds before the device's thread runs out of work in which the next step is planned. Until then requests
-that arrive can still be in it; a guess that is too long costs the time of one plan, as the thread's end is noticed."""
+"""How many seconds before the launched steps' estimated end the next step is planned. Requests that arrive until then
+can still be part of it. An estimate that is too long costs only the time of one plan: the loop notices the true end."""
 _READING_PAUSE = 0.002
-"""Seconds between two looks at an adapter or a grammar that is being prepared while nothing can run without it."""
+"""Seconds between two checks of an adapter or a grammar that is being prepared while no request can run without it."""
 _PATIENCE = 1000
-"""Turns in a row in which requests wait, nothing runs and nothing can be planned: that is a defect, not a wait."""
+"""The loop fails after so many turns in a row in which requests wait, but none runs and no step can be planned."""
 
 log = logging.getLogger(__name__)
 
 
 class EngineLoop:
-    """The scheduler and the executor together. Not thread-safe: one thread owns it."""
+    """Runs a scheduler and an executor together. Not thread-safe: one thread owns the loop."""
 
     def __init__(
         self,
@@ -58,16 +58,16 @@ class EngineLoop:
         self.adapters = adapters
         self._launched: deque[StepPlan] = deque()
         self._waits_for_masks = False
-        """Whether the newest step is not sampled yet. No other is launched until it is."""
+        """Whether the newest step is not sampled yet; no other step is launched before that."""
         self._busy_until = 0.0
-        """The estimated end of the launched steps."""
+        """The estimated end of the launched steps, by the loop's clock."""
         self._ended: list[RequestOutput] = []
         self._next_expiry = float("inf")
         self._empty_turns = 0
         self._target_log = TargetLog()
 
     def add(self, request: Request) -> None:
-        """Accept a request. One that can never run ends at once with an error of its own."""
+        """Accept a request. A request that can never run ends at once with an error output."""
         try:
             check_supported(
                 request, self.info, adapters=self.adapters is not None, guided=self.guided.provider is not None
@@ -97,7 +97,7 @@ class EngineLoop:
             self._next_expiry = min(self._next_expiry, state.deadline)
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests whose answers are not needed any more. A step under way still computes them, without effect."""
+        """End requests whose answers are not needed any more. Launched steps still compute them, without effect."""
         for request_id in request_ids:
             if self.guided.discard(request_id):
                 self._ended.append(RequestOutput(request_id, (), finish_reason=FinishReason.ABORT.value))
@@ -105,7 +105,7 @@ class EngineLoop:
                 self._ended.append(output)
 
     def abort_all(self) -> StepOutputs:
-        """End everything; the last outputs of all requests."""
+        """End all requests, and return their last outputs."""
         self.abort([request.request_id for request in self.guided.waiting])
         ended, self._ended = self._ended, []
         return StepOutputs(events=ended + self._scheduler.abort_all())
@@ -116,10 +116,10 @@ class EngineLoop:
         return self._scheduler.has_work or bool(self._launched or self._ended or self.guided.any_waiting)
 
     def step(self) -> StepOutputs:
-        """Keep the device busy, then wait for its oldest step; the outputs of all requests that have any.
+        """Launch steps so that the device stays busy, wait for its oldest step, and return the requests' outputs.
 
-        A step is planned before the one in front of it has ended: its requests count on tokens still to come. While
-        that is some time off there are no outputs, and requests that have arrived should be added before the next call.
+        A step is planned before the step in front of it has ended. While it is too early to plan the next one, this
+        returns without results, and the caller should add the requests that have arrived before it calls again.
         """
         try:
             outputs = self._step()
@@ -176,7 +176,7 @@ class EngineLoop:
         return self._busy_until - self._clock() > LEAD
 
     def _launch(self) -> None:
-        """Plan and launch, as many steps as may be under way now."""
+        """Plan and launch as many steps as may be under way now."""
         while len(self._launched) < self._depth and not self._waits_for_masks and not self._early():
             now = self._clock()
             if self.adapters is not None:
@@ -189,7 +189,7 @@ class EngineLoop:
             self._busy_until = max(now, self._busy_until) + self._scheduler.expected_seconds(plan)
 
     def _sample(self) -> None:
-        """Have the newest step sampled, unless a mask depends on tokens of steps whose results are not in yet."""
+        """Sample the newest step, unless its guided requests' masks depend on results that have not come yet."""
         guided = self.guided.among(self._scheduler.sampling)
         self._waits_for_masks = bool(guided) and len(self._launched) > 1
         if not self._waits_for_masks:
@@ -221,7 +221,7 @@ class EngineLoop:
         return outputs
 
     def report(self) -> SchedulerStats:
-        """The scheduler's state."""
+        """Return the scheduler's state, with the requests that wait for their grammar counted as waiting."""
         stats = self._stats.read()
         waiting = self.guided.waiting
         stats.waiting += len(waiting)
@@ -235,11 +235,11 @@ class EngineLoop:
         self._scheduler.check_integrity()
 
     def check_executor(self) -> None:
-        """Raises EngineDeadError if a process that computes has died while it was idle."""
+        """Raises EngineDeadError if a rank's process has died while it was idle."""
         self._executor.check()
 
     def close(self) -> None:
-        """Release device and processes."""
+        """Release the device and end the ranks' processes."""
         if self.adapters is not None:
             self.adapters.store.close()
         self._executor.close()

@@ -1,4 +1,4 @@
-"""The messages between HTTP process and engine process: msgspec structs over an ipc socket, never pickle."""
+"""The messages between the HTTP process and the engine process: msgspec structs over an ipc socket, never pickle."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class AddRequest(msgspec.Struct, tag="add", frozen=True):
 
 
 class AbortRequests(msgspec.Struct, tag="abort", frozen=True):
-    """Ends requests whose answers are not needed any more. An id may be unknown, as its request has just ended."""
+    """Ends requests whose answers are not needed any more. Ids of requests that have just ended are ignored."""
 
     request_ids: list[str]
 
 
 class LoadAdapter(msgspec.Struct, tag="load_adapter", frozen=True):
-    """Asks for a LoRA adapter; an AdapterLoaded or AdapterFailed with the same ticket follows."""
+    """Loads a LoRA adapter; an AdapterLoaded or AdapterFailed with the same ticket answers it."""
 
     ticket: int
     name: str
@@ -31,42 +31,42 @@ class LoadAdapter(msgspec.Struct, tag="load_adapter", frozen=True):
 
 
 class UnloadAdapter(msgspec.Struct, tag="unload_adapter", frozen=True):
-    """Forgets the adapter of this name, if there is one. Requests that use it go on to their end."""
+    """Removes the adapter's name, if it is known. Requests that already use the adapter run to their end."""
 
     name: str
 
 
 class Ping(msgspec.Struct, tag="ping", frozen=True):
-    """Asks the loop itself, between two steps, to answer with a Pong."""
+    """Asks for a Pong, which the engine loop sends between two steps."""
 
     sequence: int
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
-    """End now; what runs is answered with finish_reason `abort`. The HTTP process has drained before."""
+    """Ends the engine now, after the HTTP process has drained; requests left end with finish_reason `abort`."""
 
 
 ToEngine = AddRequest | AbortRequests | LoadAdapter | UnloadAdapter | Ping | Shutdown
 
 
 class Loading(msgspec.Struct, tag="loading", frozen=True):
-    """The progress of loading."""
+    """The progress of loading the model."""
 
     phase: str
-    """pulling, loading, sizing or warmup."""
+    """One of sizing, pulling, loading, warmup."""
     ratio: float
-    """0 to 1 over all phases; never falls."""
+    """The progress over all phases, 0 to 1; never falls."""
     detail: str = ""
 
 
 class Planned(msgspec.Struct, tag="planned", frozen=True):
-    """The memory plan as rows for people, sent before anything large is fetched."""
+    """The memory plan as rows of text, sent before the weights are downloaded."""
 
     rows: list[tuple[str, str]]
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """The engine can take requests."""
+    """The engine accepts requests from now on."""
 
     info: EngineInfo
 
@@ -79,29 +79,29 @@ class Outputs(msgspec.Struct, tag="outputs", frozen=True):
 
 
 class AdapterLoaded(msgspec.Struct, tag="adapter_loaded", frozen=True):
-    """Requests may name the adapter from now on."""
+    """The adapter is loaded: requests may name it from now on."""
 
     ticket: int
     info: AdapterInfo
 
 
 class AdapterFailed(msgspec.Struct, tag="adapter_failed", frozen=True):
-    """An adapter cannot be used."""
+    """The adapter could not be loaded."""
 
     ticket: int
     message: str
     found: bool
-    """Whether there is one at its path."""
+    """Whether there is an adapter at the path."""
 
 
 class Pong(msgspec.Struct, tag="pong", frozen=True):
-    """The loop's answer to a Ping."""
+    """The engine loop's answer to a Ping."""
 
     sequence: int
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """The engine's last message: it ends with this exit code."""
+    """The engine's last message: it failed, and ends with this exit code."""
 
     exit_code: int
     message: str

@@ -1,4 +1,4 @@
-"""Tasks that others rely on until the end: one that ends by itself is reported."""
+"""Tasks that must run for as long as the engine does: a callback learns when one ends by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's outputs for some requests, in the order in which they come, for one reader."""
+"""The stream of the engine's outputs for some requests, in their order, for one reader."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from octavo_engine.core.step import RequestOutput
 from octavo_engine.errors import EngineDeadError
 
 _ALWAYS_ALLOWED = 64 << 10
-"""Bytes of waiting outputs that every stream may have: a reader that reads never has more, so it is never refused."""
-# What Python's objects take, on the safe side.
+"""Bytes of unread outputs that every stream may have: a reader that keeps up never has more, so it is never refused."""
+# Upper estimates of the memory of Python's objects.
 _OUTPUT_BYTES, _TOKEN_BYTES, _LOGPROBS_BYTES, _TOP_BYTES = 250, 40, 150, 120
 
 
 class Room(Protocol):
-    """The memory that outputs may take until they are read."""
+    """A stream's share of the memory for unread outputs."""
 
     def resize(self, size: int) -> None:
-        """Hold so many bytes from now on; raises the error that the reader is to get if that is too much."""
+        """Hold `size` bytes from now on; if that is too much, raise the error that the stream's reader gets."""
 
 
 class OutputStream:
     """The outputs of one or several requests until each has ended; an asynchronous iterator.
 
-    The engine's client appends to it without waiting for the reader; until they are read, tokens are ids. What waits
-    takes `room`; where there is no more, the reader gets the error instead of the outputs.
+    The engine client appends outputs without waiting for the reader. Unread outputs take memory from `room`; when it
+    has no more, the reader gets an error instead of them.
     """
 
     def __init__(self, request_ids: Iterable[str], room: Room | None = None) -> None:
@@ -35,7 +35,7 @@ class OutputStream:
         self._queue: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
         self._room = room
         self._waiting = 0
-        """Bytes."""
+        """Bytes of unread outputs."""
         self._failed = False
 
     def put(self, output: RequestOutput) -> None:
@@ -44,7 +44,7 @@ class OutputStream:
             return
         try:
             self._count(_size(output))
-        except Exception as error:  # noqa: BLE001  (whatever the room raises is the reader's)
+        except Exception as error:  # noqa: BLE001  (any error of the room goes to the reader)
             self.fail(error)
             return
         if output.finish_reason is not None:
@@ -54,8 +54,8 @@ class OutputStream:
     def fail(self, error: Exception) -> None:
         """Raise `error` in the reader, unless all requests have ended.
 
-        What the engine gave before it died is still read; for any other error the reader does not first have to read
-        what waits, as a slow one would learn of the error too late.
+        Outputs from before an EngineDeadError are still read. Before any other error unread outputs are dropped, as a
+        slow reader would learn of the error too late.
         """
         if not self.unfinished or self._failed:
             return
@@ -65,7 +65,7 @@ class OutputStream:
         self._queue.put_nowait(error)
 
     def close(self) -> None:
-        """Drop what has not been read: no client will read it."""
+        """Drop the unread outputs, because the client has gone."""
         self._failed = True
         self._clear()
 
@@ -94,7 +94,7 @@ class OutputStream:
 
 
 def _size(output: RequestOutput) -> int:
-    """Bytes that an output takes, without a prompt's log probabilities, which have a limit of their own."""
+    """Return the bytes that an output takes, except a prompt's log probabilities, which have a limit of their own."""
     size = _OUTPUT_BYTES + _TOKEN_BYTES * len(output.token_ids)
     if output.logprobs:
         size += sum(_LOGPROBS_BYTES + _TOP_BYTES * len(each.top) for each in output.logprobs)

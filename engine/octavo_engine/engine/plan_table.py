@@ -14,7 +14,7 @@ from octavo_engine.sizes import format_size
 
 
 def plan_rows(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig, plan: MemoryPlan, on: str) -> Rows:
-    """Names and values; `on` says what device or devices the sizes are for."""
+    """Return the plan as pairs of a name and a value; `on` describes the device that the sizes are for."""
     need, stored, spec = plan.need, checkpoint_bytes(files), resolved.spec
     experts = ", experts dequantized" if spec.has_experts else ""
     quantized = "" if spec.quantization is None else f" (linear layers in {spec.quantization.name}{experts})"
@@ -22,7 +22,7 @@ def plan_rows(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig,
     graphs = f"about {format_size(need.graphs)}" if need.graphs else "none (--enforce-eager)"
     return [
         ("model", f"{config.model} ({spec.architecture}, {spec.num_layers} layers)"),
-        ("checkpoint", "weights not here yet" if stored is None else format_size(stored)),
+        ("checkpoint", "weights not downloaded yet" if stored is None else format_size(stored)),
         ("on", on),
         ("weights", format_size(need.weights) + quantized),
         ("one step", f"{format_size(need.step)} at --max-num-batched-tokens {config.max_num_batched_tokens}"),

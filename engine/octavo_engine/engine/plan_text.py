@@ -1,4 +1,4 @@
-"""Rows of a name and a value as lines. Imports nothing, so that the HTTP process can show what the engine planned."""
+"""Formats rows of a name and a value as lines; has no heavy imports, so that the HTTP process can use it too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Rows = list[tuple[str, str]]
 
 
 def table(rows: Iterable[tuple[str, str]], indent: str = "") -> str:
-    """The rows as lines, each with its end."""
+    """Return the rows as aligned lines, each with its newline."""
     rows = list(rows)
     width = max(len(name) for name, _ in rows)
     return "".join(f"{indent}{name:<{width}}  {value}\n" for name, value in rows)

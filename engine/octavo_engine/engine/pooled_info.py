@@ -1,4 +1,4 @@
-"""The description of a model's pooled outputs: the vectors or classes that it gives for texts."""
+"""The description of a model's pooled outputs: the embeddings or classes that it gives for texts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 
 _QWEN3_RERANKER = re.compile(r"qwen3-(vl-)?reranker", re.IGNORECASE)
-"""Its files are those of any Qwen3, so only its name shows that its score is a logit of its answer."""
+"""Names of Qwen3-Reranker, whose score is a logit of its answer; its files are those of any other Qwen3."""
 
 
 def embedding_info(files: ModelFiles, spec: ModelSpec, pooling: PoolingConfig) -> EmbeddingInfo | None:
-    """The model's vectors; None for one that classifies."""
+    """Return the description of the model's embeddings; None for a model that classifies."""
     if spec.classifier is not None:
         return None
     why = ""
@@ -28,7 +28,7 @@ def embedding_info(files: ModelFiles, spec: ModelSpec, pooling: PoolingConfig) -
 
 
 def classifier_info(spec: ModelSpec) -> ClassifierInfo | None:
-    """The model's classes; None if it has none."""
+    """Return the description of the model's classes; None if it has none."""
     if spec.classifier is None:
         return None
     return ClassifierInfo(labels=spec.classifier.labels, activation=spec.classifier.activation)

@@ -1,8 +1,7 @@
-"""The process of one rank but the first: loads its shard, then computes every plan that the first one sends.
+"""The process of a rank other than the first: loads its shard, then computes every plan that the first rank sends.
 
-Started by `runner.ranks.Ranks` alone, with its job (config, files, log format) as a line of standard input. It reports
-how much memory its device has; the first message to come is the memory plan, all others are steps
-and parts of adapters.
+Only `runner.ranks.Ranks` starts it, with its job (config, files, log format) as a line of standard input. It reports
+its device's memory; the first message that it receives is the memory plan, all others are steps and parts of adapters.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ log = logging.getLogger("octavo.rank")
 
 
 def encode_job(config: EngineConfig, files: ModelFiles, log_format: str | None) -> bytes:
-    """A rank's line of standard input."""
+    """Encode a rank's job as the line that it reads from standard input."""
     return json.dumps([asdict(config), asdict(files), log_format], default=str).encode() + b"\n"
 
 
@@ -49,7 +48,7 @@ def decode_job(line: bytes) -> tuple[EngineConfig, ModelFiles, str | None]:
 
 
 def encode_memory_plan(plan: MemoryPlan) -> bytes:
-    """The first message to a rank."""
+    """Encode the memory plan as the first message to a rank."""
     return json.dumps(asdict(plan)).encode()
 
 
@@ -85,7 +84,7 @@ def _run(queue: SharedMemoryQueue, shard: Shard, meeting: str) -> None:
 def main() -> int:
     """Entry point: `… RANK SIZE MEMORY MEETING PARENT`, the last three being two file descriptors and a process."""
     rank, size, memory, meeting, parent = map(int, sys.argv[1:])
-    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 says when to end
+    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 decides when to end
         signal.signal(number, signal.SIG_IGN)
     queue = SharedMemoryQueue(memory, size)
     live_with(parent, queue, rank)
@@ -104,4 +103,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # neither the heart nor gloo's threads must hold the process back
+    os._exit(code)  # neither the heartbeat's nor gloo's threads must keep the process alive

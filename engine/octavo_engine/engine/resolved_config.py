@@ -1,4 +1,4 @@
-"""The configuration with every `auto` resolved for one rank: device, dtype, the model's spec, attention backend."""
+"""The resolved configuration of one rank, without any `auto`: device, dtype, the model's spec, attention backend."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from octavo_engine.runner.cores import CGROUP, usable_cores
 from octavo_engine.runner.graphs import uses_graphs
 
 _MOST_SEQS, _SEQS_OF_A_CORE = 256, 24
-"""On two cores, SmolLM2 gives fewer tokens a second with 256 requests in a step than with 48."""
+"""The defaults of --max-num-seqs: in all, and for each core of a CPU. On two cores SmolLM2 gives fewer tokens a second
+with 256 requests in a step than with 48."""
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """The resolved options that a rank computes the model with; they differ between ranks in the device alone."""
+    """The resolved options with which a rank computes the model; they differ between ranks only in the device."""
 
     device: torch.device
     spec: ModelSpec
     blueprint: Decoder
-    """This rank's part of the model on device `meta`, which allocates nothing; the memory plan counts its tensors."""
+    """This rank's part of the model on torch's `meta` device, without memory; the memory plan counts its tensors."""
     kv_dtype: torch.dtype
     """The dtype of cached keys and values."""
     backend: AttentionBackend
     max_num_seqs: int
     """The most requests in one step."""
     max_sampled: int
-    """The most tokens that one step samples: one for each request, and one behind each of its draft tokens."""
+    """The most tokens that one step samples: one for each request, and one after each of its draft tokens."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -64,14 +65,14 @@ class ResolvedConfig:
 
     @property
     def num_heads(self) -> int:
-        """This rank's query heads, in the layer that has most."""
+        """The number of this rank's query heads, in the layer that has the most."""
         return self.blueprint.ranks.shard.num_heads(self.spec)
 
 
 def resolve_config(config: EngineConfig, files: ModelFiles, shard: Shard, *, measure: bool = True) -> ResolvedConfig:
-    """Resolve `config` for one shard of the model in `files`; ConfigurationError if it cannot be computed here.
+    """Resolve `config` for one shard of the model in `files`; ConfigurationError if this machine cannot compute it.
 
-    Backends are tried on a GPU only if they are to be measured.
+    Attention backends are tried on a GPU only with `measure`.
     """
     device = choose_device(config.device, shard)
     return _resolve(config, files, shard, device, fp8_products=multiplies_fp8(device), measure=measure)
@@ -124,7 +125,7 @@ def long_context(spec: ModelSpec) -> LongContext | None:
 
 
 def longest_context(config: EngineConfig, spec: ModelSpec) -> int:
-    """The longest context in tokens that there can be: prompts that are computed whole have to fit into a step."""
+    """Return the longest context in tokens; prompts that must be computed in one step have to fit into it."""
     return spec.max_position if spec.causal else min(spec.max_position, config.max_num_batched_tokens)
 
 
@@ -137,14 +138,14 @@ def make_blueprint(
     mxfp4_experts: bool = False,
     device: torch.device = _CPU,
 ) -> Decoder:
-    """A rank's decoder without memory, as it is to be on `device`."""
+    """Return a rank's decoder on the `meta` device, with the tensors that it is to have on `device`."""
     kept = keeps_codes(spec, dtype, device, shard)
     as_stored = {"fp8_products": fp8_products, "mxfp4_experts": mxfp4_experts, "keeps_codes": kept}
     return Decoder(spec, dtype=dtype, device=torch.device("meta"), ranks=Collectives(shard), **as_stored)
 
 
 def choose_device(name: str, shard: Shard) -> torch.device:
-    """`auto` is a GPU if there is one; each rank has its own."""
+    """Return the rank's device: `auto` is a GPU if there is one; each rank has its own GPU."""
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise ConfigurationError("--device cuda: there is no CUDA GPU here; use --device cpu, or give the pod a GPU")
@@ -156,7 +157,7 @@ def choose_device(name: str, shard: Shard) -> torch.device:
 
 
 def choose_max_num_seqs(config: EngineConfig, device: torch.device) -> int:
-    """The default follows the device: on a CPU, steps of more requests than its cores compute well delay all of them.
+    """Return --max-num-seqs, or a default by device: more requests than a CPU's cores can compute delay each other.
 
     Every request needs a token in each step, so the default is never above --max-num-batched-tokens.
     """
@@ -169,7 +170,7 @@ def choose_max_num_seqs(config: EngineConfig, device: torch.device) -> int:
 
 
 def max_sampled(config: EngineConfig, spec: ModelSpec, max_num_seqs: int) -> int:
-    """The most tokens that a step samples; ConfigurationError if the model cannot have draft tokens."""
+    """Return the most tokens that a step samples; ConfigurationError if the model cannot use draft tokens."""
     if (speculative := config.speculative) is None:
         return max_num_seqs
     if any(group.states for group in spec.kv_groups):
@@ -181,14 +182,14 @@ def max_sampled(config: EngineConfig, spec: ModelSpec, max_num_seqs: int) -> int
 
 
 def choose_dtype(name: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
-    """`auto` is the checkpoint's type; float16, which lacks bfloat16's range, is only used if it is asked for."""
+    """Return the dtype: `auto` is the checkpoint's, but bfloat16 instead of float16 on a CPU."""
     if name == "auto":
         return torch.bfloat16 if spec.dtype in {torch.bfloat16, torch.float16} and device.type == "cpu" else spec.dtype
     return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
 
 
 def choose_kv_dtype(name: str, dtype: torch.dtype, spec: ModelSpec) -> torch.dtype:
-    """The type of cached keys and values: `auto` is that of activations, all other names are of e4m3."""
+    """Return the dtype of cached keys and values: `auto` is that of activations, all other names mean e4m3."""
     if name != "auto" and any(group.rows for group in spec.kv_groups):
         raise ConfigurationError(
             f"--kv-cache-dtype {name}: {spec.architecture} keeps compressed keys as they are; use auto"

@@ -1,4 +1,4 @@
-"""The scheduler's state as numbers: what metrics, logs and admission control read after a step."""
+"""The scheduler's state in numbers, for metrics, logs and admission control."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import StepPlan, StepResult
 
 _WASTE_EVERY = 16
-"""Readings between two counts of wasted slots, as a count looks at every running request."""
+"""Wasted slots are counted in every so many readings only, as the count visits every running request."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class SchedulerStats:
     """Slots of used blocks that hold no token."""
     preemptions: int = 0
     recomputed_tokens: int = 0
-    """Tokens computed once more after a preemption: the recompute tax."""
+    """Tokens computed again after a preemption."""
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     copied_blocks: int = 0
@@ -42,9 +42,9 @@ class SchedulerStats:
     accepted_tokens: int = 0
     """Draft tokens that became part of an answer."""
     running_limit: int = 0
-    """Requests that may run at once now; the controller of --target-* moves it."""
+    """Requests that may run at once now; the controller of --target-* adjusts it."""
     chunk_limit: int = 0
-    """Prefill tokens that a step may hold now; likewise."""
+    """Prefill tokens that a step may hold now; the controller of --target-* adjusts it too."""
     target_met: bool = True
     """False while the controller cannot hold --target-ttft-p90 or --target-itl-p90 even at its lowest limits."""
     running_adapters: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class SchedulerStats:
 
 
 def wasted_slots(memory: KVMemory, holding: Iterable[RequestState]) -> int:
-    """Slots of used blocks that hold no token."""
+    """Return the number of slots of used blocks that hold no token."""
     return sum(
         group.unused_slots(table, state.computed)
         for state in holding
@@ -74,12 +74,12 @@ class StatsReader:
         self._draft_tokens = self._accepted_tokens = 0
 
     def count_drafts(self, plan: StepPlan, result: StepResult) -> None:
-        """Count the draft tokens of a step whose result is in."""
+        """Count the draft tokens of a step whose result has come."""
         self._draft_tokens += sum(map(len, plan.drafts.values()))
         self._accepted_tokens += sum(map(len, result.more_token_ids.values()))
 
     def read(self) -> SchedulerStats:
-        """The state now; each step's duration is read once."""
+        """Return the state now; `step_seconds` has each step's duration in one reading only."""
         scheduler = self._scheduler
         memory, counters = scheduler.memory, scheduler.counters
         if self._readings % _WASTE_EVERY == 0:

@@ -1,4 +1,4 @@
-"""The start of an engine: finds the model, plans its memory, loads it, and builds the loop."""
+"""The start of an engine: finds the model, plans its memory, loads it, and builds the engine loop."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ from octavo_engine.text.tokenizer import load_tokenizer
 log = logging.getLogger(__name__)
 
 LoadProgress = Callable[[str, float, str], None]
-"""Phase, ratio 0 to 1 over all phases, detail."""
+"""Called with the phase, the ratio 0 to 1 over all phases, and a detail."""
 
 _STEP_SHARE = 1 / 8
-"""Part of --watchdog-timeout that a step may take, or a slow CPU would look stalled at its first long prompt.
+"""Part of --watchdog-timeout that a step may take, so that a slow CPU does not look stalled at its first long prompt.
 
 A step can still take several times as long as expected: contexts grow, and other processes compete for the cores."""
 
@@ -76,10 +76,10 @@ def start_engine(
     log_format: str | None = None,
     planned: Callable[[Rows], None] = lambda _: None,
 ) -> EngineLoop:
-    """Load the model and build the engine; an OctavoError says why it cannot be done.
+    """Load the model and build the engine; raises an OctavoError that says why that is impossible.
 
-    `planned` is given the plan for people, before anything large is fetched. Other ranks log in `log_format`, and
-    nothing but their errors where there is none.
+    `planned` is called with the memory plan as rows of text, before the weights are downloaded. The other ranks log in
+    `log_format`; if it is None they report only their errors.
     """
     started = time.perf_counter()
     report = _overall(progress)
@@ -89,7 +89,7 @@ def start_engine(
     log.info("memory plan: %s", sizing.plan.describe())
     planned(plan_rows(config, files, sizing.resolved, sizing.plan, _place(sizing, config)))
     sampling, pooling = _sampling_defaults(config, files), pooling_of(files, sizing.resolved.spec)
-    files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
+    files = resolve_model(config.model, files.commit or config.revision, report)  # now with weights, which fit
     thread = DeviceThread()
     if sizing.resolved.device.type == "cpu":
         thread.submit(use_cores, os.environ, config.tensor_parallel_size).result()
@@ -151,7 +151,7 @@ def _load_adapters(config: EngineConfig, adapters: Adapters | None) -> tuple[Ada
 
 
 def _mask_provider(files: ModelFiles, info: EngineInfo) -> MaskProvider | None:
-    """The provider of grammar masks; None where llguidance is not installed, which `LLM` does not need."""
+    """Return the provider of grammar masks; None where llguidance is not installed, which `LLM` does not need."""
     if find_spec("llguidance") is None:
         return None
     from octavo_engine.structured.grammar_masks import GrammarMasks
@@ -179,9 +179,9 @@ def _load(
     report: LoadProgress,
     log_format: str | None,
 ) -> tuple[Executor, ReadyWorker, Sizing]:
-    """All that computes, the first rank's part of it, and its true size.
+    """Load all ranks; return their executor, the first rank's worker, and the final sizing.
 
-    That is another than `sizing` if the device of another rank has less memory than the first one's.
+    The final sizing differs from `sizing` if the device of another rank has less memory than the first rank's.
     """
     size = config.tensor_parallel_size
     setup = WorkerSetup(config, files, sizing.resolved, sizing.plan, Shard(0, size), replan=sizing.replan)
@@ -209,13 +209,13 @@ def _load(
 
 
 def config_of_ranks(config: EngineConfig, resolved: ResolvedConfig) -> EngineConfig:
-    """The other ranks' configuration: on GPUs they take the attention backend that the first one has chosen."""
+    """Return the other ranks' configuration: on GPUs they use the attention backend that the first rank has chosen."""
     return replace(config, attention_backend=resolved.backend.name) if resolved.device.type == "cuda" else config
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """The memory need of a model on this machine, or of each rank of it, decided from its small files alone."""
+    """The memory plan of a model on this machine, for each rank, made without reading the weights."""
 
     resolved: ResolvedConfig
     plan: MemoryPlan
@@ -223,11 +223,11 @@ class Sizing:
     limits: MemoryLimits
 
     def replan(self, graphs: int) -> MemoryPlan:
-        """The plan with what CUDA graphs were measured to take; DoesNotFitError if there is none."""
+        """Return the plan for CUDA graphs of `graphs` bytes, as measured; raises DoesNotFitError if nothing fits."""
         return plan_memory(replace(self.plan.need, graphs=graphs), self.memory, self.limits)
 
     def memory_info(self) -> MemoryInfo:
-        """The plan in numbers for others; windows and states of one sequence, which do not grow, are in `step`."""
+        """Return the plan's numbers for /health/startup; one sequence's windows and states are part of `step`."""
         plan, need = self.plan, self.plan.need
         step = need.step + need.graphs + replace(plan.shares, window_seqs=1).bytes_of_running(plan.num_kv_blocks)
         return MemoryInfo(weights=need.weights, step=step, kv_per_token=need.kv_per_token, total=self.memory.total)
@@ -238,8 +238,8 @@ def size_engine(
 ) -> Sizing:
     """Plan the memory of an engine with these settings; raises DoesNotFitError, which names the setting to change.
 
-    `others` are the devices of the other ranks, if they are known: the one with the least usable memory decides for
-    all. Attention backends are measured on a GPU if `measure`, as an engine that is about to start has to.
+    `others` are the devices of the other ranks, if they are known: the device with the least usable memory decides for
+    all. With `measure` the attention backends are timed on the GPU, which an engine that is about to start needs.
     """
     ranks = config.tensor_parallel_size
     resolved = resolve_config(config, files, Shard(0, ranks), measure=measure)
@@ -247,7 +247,7 @@ def size_engine(
     need = memory_need(resolved, config)
     limits = memory_limits(config, resolved)
     memory = min((device_memory(device), *others), key=lambda memory: memory.budget(limits.utilization))
-    if device.type == "cpu":  # whose memory the ranks share
+    if device.type == "cpu":  # the ranks share the machine's memory
         memory = memory.share(ranks)
     plan = plan_memory(need, memory, limits)
     if device.type != "cpu":
@@ -256,7 +256,7 @@ def size_engine(
 
 
 def _overall(progress: LoadProgress) -> LoadProgress:
-    """Phases' own ratios on one scale that never falls."""
+    """Wrap `progress`: take each phase's own ratio, and report it on one scale over all phases that never falls."""
     highest = 0.0
 
     def report(phase: str, ratio: float, detail: str) -> None:
@@ -268,10 +268,10 @@ def _overall(progress: LoadProgress) -> LoadProgress:
 
 
 def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
-    """Return the memory that the model takes on rank 0 with these settings; `step` is one step's peak and what steps
-    keep.
+    """Return the memory that the model takes on rank 0 with these settings.
 
-    No other rank takes more: rank 0 has its part of the logits and then all of them, from which it samples.
+    `step` is the peak of one step and the tables that all steps keep. No other rank takes more: rank 0 has its part of
+    the logits and then all of them, from which it samples.
     """
     spec, blueprint, dtype = resolved.spec, resolved.blueprint, resolved.dtype
     tokens, seqs, groups = config.max_num_batched_tokens, resolved.max_sampled, resolved.kv_groups
@@ -301,7 +301,7 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
         graphs = footprint.graph_bytes(blueprint, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
     return MemoryNeed(
         footprint.weight_bytes(blueprint) + copied,
-        peak + table + state,  # and the state that padding writes
+        peak + table + state,  # `state` for the dummy state that padded rows write
         footprint.kv_bytes_per_token(groups, resolved.kv_dtype, config.block_size),
         graphs,
         tuple(
@@ -315,9 +315,9 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
 
 
 def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int, int]:
-    """Return the bytes that adapters take permanently, and those of a step.
+    """Return the bytes that adapters take permanently, and those that they take during a step.
 
-    On a CPU all adapters in CPU memory count.
+    On a CPU the adapters of --max-cpu-loras count too, as they take the same memory.
     """
     if not config.enable_lora:
         return 0, 0
@@ -330,7 +330,7 @@ def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int,
 
 
 def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimits:
-    """The scheduler's settings; ConfigurationError if they ask for more context than the model has."""
+    """Return the limits that the memory plan keeps; ConfigurationError if --max-model-len is above the model's."""
     spec = resolved.spec
     if config.max_model_len is not None and config.max_model_len > longest_context(config, spec) < spec.max_position:
         raise ConfigurationError(
@@ -361,9 +361,9 @@ def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimit
 def _scheduler(
     config: EngineConfig, resolved: ResolvedConfig, plan: MemoryPlan, swap_block_seconds: float, pooling: PoolingConfig
 ) -> Scheduler:
-    # Vectors that are made of more than the last token need all tokens to be computed, at once or after each other.
+    # A vector pooled from more than the last token needs every token computed, so nothing may be skipped or restored.
     resumes = pooling.kind == "last" and resolved.spec.causal
-    # A model's kinds of KV groups and a setting's choices are those the scheduler knows.
+    # The casts are safe: a model's kinds of KV groups and the setting's choices are the scheduler's literals.
     memory = KVMemory(
         [
             KVGroup(

@@ -11,7 +11,7 @@ from octavo_engine.request_checks import check_length, check_sampling, check_tok
 def check_supported(request: Request, info: EngineInfo, *, adapters: bool, guided: bool) -> None:
     """Raises NotAdmissibleError if the engine cannot run the request.
 
-    `adapters` and `guided` say whether it serves adapters, and whether it has guided decoding.
+    `adapters` and `guided` say whether the engine serves adapters, and whether it has guided decoding.
     """
     tokens, sampling = request.prompt_token_ids, request.sampling
     check_length(len(tokens), sampling.max_tokens, info.max_model_len)

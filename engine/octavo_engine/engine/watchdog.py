@@ -17,7 +17,7 @@ class Watchdog:
     _unanswered_since: float | None = None
 
     def next_ping(self) -> int | None:
-        """The number of the ping to send now; None while one is still on its way."""
+        """Return the number of the ping to send now; None while an earlier one is unanswered."""
         if self._unanswered_since is not None:
             return None
         self._sequence += 1
@@ -25,7 +25,7 @@ class Watchdog:
         return self._sequence
 
     def answer(self, sequence: int) -> None:
-        """The loop answered ping `sequence`."""
+        """Note that the loop answered the ping `sequence`."""
         if sequence == self._sequence:
             self._unanswered_since = None
 

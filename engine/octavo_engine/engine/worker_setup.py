@@ -1,4 +1,4 @@
-"""Sets a worker up: weights, KV cache and state table are put onto the device, and first steps compile its kernels."""
+"""Sets up a worker: puts weights, KV cache and state table onto the device, and runs first steps to compile kernels."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ log = logging.getLogger(__name__)
 
 
 _PILOT_BLOCKS = 2
-"""KV blocks of each group of the cache that graphs are measured with."""
+"""KV blocks of each group in the small cache with which the memory of CUDA graphs is measured."""
 _WARM_UP = tuple(
     SamplingParams(max_tokens=2, temperature=temperature, top_p=top_p, repetition_penalty=penalty)
     for penalty in (1.0, 1.1)
     for temperature, top_p in ((0.8, 0.9), (0.0, 1.0))
 )
-"""Drawn from some tokens and greedy, which are different kernels, and both again from logits that were adjusted: those
-are float32, for which other kernels are compiled."""
+"""Sampling parameters of the warm-up: sampled and greedy, which use different kernels, and each again with a penalty:
+adjusted logits are float32, for which other kernels are compiled."""
 _PROMPTS = (129, 64, 32, 16)
-"""Tokens of a prompt for each of these. Kernels choose tiles by them, with borders at 16, 32, 64 and no later than 128:
-attention of heads that share nothing counts 16 tokens as few, a product by blocks of FP8 has tiles for each."""
+"""Lengths of the warm-up's prompts. Kernels choose tiles by the number of tokens, with borders at 16, 32, 64 and 128:
+attention without grouped heads has small tiles up to 16, and the FP8 block product has tiles for each range."""
 _WARM_UP_ADAPTER = "warm-up"
 """The digest of an adapter without modules."""
 _MANY_ROWS = 129
-"""A number of decodes that keeps a device busy: contexts in a latent cache are not split."""
+"""A number of decodes with which a device is busy, so that contexts in a latent cache are not split."""
 _LONG_ENOUGH = 512
-"""Tokens of a context that every kernel of attention cuts into parts."""
+"""A context of so many tokens is split into parts by every attention kernel."""
 _END = 64
-"""Tokens of a chunk at the end of such a context, few enough that what it sees is cut too."""
+"""Tokens of a chunk at the end of such a context, so few that its context is split too."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """The parts that a worker is built from."""
+    """The inputs from which a worker is built."""
 
     config: EngineConfig
     files: ModelFiles
@@ -74,27 +74,27 @@ class WorkerSetup:
     meeting: str = ""
     """The address at which ranks find each other, if there are several."""
     replan: Callable[[int], MemoryPlan] | None = None
-    """The plan recomputed for so many bytes of CUDA graphs; the first rank's, which the others follow."""
+    """Recomputes the plan for a number of bytes of CUDA graphs; only the first rank has it, the others follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyWorker:
-    """A worker that has run its first steps, and what was measured while it did."""
+    """A worker that has run its first steps, with the plan and the swap time measured for it."""
 
     worker: Worker
     plan: MemoryPlan
-    """The one it was made by."""
+    """The memory plan that the worker was made by."""
     adapters: AdapterLimits | None
-    """Limits of adapters, where they are served."""
+    """The limits of adapters; None if none are served."""
     swap_seconds: float
-    """The seconds for swapping a block of every group out and in."""
+    """The seconds that swapping a block of every group out and in takes."""
 
 
 def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
-    """Weights, then CUDA graphs as a trial, then all the memory that is left for the KV cache, then graphs for good.
+    """Load the weights, measure CUDA graphs, allocate the KV cache in the memory that is left, capture the graphs.
 
-    Graphs hold the addresses of the cache, and its size is what they leave: so they are captured twice, first with a
-    cache of a few blocks. The plan then holds what they take rather than what they might.
+    Graphs hold the cache's addresses, and the cache gets the memory that they leave. So they are captured twice, the
+    first time with a cache of a few blocks, and the plan then has their measured size instead of an estimate.
     """
     resolved, plan = setup.resolved, setup.plan
     ranks = _meet(setup)
@@ -120,7 +120,7 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
 
 
 def _meet(setup: WorkerSetup) -> Collectives:
-    """Return what this rank speaks to the others with."""
+    """Return the collectives that connect this rank with the others."""
     if setup.shard.size == 1:
         return ALONE
     symmetric = not setup.config.disable_custom_all_reduce
@@ -128,7 +128,7 @@ def _meet(setup: WorkerSetup) -> Collectives:
 
 
 def _make_slots(setup: WorkerSetup, decoder: Decoder) -> LoraSlots | None:
-    """Memory for adapters on the device; None where they are not served."""
+    """Return the adapter slots on the device; None if adapters are not served."""
     config = setup.config
     if not config.enable_lora:
         return None
@@ -160,7 +160,7 @@ def _capture(setup: WorkerSetup) -> Capture | None:
 def _measure_graphs(
     setup: WorkerSetup, decoder: Decoder, slots: LoraSlots | None, capture: Capture, report: Progress
 ) -> int:
-    """Bytes that stay taken once first steps were done, which is libraries' own memory, and all graphs are captured."""
+    """Return the bytes that the first steps (memory of libraries) and the capture of all graphs take permanently."""
     pilot = replace(setup.plan, num_kv_blocks=_PILOT_BLOCKS, swap_blocks=0)
     worker, _ = _make_worker(setup, decoder, slots, pilot)
     before = capture.taken()
@@ -172,7 +172,7 @@ def _measure_graphs(
 
 
 def _half(report: Progress, half: int) -> Captured:
-    """Graphs as a part of the warm-up: the trial is its first half, what follows the second."""
+    """Return a callback that reports captured graphs as progress of the warm-up: 0 is its first half, 1 its second."""
 
     def captured(done: int, total: int) -> None:
         report("warmup", (half + done / total) / 2, f"CUDA graphs: {done} of {total}{'' if half else ', a trial'}")
@@ -181,7 +181,7 @@ def _half(report: Progress, half: int) -> Captured:
 
 
 def _agreed(setup: WorkerSetup, graphs: int, ranks: Collectives) -> MemoryPlan:
-    """The first rank's new plan, in all ranks: none takes more than the first."""
+    """Return the first rank's new plan in all ranks: no other rank needs more memory than the first."""
     plan = setup.plan if setup.replan is None else setup.replan(graphs)
     if ranks.alone:
         return plan
@@ -228,13 +228,12 @@ def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache
 
 
 def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
-    """Prefills and decodes, so that nothing is compiled or allocated first in a user's step.
+    """Run prefills and decodes, so that no user's step is the first to compile a kernel or allocate its memory.
 
-    A GPU, for which kernels are compiled, answers prompts of all lengths that matter in every way of `_WARM_UP`, one in
-    two chunks, and where adapters are served with an empty one, too; of its decodes one has a context that is long
-    enough to be split, and one is of many sequences. Elsewhere one answer does. They use row 0 and block 0, which no
-    request has yet; the first request that gets them overwrites them. All blocks of a longer context are block 0 too,
-    whose values do not matter.
+    A GPU's kernels are compiled, so it runs prompts of `_lengths` with the sampling parameters of `_WARM_UP`, with an
+    empty adapter too if adapters are served, then decodes and a chunk of a context that is long enough to be split, and
+    steps of many decodes. A CPU runs one prompt and one decode. All use row 0 and block 0, also as every block of a
+    longer context: no request has them yet, and the first request that gets them overwrites them.
     """
     config, num_groups = setup.config, len(setup.resolved.kv_groups)
     compiles = setup.resolved.device.type == "cuda"
@@ -261,23 +260,23 @@ def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
 
 
 def _run_prompts(worker: Worker, lengths: Sequence[int], tables: tuple[TableChange, ...], adapter: str = "") -> None:
-    """Answer a prompt of each length, in turn in every way of `_WARM_UP`, in row 0."""
+    """Compute a prompt of each length in row 0, with the sampling parameters of `_WARM_UP` in turn."""
     for length, params in zip(lengths, cycle(_WARM_UP), strict=False):
         new = NewRow(0, "warm-up", (0,) * length, length, params, adapter=adapter)
         worker.execute(StepPlan(0, (new,), tables, chunks=(Chunk(0, 0, length, samples=True),)))
 
 
 def _decodes(groups: Sequence[KVGroupSpec]) -> tuple[int, ...]:
-    """Return numbers of decodes in a step, one for each way in which kernels cut contexts into parts.
+    """Return numbers of decodes in a step, one for each way in which kernels split contexts into parts.
 
-    Other than those of whole keys and values, latent caches are cut into fewer parts the more sequences decode.
+    Unlike caches of keys and values, latent caches are split into fewer parts the more sequences decode.
     """
     latent = any(group.latent is not None for group in groups)
     return (2, 4, 8, 16, 32, 64, 128, _MANY_ROWS) if latent else (_MANY_ROWS,)
 
 
 def _lengths(spec: ModelSpec) -> list[int]:
-    """Tokens of prompts for which kernels choose different tiles; those of experts by how many rows each has."""
+    """Return prompt lengths for which kernels choose different tiles; experts' kernels choose by rows per expert."""
     from octavo_engine.kernels.moe import FEW_ROWS, SOME_ROWS
 
     mixtures = {layer.feed_forward for layer in spec.layers if isinstance(layer.feed_forward, MoESpec)}

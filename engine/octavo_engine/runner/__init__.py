@@ -1,1 +1,1 @@
-"""HOW to compute a plan: state table, inputs, forward pass, sampling, and the processes that do it."""
+"""The runner computes a step plan: state table, inputs, forward pass, sampling, and the processes of all ranks."""

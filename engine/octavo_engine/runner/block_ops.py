@@ -1,4 +1,4 @@
-"""Whole blocks moved within the cache, out of it and back: copy-on-write, and swapping to CPU memory."""
+"""Runs a plan's block operations: copies blocks within the cache (copy-on-write), and swaps them to CPU memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEASURED_ROUNDS = 5
 
 @dataclass(slots=True)
 class BlockMove:
-    """Blocks that may be moved all at once: no target is the source or target of another."""
+    """Blocks that may be copied at once: no target is the source or target of another copy."""
 
     kind: BlockOpKind
     group: int
@@ -28,12 +28,12 @@ class BlockMove:
 
 
 def batches(ops: Sequence[BlockOp]) -> Iterator[BlockMove]:
-    """`ops` in as few moves as give the same as one after another."""
+    """Yield `ops` as few moves that have the same effect as running them one after another."""
     move: BlockMove | None = None
     written: set[int] = set()
     for op in ops:
-        # Sources are all read before a target is written, so only blocks that the move has written conflict. Where
-        # sources and targets are of different memories, equal numbers are no collision.
+        # A move reads all its sources before it writes, so only the blocks that it has written conflict. A swap's
+        # sources and targets lie in different memories, so equal numbers are no conflict there.
         read = op.source if op.kind is BlockOpKind.COPY else -1
         alike = move is not None and (move.kind, move.group) == (op.kind, op.group)
         if move is None or not alike or read in written or op.target in written:
@@ -48,7 +48,7 @@ def batches(ops: Sequence[BlockOp]) -> Iterator[BlockMove]:
 
 
 def run_block_ops(cache: KVCache, ops: Sequence[BlockOp]) -> None:
-    """Do `ops` in their order; on a GPU, behind what was launched before and without waiting."""
+    """Run `ops` in their order; on a GPU, enqueue them after all earlier launches without waiting."""
     for move in batches(ops):
         sources = cache.tensors(move.group, swap=move.kind is BlockOpKind.SWAP_IN)
         targets = cache.tensors(move.group, swap=move.kind is BlockOpKind.SWAP_OUT)
@@ -61,7 +61,7 @@ def _move(sources: list[Tensor], targets: list[Tensor], move: BlockMove) -> None
             for first, second in zip(move.sources, move.targets, strict=True):
                 target[second].copy_(source[first], non_blocking=True)
         return
-    if sources[0].dtype == torch.float8_e4m3fn:  # not every device of PyTorch's indexes its numbers
+    if sources[0].dtype == torch.float8_e4m3fn:  # PyTorch does not index it on every device
         sources, targets = ([tensor.view(torch.uint8) for tensor in tensors] for tensors in (sources, targets))
     chosen = to_device(move.sources, sources[0].device)
     places = to_device(move.targets, sources[0].device)
@@ -71,9 +71,9 @@ def _move(sources: list[Tensor], targets: list[Tensor], move: BlockMove) -> None
 
 @torch.inference_mode()
 def measure_swap(cache: KVCache) -> float:
-    """Seconds it takes to move one block of every group to CPU memory and back; infinite without swap space.
+    """Return the seconds for moving a block of every group to CPU memory and back; infinite without swap space.
 
-    It moves the first few blocks, which must be unowned, and leaves them as they were.
+    It moves the first few blocks, which no request may hold, and leaves their content as it was.
     """
     if not (cache.swap or cache.swapped_states or cache.swapped_rows):
         return float("inf")
@@ -87,7 +87,7 @@ def measure_swap(cache: KVCache) -> float:
         for kind in (BlockOpKind.SWAP_OUT, BlockOpKind.SWAP_IN)
         for block in range(count)
     ]
-    run_block_ops(cache, both_ways)  # pages are touched for the first time
+    run_block_ops(cache, both_ways)  # the first touch of the pages is not measured
     _wait(device)
     started = time.perf_counter()
     run_block_ops(cache, both_ways * _MEASURED_ROUNDS)

@@ -19,7 +19,7 @@ def use_cores(environ: Mapping[str, str], ranks: int = 1) -> None:
 
 
 def usable_cores(cgroup: Path) -> int:
-    """The cores of the affinity mask, and no more than a container's CPU limit (cgroup v2, then v1) grants."""
+    """Return the number of cores in the affinity mask, at most the container's CPU limit (cgroup v2, then v1)."""
     cores = len(os.sched_getaffinity(0))
     quota = _quota(cgroup)
     return max(1, cores if quota is None else min(cores, math.ceil(quota)))

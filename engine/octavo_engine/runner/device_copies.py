@@ -1,7 +1,7 @@
-"""Copies of numbers from host to device and back, for which neither waits.
+"""Asynchronous copies of tensors between host and device.
 
-On a GPU every copy goes through pinned memory on the device's stream, behind what was launched before. On the CPU there
-is nothing to copy.
+On a GPU every copy goes through pinned memory and is enqueued on the device's stream, after all earlier launches. On
+the CPU nothing is copied.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _CODES = {torch.int64: "q", torch.int32: "i", torch.float32: "f"}
 
 
 def to_device(values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """`values` as a tensor [n] of `dtype`, int64, int32 or float32, on `device`."""
+    """Return `values` as a tensor [n] of `dtype` (int64, int32 or float32) on `device`."""
     if not values:
         return torch.empty(0, dtype=dtype, device=device)
-    # Six times as quick as torch.tensor(values), which looks at each one's type.
+    # Six times as quick as torch.tensor(values), which checks each value's type.
     return copied_to_device(torch.frombuffer(array(_CODES[dtype], values), dtype=dtype), device)
 
 
 def copied_to_device(host: Tensor, device: torch.device) -> Tensor:
-    """A tensor on the host as one on `device`: itself if that is the CPU."""
+    """Copy a host tensor to `device`; return the tensor itself if that is the CPU."""
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 
 class ToHost:
-    """Tensors on their way to the host; `wait` has them."""
+    """An asynchronous copy of tensors to the host; `wait` returns them."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self._tensors = tensors
@@ -41,7 +41,7 @@ class ToHost:
             self._event.record()
 
     def wait(self) -> tuple[Tensor, ...]:
-        """The tensors on the host, once all that was launched before is done. Any thread may wait."""
+        """Wait until the copy is done, and return the tensors on the host. Any thread may wait."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensors

@@ -1,4 +1,4 @@
-"""The one thread of this process in which PyTorch computes."""
+"""The device thread: the only thread of this process in which PyTorch computes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 class DeviceThread:
     """Runs submitted jobs one after another.
 
-    All that PyTorch computes, loading included, belongs in this thread: OpenMP keeps a team of threads for each thread
-    that ever computed, and with two teams on all cores both wait for each other asleep instead of awake, which made
-    steps on the CPU a quarter to a third slower. It is a daemon, so that an interrupt need not wait for a load.
+    All of PyTorch's computation, loading included, belongs in this thread: OpenMP keeps a team of threads for each
+    thread that ever computed, and with two teams on all cores both sleep instead of spinning when they wait, which made
+    steps on the CPU a quarter to a third slower. It is a daemon thread, so an interrupt need not wait for a load.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class DeviceThread:
         self._thread.start()
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `work` behind what was submitted before; the future has its result or exception."""
+        """Run `work` after all jobs submitted before; the future gets its result or exception."""
         future: Future[T] = Future()
         self._unfinished.add(future)
         future.add_done_callback(self._unfinished.discard)
@@ -58,12 +58,12 @@ class DeviceThread:
             self._fail_all()
 
     def _fail_all(self) -> None:
-        """Fail all work that is not computed any more, as the thread has ended, so that no caller waits for it."""
+        """Fail all unfinished jobs, because the thread has ended, so that no caller waits for them."""
         for future in list(self._unfinished):
-            with contextlib.suppress(InvalidStateError):  # failed meanwhile, by the other thread that may come here
+            with contextlib.suppress(InvalidStateError):  # the other thread that runs this was quicker
                 future.set_exception(EngineDeadError("the thread that computes has ended"))
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Run what was submitted, then end; a device that hangs is waited for `seconds` at most."""
+        """Run all submitted jobs, then end the thread; wait at most `seconds`, as the device may hang."""
         self._jobs.put(None)
         self._thread.join(seconds)

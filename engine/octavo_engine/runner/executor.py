@@ -1,4 +1,4 @@
-"""Executors, which run plans: on one worker that a thread drives, alone or as the first of a group of ranks."""
+"""Executors, which run step plans: on one worker in a thread, or on that worker and the other ranks of its group."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from octavo_engine.runner.ranks import Ranks
 from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 
 _LOOK_SECONDS = 0.0005
-"""The pause between two checks whether a device is done: CUDA has no wait with a limit."""
+"""The pause between two checks whether a device is done: CUDA has no wait with a timeout."""
 _LOST_SECONDS = 0.3
-"""Seconds for each of a rank's threads to end when another rank is gone. On GPUs it waits for that one's part of a sum
-forever; the error has to be reported and this process ended within 5 s, of which 3 may have gone by."""
+"""Seconds in which each thread of this process has to end when another rank has died. On a GPU a thread may wait for
+that rank in an all-reduce forever, but this process must report the error and end within 5 s, 3 of them may be over."""
 
 _MOST_BEHIND = 16
-"""Writes of adapters that are kept while no step runs: ranks without steps are never that far behind the first one."""
+"""Writes of adapters that are kept while no step runs: idle ranks are never so many writes behind the first rank."""
 
 
 class Executor(Protocol):
-    """Plans go in, results come out in the same order. A step's `sample` comes before the next step's `forward`."""
+    """Runs plans and returns their results in the same order. Call a step's `sample` before the next `forward`."""
 
     def forward(self, plan: StepPlan) -> None:
-        """Have a step's forward pass computed behind the steps before it; returns at once."""
+        """Enqueue a step's forward pass after the steps before it, and return at once."""
 
     def sample(self, masks: Masks = NO_MASKS) -> None:
-        """Have the step sampled whose forward pass was launched last; returns at once."""
+        """Enqueue the sampling of the step whose forward pass was launched last, and return at once."""
 
     def write_adapter(self, write: AdapterWrite) -> None:
-        """Have a part of an adapter put into its slot behind the steps that were launched; returns at once."""
+        """Enqueue the write of a part of an adapter into its slot, after the launched steps, and return at once."""
 
     @property
     def idle(self) -> bool:
-        """True if another step would begin at once."""
+        """True if a further step would begin at once."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is idle, at most for so many seconds."""
+        """Wait until the executor is idle, at most `seconds`."""
 
     def result(self) -> StepResult:
-        """Wait for the oldest launched step; what went wrong in it is raised here."""
+        """Wait for the oldest launched step and return its result, or raise the error that it had."""
 
     def check(self) -> None:
-        """Raises EngineDeadError if what it runs with is dead."""
+        """Raises EngineDeadError if a process that it needs is dead."""
 
     def close(self) -> None:
-        """Give back device and processes."""
+        """Release the device and end the processes."""
 
 
 class ThreadExecutor:
-    """One worker whose steps are launched by the device's thread, so that planning goes on meanwhile.
+    """Runs one worker in the device thread, so that the next step is planned while this one is launched.
 
-    On the CPU a launch is the whole step. On a GPU it is the time in which its kernels are enqueued: the next step's
-    launch begins while the device works on this one, and `result` waits for the device.
+    On the CPU a launch computes the whole step. On a GPU it only enqueues the kernels: the next step is launched while
+    the device works on this one, and `result` waits for the device.
     """
 
     def __init__(self, worker: Worker, thread: DeviceThread) -> None:
@@ -72,7 +72,7 @@ class ThreadExecutor:
         self._writes: deque[Future[None]] = deque()
 
     def forward(self, plan: StepPlan) -> None:
-        """Launch a step's forward pass behind what was launched before; returns at once."""
+        """Launch a step's forward pass after all earlier launches; returns at once."""
         self._newest = self._forwarded = self._thread.submit(self._worker.forward, plan)
 
     def sample(self, masks: Masks = NO_MASKS) -> None:
@@ -81,7 +81,7 @@ class ThreadExecutor:
         self._launched.append(future)
 
     def write_adapter(self, write: AdapterWrite) -> None:
-        """Have a part of an adapter put into its slot behind the steps that were launched; returns at once."""
+        """Launch the write of a part of an adapter into its slot, after all earlier launches; returns at once."""
         self._newest = future = self._thread.submit(self._worker.write_adapter, write)
         self._writes.append(future)
 
@@ -90,15 +90,15 @@ class ThreadExecutor:
 
     @property
     def idle(self) -> bool:
-        """True if neither the device's thread nor the device has anything to do."""
+        """True if neither the device thread nor the device has anything to do."""
         if self._newest is not None and not self._newest.done():
             return False
         newest = self._launched[-1] if self._launched else None
-        # What went wrong in a launch is said by `result`.
+        # `result` raises the error of a launch that failed.
         return newest is None or newest.exception() is not None or newest.result().timer.ended()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is idle, at most for so many seconds."""
+        """Wait until the executor is idle, at most `seconds`."""
         end = time.monotonic() + seconds
         if self._newest is not None:
             futures.wait([self._newest], timeout=max(0.0, seconds))
@@ -106,13 +106,13 @@ class ThreadExecutor:
             time.sleep(min(_LOOK_SECONDS, left))
 
     def result(self) -> StepResult:
-        """Wait for the oldest launched step; what went wrong in it is raised here."""
+        """Wait for the oldest launched step and return its result, or raise the error that it had."""
         result = self._worker.finish(self._launched.popleft().result())
         self._check_writes()
         return result
 
     def _check_writes(self) -> None:
-        """Raise what went wrong in writes that are done."""
+        """Raise the error of a finished adapter write that failed."""
         while self._writes and self._writes[0].done():
             self._writes.popleft().result()
 
@@ -120,17 +120,17 @@ class ThreadExecutor:
         """Do nothing: the worker is in this process."""
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Let the steps under way end and leave the other ranks, for so long, and end the thread with them."""
+        """Finish the launched steps, disconnect from the other ranks, and end the thread; wait at most `seconds`."""
         self._thread.submit(self._worker.close)
         self._thread.close(seconds)
         self._launched.clear()
 
 
 class GroupExecutor:
-    """The first rank of a group here, behind `first`; the others are sent every plan before it.
+    """Runs the first rank in this process with `first`, and sends every plan to the other ranks before that.
 
-    Results are waited for in a thread of their own: where the device hangs because another rank is gone, `result`
-    raises that rank's error all the same. The other ranks do not sample, so they need no masks.
+    A thread of its own waits for results, so that `result` raises another rank's error even if the device hangs because
+    that rank has died. The other ranks do not sample, so they need no masks.
     """
 
     def __init__(self, first: ThreadExecutor, ranks: Ranks) -> None:
@@ -138,22 +138,23 @@ class GroupExecutor:
         self._ranks = ranks
         self._waiting = DeviceThread()
         self._launched = self._finished = 0
-        """The numbers of steps that were launched, and of those whose result is there."""
+        """The numbers of launched steps and of those whose result was returned."""
         self._writes: deque[tuple[int, AdapterWrite]] = deque()
-        """Writes that ranks may not have done yet, with the number of the step behind each: a step needs all ranks."""
+        """Adapter writes that some rank may not have done yet, each with the number of the next step after it. That
+        step's result shows that all ranks have done the write; until then the write's memory must stay."""
 
     def forward(self, plan: StepPlan) -> None:
-        """Launch a step on all ranks behind what was launched before; returns at once."""
+        """Launch a step's forward pass on all ranks after all earlier launches; returns at once."""
         self._launched += 1
         self._ranks.send(encode_plan(plan))
         self._first.forward(plan)
 
     def sample(self, masks: Masks = NO_MASKS) -> None:
-        """Launch the sampling of the newest step, whose tokens the other ranks wait for; returns at once."""
+        """Launch the sampling of the newest step on the first rank, which sends the tokens to the others."""
         self._first.sample(masks)
 
     def write_adapter(self, write: AdapterWrite) -> None:
-        """Have a part of an adapter put into its slot on all ranks; returns at once."""
+        """Launch the write of a part of an adapter into its slot on all ranks; returns at once."""
         if self._launched == self._finished and len(self._writes) == _MOST_BEHIND:
             self._writes.popleft()
         self._writes.append((self._launched + 1, write))
@@ -162,15 +163,15 @@ class GroupExecutor:
 
     @property
     def idle(self) -> bool:
-        """True if the first rank is idle: the others do the same work."""
+        """True if the first rank is idle; the other ranks do the same work at the same time."""
         return self._first.idle
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is idle, at most for so many seconds."""
+        """Wait until the executor is idle, at most `seconds`."""
         self._first.wait(seconds)
 
     def result(self) -> StepResult:
-        """Wait for the oldest launched step; what went wrong in it, on any rank, is raised here."""
+        """Wait for the oldest launched step and return its result, or raise the error that any rank had."""
         result = self._ranks.wait(self._waiting.submit(self._first.result))
         self._finished += 1
         while self._writes and self._writes[0][0] <= self._finished:
@@ -178,11 +179,11 @@ class GroupExecutor:
         return result
 
     def check(self) -> None:
-        """Raises EngineDeadError if a rank is dead or stands still."""
+        """Raises EngineDeadError if a rank is dead or stalled."""
         self._ranks.check()
 
     def close(self) -> None:
-        """End the ranks, then this one, whose device may wait in vain for a rank that is gone."""
+        """End the other ranks, then the first; its device may hang if another rank has died."""
         seconds = CLOSE_SECONDS
         try:
             self._ranks.check()

@@ -1,9 +1,9 @@
 """Decode steps as CUDA graphs: one launch instead of hundreds.
 
-A graph repeats what was recorded, on the same memory. So there is one for each rung of a ladder of batch sizes, and a
-step's inputs are gathered into buffers that never move and padded to the next rung. Nothing of a step is left for the
-host to decide: what backends take from host lengths inside a graph are upper bounds. Steps with prefills run eagerly,
-as every one has a shape of its own and enough to compute.
+A graph repeats the recorded kernels on the same memory. So there is one graph for each size of a ladder of batch sizes,
+and a step's inputs are gathered into fixed buffers and padded to the next size. The host decides nothing inside a
+graph: the host lengths that backends read there are upper bounds. Steps with prefills run eagerly, as each has a shape
+of its own and kernels long enough to hide their launches.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LARGEST = 512
 _RUNGS = (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST + 1, 16))
 
 Forward = Callable[[StepInputs, Tensor], None]
-"""Computes a decode step's logits [S, vocab] into the tensor given."""
+"""Computes a decode step's logits [S, vocab] into the given tensor."""
 Captured = Callable[[int, int], None]
-"""Called with how many graphs of how many are captured."""
+"""Called with the number of captured graphs and the number of all graphs."""
 
 
 def uses_graphs(config: EngineConfig, device: torch.device, backend: AttentionBackend) -> bool:
@@ -53,9 +53,10 @@ def ladder(max_sampled: int) -> list[int]:
 
 
 def padding_inputs(table: StateTable, rows: int) -> StepInputs:
-    """Inputs of `rows` decodes of `table`'s sequences that never move, all of them padding as yet.
+    """Allocate fixed input buffers for `rows` decodes of `table`'s sequences, filled with padding.
 
-    Padding is a query token of a sequence without context: its slot is -1, so nothing is written, and it sees nothing.
+    A padded row is a query token of a sequence without context: its slot is -1, so it writes no keys or values, and it
+    attends to nothing.
     """
     device, width = table.device, table.max_blocks
 
@@ -77,7 +78,7 @@ def padding_inputs(table: StateTable, rows: int) -> StepInputs:
 
 
 def first_inputs(whole: StepInputs, rows: int) -> StepInputs:
-    """The first `rows` decodes of inputs of decodes, in the same memory."""
+    """Return views of the first `rows` decodes of inputs that are all decodes."""
     return StepInputs(
         token_ids=whole.token_ids[:rows],
         positions=whole.positions[:rows],
@@ -93,9 +94,9 @@ def first_inputs(whole: StepInputs, rows: int) -> StepInputs:
 
 
 class DecodeGraphs:
-    """The graphs of all rungs, with the inputs they read and the buffer their logits [rows, vocab] go to.
+    """The graphs of all batch sizes, with the inputs that they read and the buffer for their logits [rows, vocab].
 
-    One buffer of logits for all: were they the graphs' own, each rung would keep its own.
+    All graphs share one buffer of logits; if the graphs allocated it, each size would keep one of its own.
     """
 
     def __init__(
@@ -128,11 +129,11 @@ class DecodeGraphs:
         return count <= self._sizes[-1]
 
     def inputs(self, count: int) -> StepInputs:
-        """Return the input buffers of the smallest graph for `count` decodes; they hold as many as it computes."""
+        """Return the input buffers of the smallest graph that computes at least `count` decodes."""
         return self._inputs[self._rung(count)]
 
     def replay(self, count: int) -> Tensor:
-        """The logits [count, vocab] of `inputs(count)` as they are; the next replay writes over them."""
+        """Return the logits [count, vocab] of the values in `inputs(count)`; the next replay overwrites them."""
         self._replays[self._rung(count)]()
         return self.logits[:count]
 

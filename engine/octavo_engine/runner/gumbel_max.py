@@ -1,9 +1,9 @@
 """Draws tokens on a CPU by the Gumbel-max trick, with the random numbers of kernels/sampling.py.
 
-The token of a row is that of the largest logit / temperature + Gumbel noise (Gumbel 1954; Maddison, Tarlow, Minka
-2014). Noise depends on seed, position and token. So logits that are rounded a little differently give another token
-only if the two largest sums are as close as that. Inverting the cumulative distribution takes one random number a row,
-but a small change of one probability moves the bounds of all tokens behind it.
+A row's token is the one with the largest logit / temperature + Gumbel noise (Gumbel 1954; Maddison, Tarlow, Minka
+2014). Noise depends on seed, position and token. So logits with other rounding errors give another token only if the
+two largest sums are closer than those errors. Inverting the cumulative distribution takes only one random number a row,
+but there a small change of one probability shifts the bounds of all later tokens.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.runner.sampling_table import ParameterColumns
 
 _CANDIDATES = 1024
-"""The number of likeliest tokens that are sorted for top-p before all are."""
+"""For top-p this many likeliest tokens are sorted first; all tokens are sorted only if these are too few."""
 _GROUP = 256
-"""Logits whose maximum is looked for together."""
+"""The number of logits in a group of `likeliest`."""
 _GOLDEN, _ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest logit of each row and the first place it is at, as `max` finds them.
+    """Return each row's largest logit and its first index, as `max(dim=-1)` does, but quicker.
 
-    By groups: PyTorch's CPU kernel for the maximum alone is many times quicker than the one that also says where.
+    PyTorch's CPU kernel for the maximum alone is many times quicker than the one that also returns the index, so the
+    maximum of each group of logits is found first, and the index in one group only.
     """
     vocab = logits.shape[-1]
     if vocab % _GROUP:
@@ -40,9 +41,9 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw(logits: Tensor, tokens: Tensor, columns: ParameterColumns, positions: Tensor) -> Tensor:
-    """A token [R], int64, for each row of `logits` [R, vocab], float32 and contiguous on a CPU; no row is greedy.
+    """Draw a token [R], int64, for each row of `logits` [R, vocab], float32 and contiguous on a CPU; no row is greedy.
 
-    `tokens` [R] are the likeliest ones, and `positions` [R] the places that the drawn ones will have.
+    `tokens` [R] are the likeliest tokens, and `positions` [R] the positions that the drawn tokens will have.
     """
     kernels = cpu_kernels()
     peaks = logits.gather(1, tokens.unsqueeze(1))[:, 0]
@@ -59,10 +60,11 @@ def draw(logits: Tensor, tokens: Tensor, columns: ParameterColumns, positions: T
 
 
 def gumbel_noise(seed: int, position: int, vocab: int) -> Tensor:
-    """Gumbel noise [vocab], float32, for the token at `position`; `seed` has 64 bits, signed.
+    """Return Gumbel noise [vocab], float32, for the token at `position`; `seed` is a signed number of 64 bits.
 
-    -log(-log(1 - u)), where u in (0, 1] has the uppermost 31 bits of output number `token` of a SplitMix64 (Steele,
-    Lea, Flood 2014) that seed and position begin. Near 0 a series takes over, as 1 - u would lose the digits of u.
+    The noise is -log(-log(1 - u)), where u in (0, 1] is made of the uppermost 31 bits of output number `token` of a
+    SplitMix64 (Steele, Lea, Flood 2014) that is seeded with seed and position. For small u a series replaces
+    -log(1 - u), as 1 - u would lose the digits of u.
     """
     begin = np.array([seed], np.int64).view(np.uint64) * _GOLDEN + np.array([position + 1], np.uint64) * _ODD
     outputs = _mix64(_mix64(begin) + np.arange(1, vocab + 1, dtype=np.uint64) * _GOLDEN)
@@ -73,14 +75,17 @@ def gumbel_noise(seed: int, position: int, vocab: int) -> Tensor:
 
 
 def _mix64(states: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's outputs for `states`, uint64: NumPy's unsigned integers wrap around."""
+    """Return SplitMix64's outputs for `states`, uint64; NumPy's unsigned integers wrap around as it needs."""
     states = (states ^ (states >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     states = (states ^ (states >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return states ^ (states >> np.uint64(31))
 
 
 def keep_thresholds(logits: Tensor, peaks: Tensor, columns: ParameterColumns, kernels: CPUKernels | None) -> Tensor:
-    """The smallest logit [R] that each row of `logits` [R, vocab] may draw; `peaks` [R] are the largest ones."""
+    """Return the smallest logit [R] that each row of `logits` [R, vocab] may draw, by top-k, top-p and min-p.
+
+    `peaks` [R] are the rows' largest logits.
+    """
     thresholds = _top_k_thresholds(logits, columns.top_ks)
     if bool((columns.top_ps < 1).any()):
         asked = columns.temperatures, columns.top_ps
@@ -91,7 +96,7 @@ def keep_thresholds(logits: Tensor, peaks: Tensor, columns: ParameterColumns, ke
 
 
 def _top_k_thresholds(logits: Tensor, ks: Tensor) -> Tensor:
-    """The k-th largest logit of each row, and -inf where k is 0 or the size of the vocabulary; `ks` [R]."""
+    """Return the k-th largest logit of each row, -inf where k is 0 or at least the vocabulary's size; `ks` [R]."""
     limited = (ks > 0) & (ks < logits.shape[-1])
     largest = int((ks * limited).max())
     if not largest:
@@ -103,9 +108,9 @@ def _top_k_thresholds(logits: Tensor, ks: Tensor) -> Tensor:
 def _top_p_thresholds(
     logits: Tensor, peaks: Tensor, thresholds: Tensor, temperatures: Tensor, top_ps: Tensor
 ) -> Tensor:
-    """The smallest logit of the smallest set of likeliest tokens that has `top_ps` of the mass (Holtzman 2020).
+    """Return the smallest logit of the smallest set of likeliest tokens with `top_ps` of the mass (Holtzman 2020).
 
-    As the kernel of this name, in PyTorch.
+    This is the C kernel `top_p_thresholds` in PyTorch.
     """
 
     def weights(values: Tensor) -> Tensor:

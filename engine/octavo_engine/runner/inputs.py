@@ -1,8 +1,8 @@
-"""The tensors of one forward pass: made from a plan, and gathered from the state table on the device.
+"""Gathers the input tensors of one forward pass from a plan and the state table on the device.
 
 The host sends a few integers a row, in one copy; every token and block id is read on the device. Where Triton runs, one
-kernel does it (kernels/gather.py). PyTorch does the same on a CPU, where a step of nothing but decodes has a shorter
-code path, because this runs in every step.
+kernel does it (kernels/gather.py). On a CPU PyTorch does it, with a shorter code path for a step of decodes alone,
+because this runs in every step.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from octavo_engine.runner.state_table import StateTable
 
 @dataclass(frozen=True, slots=True)
 class GatheredStep:
-    """A step's inputs, and the rows of the state table that it samples: decoding ones first, then chunks."""
+    """A step's inputs, and the rows of the state table that it samples: decoding rows first, then chunks' rows."""
 
     inputs: StepInputs
     sampled: SampledRows
 
 
 def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = None) -> GatheredStep:
-    """The inputs of a plan that computes at least one token.
+    """Return the inputs of a plan that computes at least one token.
 
-    Into the tensors of `into`, if it is given and the plan has only decodes: those of at least as many decodes. What is
-    left of them is padding then: one query token of a sequence without context, whose slot is -1.
+    If `into` is given, the plan has only decodes, and the inputs are written into the tensors of `into`, which have
+    room for at least as many decodes; the remaining rows become padding: one query token of a sequence without context,
+    whose slot is -1.
     """
     if triton_runs_on(table.device):
         step = _by_kernel(plan, table, into)
@@ -49,7 +50,7 @@ def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = N
 
 
 def _with_lengths(inputs: StepInputs, plan: StepPlan, long_rows: list[bool], device: torch.device) -> StepInputs:
-    """`inputs` with the note which tokens are of long sequences; into its own memory if it has any."""
+    """Return `inputs` with flags for the tokens of long sequences, written into its own flags if it has some."""
     flags = [long_rows[row] for row in _decode_tokens(plan)[0]]
     for chunk in plan.chunks:
         flags += [long_rows[chunk.row]] * chunk.num_tokens
@@ -61,7 +62,7 @@ def _with_lengths(inputs: StepInputs, plan: StepPlan, long_rows: list[bool], dev
 
 
 def _with_second_texts(inputs: StepInputs, plan: StepPlan, table: StateTable) -> StepInputs:
-    """`inputs` with the note which tokens are of the second text of a pair."""
+    """Return `inputs` with flags for the tokens that belong to the second text of a pair."""
     flags = [False] * plan.num_decode_tokens
     for chunk in plan.chunks:
         second = table.second_texts[chunk.row] or chunk.start + chunk.num_tokens
@@ -70,11 +71,11 @@ def _with_second_texts(inputs: StepInputs, plan: StepPlan, table: StateTable) ->
 
 
 def _decode_tokens(plan: StepPlan) -> tuple[list[int], list[int]]:
-    """Row and position of each token of the decoding rows.
+    """Return the row and the position of each token of the decoding rows, drafts included.
 
-    A draft is a decode of its own, a sequence of the same row that is one token longer: every layer writes the keys
-    and values of all tokens before it attends, so each sees those before it. That needs no other attention and no
-    other CUDA graphs than any decode does.
+    A draft is computed as a decode of its own, of the same row's sequence with one more token: every layer writes the
+    keys and values of all tokens before it attends, so each draft sees those before it. So drafts need no attention
+    kernels and no CUDA graphs of their own.
     """
     if not plan.drafts:
         return plan.decode_rows, plan.decode_starts
@@ -88,7 +89,7 @@ def _decode_tokens(plan: StepPlan) -> tuple[list[int], list[int]]:
 
 
 def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> GatheredStep:
-    """Any plan, its decodes before its chunks."""
+    """Gather the inputs of any plan with the Triton kernel; decodes come before chunks."""
     from octavo_engine.kernels.gather import GatherOutputs, gather_step
 
     decode_rows, decode_starts = _decode_tokens(plan)
@@ -126,7 +127,7 @@ def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> Ga
 
 
 def _empty_inputs(table: StateTable, counts: list[int], ends: list[int], samples: int, width: int) -> StepInputs:
-    """Inputs yet to be filled, of sequences of which `counts` tokens are computed, which then have `ends` tokens."""
+    """Allocate the inputs of sequences that compute `counts` tokens each and then have `ends` tokens."""
     tokens, sequences = sum(counts), len(counts)
 
     def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -146,7 +147,7 @@ def _empty_inputs(table: StateTable, counts: list[int], ends: list[int], samples
 
 
 def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
-    """One token a row: sequences, tokens and samples are the same thing."""
+    """Gather the inputs of a plan of decodes alone: each sequence has one token and one sample."""
     rows_host, starts_host = _decode_tokens(plan)
     count = len(rows_host)
     rows, starts = to_device(rows_host + starts_host, table.device).view(2, count)
@@ -171,7 +172,7 @@ def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
 
 
 def _copied(step: StepInputs, into: StepInputs) -> StepInputs:
-    """A step of decodes in the tensors of `into`, padded."""
+    """Copy a step of decodes into the tensors of `into`, pad the rest, and return `into`."""
     for buffer, values in ((into.token_ids, step.token_ids), (into.positions, step.positions)):
         _put(buffer, values, 0)
     _put(into.context_lens, step.context_lens, 0)
@@ -189,7 +190,7 @@ def _put(buffer: Tensor, values: Tensor, padding: int) -> None:
 
 
 def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
-    """Any number of tokens a sequence: decodes first, then chunks."""
+    """Gather the inputs of a plan with chunks: any number of tokens a sequence, decodes first, then chunks."""
     device, size, total = table.device, table.block_size, plan.num_tokens
     decode_rows, decode_starts = _decode_tokens(plan)
     decodes = len(decode_rows)
@@ -225,7 +226,7 @@ def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
 
 
 def _block_tables(table: StateTable, rows: Tensor, longest: int) -> tuple[Tensor, ...]:
-    """The block tables of `rows` [S], as wide as the longest context of the step, in tokens, needs."""
+    """Return the block tables of `rows` [S], as wide as the step's longest context (in tokens) needs."""
     width = -(-longest // table.block_size)
     return tuple(blocks[:, :width].index_select(0, rows) for blocks in table.block_tables)
 
@@ -236,5 +237,5 @@ def _longest_counting(dtype: torch.dtype, device: torch.device, size: int) -> Te
 
 
 def _counting(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """0, 1, ... count - 1, to be read only."""
+    """Return 0, 1, ... count - 1 as a view of a cached tensor that must not be written."""
     return _longest_counting(dtype, device, 1 << max(10, (count - 1).bit_length()))[:count]

@@ -1,4 +1,4 @@
-"""The paged cache of all layers on the device, and its overflow, the swap space in CPU memory."""
+"""The paged KV cache of all layers on the device, and the swap space in CPU memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from octavo_engine.attention.token_rows import allocate_rows
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """Keys and values by layer; the first dimension of every tensor is the block.
+    """The tensors of keys and values, states and rows of all layers; every tensor's first dimension is the block.
 
-    `swap` has the same layers with blocks of the same layout in CPU memory, pinned where the device is a GPU; empty
-    without swap space.
+    The swapped ones are the same layers' blocks in CPU memory, pinned if the device is a GPU; empty without swap space.
     """
 
     groups: tuple[KVGroupSpec, ...]
@@ -26,11 +25,10 @@ class KVCache:
     layers: Mapping[int, LayerCache]
     swap: Mapping[int, LayerCache]
     states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
-    """The tensors of each layer that keeps a state; the first dimension is the block here, too, and one more for
-    padding."""
+    """The tensors of each layer that keeps a state; the first dimension is the block, with one more for padding."""
     swapped_states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
     rows: Mapping[tuple[int, str], Tensor] = field(default_factory=dict)
-    """The rows that layers keep and attend to by themselves, by layer and name; the first dimension is the block."""
+    """The rows that layers keep for attention of their own, without a backend, by layer and name."""
     swapped_rows: Mapping[tuple[int, str], Tensor] = field(default_factory=dict)
 
     @property
@@ -50,7 +48,7 @@ class KVCache:
         return group_indices(self.groups, states=True)
 
     def scaled(self, scales: Mapping[int, tuple[float, float]]) -> KVCache:
-        """A cache over the same memory whose layers have these scales of keys and values (FP8)."""
+        """Return a cache over the same memory whose layers have these scales of keys and values (FP8)."""
         layers = {
             layer: replace(cache, key_scale=scales[layer][0], value_scale=scales[layer][1])
             for layer, cache in self.layers.items()
@@ -58,7 +56,7 @@ class KVCache:
         return replace(self, layers=layers)
 
     def tensors(self, group: int, *, swap: bool = False) -> list[Tensor]:
-        """Keys and values, states or rows, of all layers of `group`, always in the same order."""
+        """Return the tensors (keys and values, states or rows) of all layers of `group`, always in the same order."""
         spec = self.groups[group]
         if spec.states:
             states = self.swapped_states if swap else self.states
@@ -101,8 +99,10 @@ def allocate_cache(
     state_dtype: torch.dtype | None = None,
     device: torch.device,
 ) -> KVCache:
-    """A cache and a swap space of so many blocks of each group; `state_dtype`: of states that have none of their own,
-    None: `dtype`."""
+    """Allocate a cache and a swap space of so many blocks for each group.
+
+    `state_dtype` is the dtype of states that do not name one; None means `dtype`.
+    """
     layers: dict[int, LayerCache] = {}
     swap: dict[int, LayerCache] = {}
     states: dict[int, tuple[Tensor, ...]] = {}

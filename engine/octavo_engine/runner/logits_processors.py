@@ -1,6 +1,6 @@
 """Logits processors: penalties, biases, forbidden tokens and masks, applied to logits before a token is chosen.
 
-All rows that need one are computed together, and nothing waits for the device.
+All rows that need a processor are computed together, and the host never waits for the device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from octavo_engine.runner.state_table import StateTable
 
 
 def process_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor:
-    """`logits` [R, vocab] as the rows want them: a copy in float32, or the same tensor if no row asks for anything."""
+    """Return adjusted `logits` [R, vocab]: a float32 copy, or the same tensor if no row asks for a processor."""
     needs = table.sampling.needs(sampled.rows)
     banned = _banned(sampled, table) if needs & BANS else []
     if not (needs & (PENALIZES | BIASES | ALLOWS | BAD_WORDS) or banned or sampled.masks):
@@ -40,7 +40,7 @@ def process_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> T
 
 
 def _apply_masks(logits: Tensor, masks: Mapping[int, Tensor]) -> None:
-    """Forbid what the bits of a row's mask [ceil(vocab / 32)] do not allow. ValueError if there are not so many."""
+    """Forbid the tokens whose bit in a row's mask [ceil(vocab / 32)] is 0. ValueError for a mask of another length."""
     vocab = logits.shape[-1]
     if any(len(mask) != -(-vocab // 32) for mask in masks.values()):
         raise ValueError(f"a mask for {vocab} tokens must have {-(-vocab // 32)} words of 32 bits")
@@ -55,7 +55,7 @@ def _apply_masks(logits: Tensor, masks: Mapping[int, Tensor]) -> None:
 
 
 def _banned(sampled: SampledRows, table: StateTable) -> list[tuple[int, Tensor]]:
-    """The tokens that would end an answer too early, by index into the sampled rows."""
+    """Return the stop tokens that would end an answer too early, with the index into the sampled rows."""
     rows, positions = sampled.rows, sampled.positions
     return [
         (index, tokens)
@@ -80,7 +80,7 @@ def _keep_allowed(logits: Tensor, sampled: SampledRows, table: StateTable) -> No
 
 
 def _forbid_bad_words(logits: Tensor, sampled: SampledRows, table: StateTable) -> None:
-    """Forbid the last token of each word whose other tokens are the answer's last ones, as vLLM does."""
+    """Forbid the last token of each bad word whose other tokens end the answer so far, as vLLM does."""
     for index in table.sampling.needing(sampled.rows, BAD_WORDS):
         row, position = sampled.rows[index], sampled.positions[index]
         words = table.sampling.bad_words(row)
@@ -94,20 +94,20 @@ def _forbid_bad_words(logits: Tensor, sampled: SampledRows, table: StateTable) -
 
 
 def _places(tokens: Sequence[tuple[int, Tensor]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return row and column of each of the `tokens`, which are grouped by a row's index."""
+    """Return the row and the column of each of the `tokens`, which come as pairs of a row's index and its tokens."""
     indices = to_device([index for index, some in tokens for _ in range(len(some))], device)
     return indices, torch.cat([some for _, some in tokens])
 
 
 def _penalize(logits: Tensor, sampled: SampledRows, table: StateTable) -> None:
-    """Repetition (CTRL, Keskar 2019: prompt and answer), frequency and presence (OpenAI: the answer)."""
+    """Apply penalties: repetition (CTRL, Keskar 2019: prompt and answer), frequency, presence (OpenAI: the answer)."""
     indices = table.sampling.needing(sampled.rows, PENALIZES)
     known = [table.tokens[sampled.rows[index], : sampled.positions[index]] for index in indices]
     index = to_device(indices, logits.device)
     columns = table.sampling.columns(sampled.rows_device[index])
     counted = to_device([sampled.positions[row] for row in indices], logits.device)  # as many as `known` has
     prompt = torch.minimum(columns.prompt_lens, counted)
-    # Tokens known of each row: so many of its prompt, so many of its answer.
+    # The lengths of each row's prompt and answer in `known`.
     lens = torch.stack([prompt, counted - prompt], dim=1).flatten()
     old = logits[index]
     seen, counts = _count(known, lens, old.shape)
@@ -125,7 +125,7 @@ def _count(known: Sequence[Tensor], lens: Tensor, shape: torch.Size) -> tuple[Te
     """
     rows, vocab = shape
     device, total = lens.device, sum(map(len, known))
-    # Even numbers are prompts, odd ones answers.
+    # `kind` is 2 * row for a token of the prompt, 2 * row + 1 for one of the answer.
     kind = torch.repeat_interleave(torch.arange(2 * rows, device=device), lens, output_size=total)
     places = (kind // 2) * vocab + torch.cat(list(known))
     seen = torch.zeros(rows * vocab, dtype=torch.bool, device=device).index_fill_(0, places, True)

@@ -1,6 +1,6 @@
 """The memory plan: how a device's memory is divided between weights, one step and the KV cache.
 
-It is arithmetic, done before anything is loaded, so that a model that does not fit is reported at once: what it needs,
+The plan is computed before anything is loaded, so that a model that does not fit is reported at once: what it needs,
 what there is, and which setting to change by how much.
 """
 
@@ -16,23 +16,23 @@ from octavo_engine.runner.kv_blocks import BlockShares, WindowNeed
 from octavo_engine.sizes import format_size
 
 CPU_KV_CACHE = 4 << 30
-"""The KV cache on CPU unless --kv-cache-memory says otherwise: a machine's memory is seldom all ours."""
+"""The default size of the KV cache on a CPU, whose memory other programs need too; --kv-cache-memory changes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes of a device, or of the container's limit on CPU."""
+    """The memory of a device in bytes; on a CPU, of the machine or the container's limit."""
 
     total: int
     free: int
     name: str
 
     def budget(self, utilization: float) -> int:
-        """Bytes of it that may be taken, where `utilization` of all of it may be used by us and others."""
+        """Return the bytes that we may take if all programs together may use the share `utilization` of the device."""
         return int(self.total * utilization) - (self.total - self.free)
 
     def share(self, ranks: int) -> DeviceMemory:
-        """The share of this memory that each of `ranks` processes may use."""
+        """Return the share of this memory that each of `ranks` processes may use."""
         name = self.name if ranks == 1 else f"a share of 1/{ranks} of {self.name}"
         return DeviceMemory(self.total // ranks, self.free // ranks, name)
 
@@ -43,27 +43,27 @@ class MemoryNeed:
 
     weights: int
     step: int
-    """Upper bound of one step's activations, logits included."""
+    """An upper bound of one step's activations, logits included."""
     kv_per_token: int
-    """Bytes a token of full attention, which keeps every token."""
+    """Bytes of a token in the layers of full attention, which keep every token."""
     graphs: int = 0
     """Bytes that CUDA graphs keep: estimated before loading, measured after."""
     windows: tuple[WindowNeed, ...] = ()
     """The needs of each group with a sliding window."""
     state: int = 0
-    """Bytes of one sequence in all layers that keep a state of it."""
+    """Bytes of one sequence's states in all layers that keep a state."""
     adapters: int = 0
-    """Slots of LoRA adapters."""
+    """Bytes of the slots of LoRA adapters."""
 
     @property
     def fixed(self) -> int:
-        """All but the KV cache."""
+        """Bytes of everything but the KV cache."""
         return self.weights + self.step + self.graphs + self.adapters
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Memory settings of the user; None where none was given."""
+    """The settings that bound the memory plan; None for those that the user did not give."""
 
     utilization: float
     block_size: int
@@ -76,18 +76,18 @@ class MemoryLimits:
     on_cpu: bool = False
     max_num_batched_tokens: int = 2048
     mixture: bool = False
-    """Whether it is a mixture of experts, which `--quantization` cannot shrink."""
+    """Whether the model is a mixture of experts, which `--quantization` cannot shrink."""
     prefix_caching: bool = True
 
     def shares(self, need: MemoryNeed, window_seqs: int = 1) -> BlockShares:
-        """Return how memory is divided between KV groups, with windows for `window_seqs` requests."""
+        """Return the sizes that divide memory between KV groups, with windows and states for `window_seqs` requests."""
         tokens = self.max_num_batched_tokens
         return BlockShares(need.kv_per_token, need.windows, self.block_size, tokens, window_seqs, need.state)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The outcome: sizes in bytes, and what they allow."""
+    """The memory plan: sizes in bytes, and the blocks and context length that they allow."""
 
     need: MemoryNeed
     budget: int
@@ -97,41 +97,41 @@ class MemoryPlan:
     block_size: int
     max_model_len: int
     swap_blocks: int = 0
-    """Blocks like `num_kv_blocks`, in CPU memory."""
+    """Blocks of full attention in the swap space, in CPU memory."""
     step_tokens: int = 0
-    """--max-num-batched-tokens"""
+    """The value of --max-num-batched-tokens."""
     window_seqs: int = 1
-    """Requests for which there are sliding windows and states."""
+    """The number of requests that get a sliding window and a state."""
 
     @property
     def shares(self) -> BlockShares:
-        """The division of memory between KV groups."""
+        """The sizes that divide memory between KV groups."""
         need = self.need
         sizes = (self.block_size, self.step_tokens, self.window_seqs, need.state)
         return BlockShares(need.kv_per_token, need.windows, *sizes)
 
     def blocks_of(self, window: int | None, *, states: bool = False) -> int:
-        """Blocks of a KV group; of one with a `window`, or of `states`, perhaps fewer than `num_kv_blocks`."""
+        """Return the blocks of a KV group; with a `window` or `states` it may have fewer than `num_kv_blocks`."""
         blocks = self.num_kv_blocks
         return self.shares.state_slots(blocks) if states else self.shares.blocks_of(window, blocks)
 
     def swap_blocks_of(self, window: int | None, *, states: bool = False) -> int:
-        """Swap blocks of a group with `window`, or with states."""
+        """Return the swap blocks of a KV group, by its `window` (None: full attention) or `states`."""
         blocks = self.swap_blocks
         return self.shares.state_slots(blocks) if states and blocks else self.shares.blocks_of(window, blocks)
 
     @property
     def swap_bytes(self) -> int:
-        """CPU memory for blocks that were swapped out."""
+        """Bytes of the swap space, in CPU memory."""
         return self.shares.bytes(self.swap_blocks)
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
+        """The number of tokens that the KV cache holds."""
         return self.num_kv_blocks * self.block_size
 
     def describe(self) -> str:
-        """One line for the log."""
+        """Return the plan as one line for the log."""
         full = self.kv_tokens / self.max_model_len
         swap = f", {format_size(self.swap_bytes)} of CPU memory to swap to" if self.swap_blocks else ""
         rest = f" + CUDA graphs {format_size(self.need.graphs)}" if self.need.graphs else ""
@@ -173,12 +173,12 @@ def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) ->
 def _share(need: MemoryNeed, left: int, wanted: int, limits: MemoryLimits) -> tuple[BlockShares, int]:
     """Divide `left` bytes between KV groups; return the shares and the number of blocks of full attention.
 
-    There are windows and states for twice as many requests as may run: for as many again the prefix cache keeps them.
-    There are some for more (twice as many, and so on) as long as full attention loses nothing to them, or what they
-    take stays below an eighth of the cache. With as many blocks of a window as of full attention, a hit ends wherever
-    one of full attention does. If a sequence of `wanted` tokens would not fit, there are windows for half as many, and
-    so on. If --max-model-len does not ask for that length, the length is reduced instead as soon as windows have an
-    eighth of the cache: with windows for a single request, long prompts would run one after another.
+    Twice as many requests as may run get windows and states: the prefix cache keeps the second half of them. That
+    number is doubled for as long as full attention loses no blocks, or windows and states take less than an eighth of
+    the cache; a group with as many blocks as full attention allows every hit that full attention allows. If a sequence
+    of `wanted` tokens would not fit, the number is halved until it does. If --max-model-len does not ask for that
+    length, the length is reduced instead once windows take at most an eighth of the cache: with windows for a single
+    request, long prompts would run one after another.
     """
     least = window_seqs = 2 * limits.max_num_seqs
     most = _blocks(left, limits.shares(need, least), wanted, limits)
@@ -210,7 +210,7 @@ def _swap_blocks(swap_space: int, shares: BlockShares, on_device: int) -> int:
 
 
 def _swap_on_device(limits: MemoryLimits) -> int:
-    """Bytes of the swap space that come out of the device's own memory."""
+    """Return the bytes of the swap space that are part of the device's memory: all on a CPU, none on a GPU."""
     return limits.swap_space if limits.on_cpu else 0
 
 
@@ -224,7 +224,7 @@ def check_swap_space(plan: MemoryPlan, host: DeviceMemory) -> None:
 
 
 def _blocks(left: int, shares: BlockShares, wanted: int, limits: MemoryLimits) -> int:
-    """Blocks of full attention."""
+    """Return the number of blocks of full attention."""
     if limits.num_kv_blocks is not None:
         return limits.num_kv_blocks
     allowed = _allowed(left, shares, wanted, limits)
@@ -235,7 +235,7 @@ def _blocks(left: int, shares: BlockShares, wanted: int, limits: MemoryLimits) -
 
 
 def _allowed(left: int, shares: BlockShares, wanted: int, limits: MemoryLimits) -> int:
-    """Bytes that the KV cache may take."""
+    """Return the bytes that the KV cache may take."""
     if limits.kv_cache_memory is not None:
         return limits.kv_cache_memory
     of_one = replace(shares, window_seqs=1).bytes(-(-wanted // limits.block_size))
@@ -279,7 +279,7 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget
         tips.append("--enforce-eager (fits)")
     if need.adapters and total - budget <= need.adapters:
         tips.append(
-            "a smaller --max-loras or --max-lora-rank, or --lora-target-modules without what no adapter changes"
+            "a smaller --max-loras or --max-lora-rank, or --lora-target-modules without modules that no adapter changes"
         )
     if (swap := _swap_on_device(limits)) and total - budget <= swap:
         tips.append(f"--swap-space {(swap - (total - budget)) >> 20}MiB (fits)")
@@ -302,7 +302,7 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget
 
 
 def device_memory(device: torch.device) -> DeviceMemory:
-    """Memory of `device` as it is now."""
+    """Return the total and the free memory of `device` now."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return DeviceMemory(total, free, torch.cuda.get_device_name(device))
@@ -310,7 +310,7 @@ def device_memory(device: torch.device) -> DeviceMemory:
 
 
 def host_memory() -> DeviceMemory:
-    """The machine's memory, or the container's limit if that is less."""
+    """Return the machine's memory, or the container's limit if that is less."""
     meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(meminfo[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
     limit, used = _cgroup()
@@ -320,7 +320,7 @@ def host_memory() -> DeviceMemory:
 
 
 def _cgroup() -> tuple[int | None, int]:
-    """The container's limit and its use without what the kernel can drop (cgroup v2, then v1)."""
+    """Return the container's memory limit and use, without caches that the kernel can drop (cgroup v2, then v1)."""
     root = Path("/sys/fs/cgroup")
     for folder, limit_name, usage_name, droppable in (
         (root, "memory.max", "memory.current", "inactive_file"),

@@ -1,4 +1,4 @@
-"""A plan as bytes and back, for ranks in other processes: JSON of its columns, never pickle."""
+"""Encodes a step plan as bytes, and decodes it, for ranks in other processes: JSON of its columns, never pickle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def encode_plan(plan: StepPlan) -> bytes:
 
 
 def decode_plan(data: bytes) -> StepPlan:
-    """The plan that `encode_plan` was given."""
+    """Decode the plan that `encode_plan` encoded."""
     step, new_rows, changes, ops, decode_rows, decode_starts, drafts, chunks = json.loads(data)
     return StepPlan(
         step,
@@ -52,7 +52,7 @@ def _of_prompt(new: NewRow) -> tuple[bool, str, int]:
 
 
 def sampling_params(values: Mapping[str, Any]) -> SamplingParams:
-    """The parameters with these names and values, as JSON has them; TypeError for a name that there is not.
+    """Return sampling parameters with these names and values of JSON; TypeError for an unknown name.
 
     Lists become tuples, and objects, whose keys are token ids, tuples of pairs.
     """

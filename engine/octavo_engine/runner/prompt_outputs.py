@@ -1,7 +1,7 @@
-"""Results computed from prompts: log probabilities of their tokens, or one vector (pooling).
+"""The outputs of prompts: log probabilities of their tokens, or a pooled vector.
 
-A prompt may come in chunks, so what each gives is copied to the host and kept until the last one's results are read.
-Logits are computed for a few positions at a time: those of a whole prompt would take more memory than the model.
+A prompt may come in chunks, so each chunk's part is copied to the host and kept until the last chunk's results are
+read. Logits are computed for a few positions at a time: a whole prompt's would take more memory than the model.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from octavo_engine.runner.sampler import token_logprobs
 from octavo_engine.runner.state_table import StateTable
 
 _MOST_LOGITS = 64
-"""Places whose logits are computed at once, if so many sequences may run. The memory plan counts theirs: they take less
-than what is sampled together."""
+"""The most positions whose logits are computed at once, at most as many as sequences may run: so they take no more
+memory than a step's sampling, which the memory plan counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +31,32 @@ class PromptRead:
 
     row: int
     start: int
-    """Position of the first one in its sequence."""
+    """The position of the first read token in its sequence."""
     first_token: int
-    """The index of the first one among the step's tokens."""
+    """The index of the first read token among the step's tokens."""
     count: int
-    """May be 0: nothing follows the last token of a prompt."""
+    """The number of read tokens; may be 0, as nothing is read of a prompt's last token."""
     result: int | None
-    """Index of the chunk among those that sample, if it is the prompt's last one."""
+    """The chunk's index among those that sample, if it is the prompt's last chunk; else None."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """The outputs that a row's request asks of its prompt, and the parts that earlier chunks gave."""
+    """The outputs that a request asks of its prompt, and the parts from earlier chunks."""
 
     prompt_len: int
     top: int | None
     """The number of likeliest tokens that are reported at each position; None for no log probabilities."""
     pooled: bool
-    """Whether the vector that stands for it is asked for."""
+    """Whether the prompt's pooled vector is asked for."""
     parts: list[ToHost] = field(default_factory=list)
     vector: Tensor | None = None
-    """[hidden] in float32: the sum of its tokens' hidden states so far, or the first one's."""
+    """[hidden] in float32: the sum of the prompt's hidden states so far, or the first token's hidden state."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptReadback:
-    """All that a row's prompt gave, on its way to the host."""
+    """The outputs of a prompt while they are copied to the host."""
 
     top: int | None
     parts: list[ToHost]
@@ -64,7 +64,7 @@ class PromptReadback:
     """[hidden], or [classes] of a model that classifies, in float32."""
 
     def read(self) -> PromptOutput:
-        """Wait for it."""
+        """Wait for the copies, and return the prompt's outputs."""
         found: list[TokenLogprobs] = []
         for part in self.parts:
             columns = (column.tolist() for column in part.wait())
@@ -76,10 +76,10 @@ class PromptReadback:
 
 
 class PromptOutputs:
-    """Reads prompts of the rows of one state table. Rows that ask for nothing cost nothing."""
+    """Computes the outputs of prompts in the rows of one state table. Rows that ask for no output cost nothing."""
 
     def __init__(self, decoder: Decoder, table: StateTable, pooling: str = "last") -> None:
-        """`pooling`: which hidden states the vector of a prompt is made of, `last`, `cls` (the first) or `mean`."""
+        """Start without rows; `pooling` names the hidden states of a prompt's vector: `last`, `cls` (first), `mean`."""
         self._decoder = decoder
         self._table = table
         self._pooling = pooling
@@ -94,7 +94,7 @@ class PromptOutputs:
                 self._rows[new.row] = _Asked(new.prompt_len, top, new.pooled)
 
     def reads(self, plan: StepPlan) -> list[PromptRead]:
-        """The chunks of a plan whose hidden states are to be read."""
+        """Return the chunks of a plan whose hidden states are to be read."""
         found: list[PromptRead] = []
         if not self._rows:
             return found
@@ -108,16 +108,16 @@ class PromptOutputs:
         return found
 
     def _count(self, asked: _Asked, chunk: Chunk) -> int:
-        """Tokens of a chunk, its first ones, whose hidden states are to be read."""
+        """Return how many of a chunk's first tokens have hidden states that are to be read."""
         scored = 0 if asked.top is None else max(0, min(chunk.num_tokens, asked.prompt_len - 1 - chunk.start))
         if not asked.pooled or self._pooling == "last":
             return scored
         return chunk.num_tokens if self._pooling == "mean" else max(scored, int(chunk.start == 0))
 
     def read(self, reads: Sequence[PromptRead], sampled: Tensor, hidden: Tensor) -> dict[int, PromptReadback]:
-        """Take in the hidden states [sum of counts, hidden] of `reads`; by index, what has given all that was asked.
+        """Use the hidden states [sum of counts, hidden] of `reads`; return the complete outputs by `result` index.
 
-        `sampled` [C, hidden] are those of the chunks that sample.
+        `sampled` [C, hidden] are the last hidden states of the chunks that sample.
         """
         complete: dict[int, PromptReadback] = {}
         for read, states in zip(reads, torch.split(hidden, [read.count for read in reads]), strict=True):
@@ -133,7 +133,7 @@ class PromptOutputs:
         return complete
 
     def _pool(self, asked: _Asked, hidden: Tensor) -> None:
-        """Take in the hidden states [count, hidden] of a chunk that belong to the prompt's vector."""
+        """Add the hidden states [count, hidden] of a chunk to the prompt's pooled vector."""
         if self._pooling == "mean":
             total = hidden.float().sum(0)
             asked.vector = total if asked.vector is None else asked.vector + total
@@ -148,7 +148,7 @@ class PromptOutputs:
         return ToHost(self._decoder.pooled(vector[None])[0].float())
 
     def _scores(self, top: int, read: PromptRead, hidden: Tensor) -> list[ToHost]:
-        """Score the tokens that follow those of `hidden` [count, hidden]; the result is empty but on rank 0."""
+        """Score the tokens that follow those of `hidden` [count, hidden]; only rank 0 returns scores."""
         found: list[ToHost] = []
         if not len(hidden):  # a chunk of the prompt's last token alone
             return found
@@ -156,14 +156,14 @@ class PromptOutputs:
         first = read.start + 1
         tokens = self._table.tokens[read.row, first : first + len(hidden)].long()
         for states, some in zip(torch.split(hidden, size), torch.split(tokens, size), strict=True):
-            logits = self._decoder.logits(states)  # which all ranks compute
+            logits = self._decoder.logits(states)  # all ranks compute them together
             if self._decoder.ranks.shard.rank == 0:
                 found.append(ToHost(some, *token_logprobs(logits, some, top)))
         return found
 
 
 def with_read_tokens(inputs: StepInputs, reads: Sequence[PromptRead]) -> StepInputs:
-    """The inputs of a step whose hidden states are those of what is sampled, then those of `reads`."""
+    """Return inputs whose step gives the hidden states of the sampled tokens, then those of `reads`."""
     indices = [index for read in reads for index in range(read.first_token, read.first_token + read.count)]
     more = to_device(indices, inputs.token_indices.device)
     return replace(inputs, token_indices=torch.cat([inputs.token_indices, more]))

@@ -1,4 +1,4 @@
-"""Ranks 1.. of a model, each a process: started, sent plans, watched, ended. Rank 0 runs in this process."""
+"""Starts, feeds, watches and ends the processes of ranks 1 and up of a model. Rank 0 runs in this process."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _BEAT_EVERY = 0.25
 _SILENCE = 3.0
 """Seconds without a heartbeat after which a rank counts as stopped."""
 _SILENCE_LOADING = 60.0
-"""Seconds without a heartbeat while a rank loads, when reading a large tensor may hold the interpreter."""
+"""The same while a rank loads, when reading a large tensor may keep the interpreter from sending heartbeats."""
 _CAUSE_SECONDS = 1.0
-"""Seconds in which a rank's death is noticed after the broken connection that it caused."""
+"""Seconds within which a rank's death is noticed after the broken connection that it causes."""
 _END_SECONDS = 3.0
 _KILLED_SECONDS = 0.5
-"""Seconds to wait for all killed ranks together: a GPU's driver may take some to clean up after each."""
+"""Seconds to wait for all killed ranks together: a GPU's driver may take time to clean up after each."""
 _PR_SET_PDEATHSIG = 1
 
 T = TypeVar("T")
@@ -61,8 +61,8 @@ class Ranks:
                 process.stdin.write(job)
                 process.stdin.flush()
         os.close(memory)
-        # `meeting` stays open: the store of a backend opens it once more, by its number, when the interpreter ends. By
-        # then a closed number may be another file's, into which the store would write.
+        # `meeting` stays open: torch.distributed's store opens it again by its number when the interpreter ends. If it
+        # were closed, the number might belong to another file by then, into which the store would write.
         self._looked = time.monotonic()
         self._seen = dict.fromkeys(self._processes, (0, self._looked))
 
@@ -71,7 +71,7 @@ class Ranks:
         self.queue.set_loaded(0, ratio if phase == "loading" else 1.0)
 
     def memories(self) -> list[DeviceMemory]:
-        """The memory of the other ranks' devices; waits until each rank has reported its own."""
+        """Wait until each other rank has reported its device's memory, and return them."""
         while not all(self.queue.memory(rank) for rank in self._processes):
             self.check()
             time.sleep(_ASK_EVERY)
@@ -83,13 +83,13 @@ class Ranks:
         self._ready = True
 
     def send(self, message: bytes) -> None:
-        """Send `message` to all; an empty one makes them end."""
+        """Send `message` to all other ranks; an empty message ends them."""
         self.queue.send(message, self.check)
 
     def wait(self, future: Future[T], meanwhile: Callable[[], None] = lambda: None) -> T:
-        """The result of work that needs all ranks, or the error of the rank that failed, even if `future` never ends.
+        """Return the result of work that needs all ranks; raise a failed rank's error even if `future` never ends.
 
-        `meanwhile` is called from time to time.
+        `meanwhile` is called every `_CHECK_EVERY` seconds.
         """
         while not future.done():
             futures.wait([future], timeout=_CHECK_EVERY)
@@ -101,16 +101,16 @@ class Ranks:
         return future.result()
 
     def _raise_cause(self) -> None:
-        """The error of a rank whose death may be noticed only a moment later than what it caused."""
+        """Raise the error of a rank that has died; its death may be noticed a moment later than its effect."""
         until = time.monotonic() + _CAUSE_SECONDS
         while time.monotonic() < until:
             self.check()
             time.sleep(0.02)
 
     def check(self) -> None:
-        """An OctavoError unless all ranks live: the error that one reported, or how its process ended."""
+        """Raises an OctavoError unless all ranks live: the error that a rank reported, or how its process ended."""
         now = time.monotonic()
-        if now - self._looked > _SILENCE / 2:  # this process stood still, or nothing called `check`
+        if now - self._looked > _SILENCE / 2:  # this process was suspended, or `check` was not called
             self._seen = {rank: (beats, now) for rank, (beats, _) in self._seen.items()}
         self._looked = now
         for rank, process in self._processes.items():
@@ -133,7 +133,7 @@ class Ranks:
         return EngineDeadError(f"rank {rank} of {self.size} {how}{hint}")
 
     def end(self) -> None:
-        """Ask the ranks to end, which takes no time unless something is wrong; kill those that do not."""
+        """Ask the ranks to end, which is quick unless something is wrong, and kill those that do not."""
         try:
             self.send(b"")
             for process in self._processes.values():
@@ -143,7 +143,7 @@ class Ranks:
         self.kill()
 
     def kill(self) -> None:
-        """Kill all at once, then wait for them, for `_KILLED_SECONDS` together."""
+        """Kill all other ranks, then wait for them, at most `_KILLED_SECONDS` in all."""
         for process in self._processes.values():
             process.kill()
         until = time.monotonic() + _KILLED_SECONDS
@@ -155,7 +155,7 @@ class Ranks:
 
 
 def meeting_place(fd: int) -> str:
-    """A path to the unnamed file behind `fd`, through which the ranks connect to each other."""
+    """Return a path to the unnamed file behind `fd`, through which the ranks find each other."""
     return f"/proc/self/fd/{fd}"
 
 
@@ -164,7 +164,7 @@ def live_with(parent: int, queue: SharedMemoryQueue, rank: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def beat() -> None:
-        while os.getppid() == parent:  # it may have ended before prctl took effect
+        while os.getppid() == parent:  # the parent may have ended before prctl took effect
             queue.beat(rank)
             time.sleep(_BEAT_EVERY)
         os._exit(EngineDeadError.exit_code)

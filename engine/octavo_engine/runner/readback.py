@@ -1,4 +1,4 @@
-"""Sampled tokens and log probabilities on their way from the device to the scheduler."""
+"""Copies sampled tokens and log probabilities from the device to the host for the scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Readback:
         self._copies = ToHost(sampled.tokens, sampled.finite, *logprobs)
 
     def read(self) -> tuple[list[int], dict[int, TokenLogprobs], dict[int, str]]:
-        """Tokens [R], and by index into them the log probabilities that were asked for and the errors."""
+        """Return the tokens [R] and, by index into them, the requested log probabilities and the errors."""
         tokens, finite, *columns = self._copies.wait()
         logprobs = {} if self._asked is None else _by_row(self._asked, columns)
         errors = {} if bool(finite.all()) else {i: NOT_FINITE for i, good in enumerate(finite.tolist()) if not good}

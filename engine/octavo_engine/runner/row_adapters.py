@@ -1,4 +1,4 @@
-"""The adapter slot of each row of the state table, and so of each token of a step."""
+"""The adapter slot of each row of the state table, which gives the slot of each token of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo_engine.model.lora.slots import LoraSlots
 
 
 class RowAdapters:
-    """The adapters on the device by their digests, and the slots of rows. Used by the device's thread alone."""
+    """The adapters on the device by their digests, and the slots of rows. Only the device thread uses it."""
 
     def __init__(self, slots: LoraSlots, rows: int, max_sampled: int, device: torch.device) -> None:
         """Start without adapters, for `rows` of the state table, of which a step samples `max_sampled` tokens."""
@@ -24,12 +24,12 @@ class RowAdapters:
         """The slots of the tokens of a step that a CUDA graph computes."""
 
     def write(self, write: AdapterWrite) -> None:
-        """Put a part of an adapter into its slot, which has it once the last one is there."""
+        """Write a part of an adapter into its slot, which holds the adapter once the last part is written."""
         self._slots.write(write)
         self._digests[write.slot] = write.digest if write.last else ""
 
     def begin(self, plan: StepPlan) -> list[int]:
-        """Take in a plan's new rows; the slot of each token of the step, or nothing if none has an adapter.
+        """Note a plan's new rows; return the slot of each token of the step, or [] if none has an adapter.
 
         KeyError if an adapter is not on the device: its request was planned too early.
         """
@@ -48,15 +48,15 @@ class RowAdapters:
         return self._digests.index(digest)
 
     def use(self, slots: Sequence[int]) -> None:
-        """The next forward pass, which is no graph's, is of tokens with these slots."""
+        """Set the slots of the tokens of the next forward pass, which runs eagerly."""
         self._slots.use(slots)
 
     def use_in_graph(self, tokens: int) -> None:
-        """The forward pass that is recorded next reads its first `tokens` slots from memory in each replay."""
+        """Let the forward pass that is captured next read the slots of its `tokens` tokens from a fixed buffer."""
         self._slots.use_device(self._graph_slots[:tokens])
 
     def fill_graph(self, slots: Sequence[int]) -> None:
-        """The next replay is of tokens with these slots, the others being padding."""
+        """Write the slots of the next replay's tokens into the fixed buffer; its other rows are padding."""
         values = torch.tensor(slots, dtype=torch.int32)
         self._graph_slots[: len(slots)].copy_(values, non_blocking=True)
         self._graph_slots[len(slots) :].fill_(NO_SLOT)

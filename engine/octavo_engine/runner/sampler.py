@@ -1,8 +1,8 @@
 """The sampler: chooses tokens from logits.
 
 A row's token depends on its own logits, parameters and history alone, never on the rest of the batch: its random
-numbers come from its seed and the token's position. Tokens are drawn by the Gumbel-max trick with the same numbers on a
-GPU (kernels/sampling.py), where no step waits for the device, and on a CPU (gumbel_max.py).
+numbers come from its seed and the token's position. Tokens are drawn by the Gumbel-max trick, with the same random
+numbers on a GPU (kernels/sampling.py), where the host never waits for the device, and on a CPU (gumbel_max.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from octavo_engine.runner.sampling_table import DRAWS, FILTERS, LOGPROBS, Sample
 from octavo_engine.runner.state_table import StateTable
 
 MOST_TOGETHER = 32
-"""The most places that are sampled together where that takes memory for each logit; the memory plan counts theirs."""
+"""The most places that are sampled at once where sampling takes temporary memory for every logit; the memory plan
+counts that memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +29,24 @@ class LogprobTensors:
     """Log probabilities of the A rows that asked for them, still on the device."""
 
     rows: list[int]
-    """[A] which rows of the sampled ones these are."""
+    """[A] the indices of these rows among the sampled ones."""
     counts: list[int]
-    """[A] how many of the likeliest tokens each asked for, at most K."""
+    """[A] how many of the likeliest tokens each row asked for, at most K."""
     tokens: Tensor
-    """[A] the chosen tokens, then their log probabilities and their ranks."""
+    """[A] the chosen tokens."""
     chosen: Tensor
+    """[A] the log probabilities of the chosen tokens."""
     ranks: Tensor
+    """[A] the ranks of the chosen tokens, from 1."""
     ids: Tensor
-    """[A, K] the likeliest tokens, likeliest first, then their log probabilities."""
+    """[A, K] the likeliest tokens, likeliest first."""
     values: Tensor
+    """[A, K] the log probabilities of the likeliest tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Sampled tokens on the device, without a host synchronisation."""
+    """The sampled tokens of R rows, still on the device."""
 
     tokens: Tensor
     """[R] int64"""
@@ -52,18 +56,18 @@ class Sampled:
 
 
 def parts(sampled: SampledRows, table: StateTable, device: torch.device) -> list[slice]:
-    """Return the places that are sampled together: all, or a few where each logit takes more memory than its own."""
+    """Return the places that are sampled together: all, or a few where sampling takes memory for every logit."""
     count, needs = len(sampled.rows), table.sampling.needs(sampled.rows)
-    if triton_runs_on(device):  # whose kernels draw from logits where they are
+    if triton_runs_on(device):  # its kernels draw without copying the logits
         needs &= ~(DRAWS | FILTERS)
     size = MOST_TOGETHER if needs or sampled.masks else count
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def sample(logits: Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
-    """One token for each row of `logits` [R, vocab], float32, or in 16 bits where Triton runs.
+    """Choose a token for each row of `logits` [R, vocab], float32, or of 16 bits where Triton runs.
 
-    `table` has the parameters and the tokens of the rows.
+    `table` holds the sampling parameters and the tokens of the rows.
     """
     adjusted = process_logits(logits, sampled, table)
     choose = _by_kernels if triton_runs_on(logits.device) else _by_torch
@@ -72,7 +76,7 @@ def sample(logits: Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
 
 
 def _by_kernels(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[Tensor, Tensor]:
-    """Tokens [R] and whether logits were finite [R]; all rows in the same launches."""
+    """Sample with Triton's kernels, all rows in the same launches; return tokens [R] and finite [R]."""
     from octavo_engine.kernels.sampling import SamplingColumns, sample_tokens
 
     asked = table.sampling.columns(sampled.rows_device)
@@ -83,7 +87,7 @@ def _by_kernels(logits: Tensor, sampled: SampledRows, table: StateTable) -> tupl
 
 
 def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[Tensor, Tensor]:
-    """Sampling with PyTorch, on a CPU."""
+    """Sample with PyTorch, on a CPU; return tokens [R] and finite [R]."""
     best, tokens = likeliest(logits)
     drawing = table.sampling.needing(sampled.rows, DRAWS)
     if drawing:
@@ -105,9 +109,9 @@ def _logprobs(logits: Tensor, tokens: Tensor, sampled: SampledRows, table: State
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log probabilities [A], float32, and ranks [A], from 1, of `tokens` [A] by their `logits` [A, vocab].
+    """Return log probabilities [A], float32, and ranks [A], from 1, of `tokens` [A] by their `logits` [A, vocab].
 
-    Then the likeliest `most` tokens, at least one, with their log probabilities, [A, K] each.
+    The other two results are the `most` likeliest tokens, at least one, and their log probabilities, [A, K] each.
     """
     logprobs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     chosen = logprobs.gather(1, tokens.unsqueeze(1))

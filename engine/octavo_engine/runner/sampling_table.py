@@ -19,12 +19,12 @@ from octavo_engine.runner.device_copies import to_device
 from octavo_engine.sampling_params import SamplingParams
 
 _GREEDY_BELOW = 1e-5
-"""Dividing by a temperature smaller than this would leave float32's range; it means greedy, as in vLLM."""
+"""A temperature below this means greedy, as in vLLM: dividing by it would leave float32's range."""
 
 DRAWS, FILTERS, PENALIZES, BIASES, BANS, LOGPROBS, ALLOWS, BAD_WORDS = (1 << bit for bit in range(8))
-"""Flags for what sampling a row needs besides the largest logit: a random number; top-k, top-p or min-p; penalties,
-by its tokens; biases added to logits; stop tokens forbidden at first; log probabilities; only some tokens allowed;
-sequences of tokens forbidden."""
+"""Flags for the operations that sampling a row needs besides finding the largest logit: drawing by a random number;
+top-k, top-p or min-p; penalties; biases added to logits; stop tokens forbidden before min_tokens; log probabilities;
+allowed_token_ids; bad_words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class SampledRows:
     """The R places of a step that are sampled: one for most rows, several for a row with draft tokens."""
 
     rows: list[int]
-    """[R] their rows in the state table."""
+    """[R] the places' rows in the state table."""
     positions: list[int]
-    """[R] the position that each one's token will have in its sequence."""
+    """[R] the position that each place's token will have in its sequence."""
     rows_device: Tensor
     """[R] int64"""
     positions_device: Tensor
@@ -44,7 +44,7 @@ class SampledRows:
     host."""
 
     def part(self, part: slice) -> SampledRows:
-        """Return some of the places."""
+        """Return the places of a slice."""
         masks = {index - part.start: self.masks[index] for index in range(part.start, part.stop) if index in self.masks}
         return SampledRows(
             self.rows[part], self.positions[part], self.rows_device[part], self.positions_device[part], masks
@@ -55,12 +55,12 @@ class SampledRows:
 class ParameterColumns:
     """The parameters of R rows, each [R] on the device: float32, and int64 for the last three.
 
-    The order is that of the state table's columns. Where each begins in memory decides how kernels are compiled:
-    the first of either kind, and the third of the integers, are aligned to 16 bytes for any R.
+    The order is that of the state table's columns. Triton compiles kernels by the alignment of each tensor: the first
+    of the floats, and the first and third of the integers, are aligned to 16 bytes for any R.
     """
 
     temperatures: Tensor
-    """0 is greedy."""
+    """0 means greedy."""
     top_ps: Tensor
     min_ps: Tensor
     repetition_penalties: Tensor
@@ -69,17 +69,17 @@ class ParameterColumns:
     seeds: Tensor
     prompt_lens: Tensor
     top_ks: Tensor
-    """0 keeps all."""
+    """0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadWords:
-    """The W sequences of tokens that a row must not give, on the device."""
+    """The W token sequences that a row must not generate, on the device."""
 
     begins: Tensor
-    """[W, L] int64: each one's tokens but the last, with -1 before them up to the longest one's length."""
+    """[W, L] int64: each sequence without its last token, padded with -1 in front to the longest length."""
     lasts: Tensor
-    """[W] int64: each one's last token."""
+    """[W] int64: each sequence's last token."""
 
 
 _FLOATS, _INTS = 6, 3
@@ -98,13 +98,13 @@ class SamplingTable:
         self._top_logprobs = [0] * rows
         self._stop_tokens: dict[int, Tensor] = {}
         self._biases: dict[int, tuple[Tensor, Tensor]] = {}
-        """Tokens and what is added to their logits, by row."""
+        """Tokens and the biases added to their logits, by row."""
         self._allowed: dict[int, Tensor] = {}
         self._bad_words: dict[int, BadWords] = {}
         self._prompt_lens = [0] * rows
 
     def begin(self, new_rows: Sequence[NewRow], seeds: Sequence[int]) -> None:
-        """Take in the parameters of requests that take rows; `seeds` are what they draw by, 64 bits each."""
+        """Write the parameters of requests that take rows; `seeds`, of 64 bits each, seed their random numbers."""
         device, params = self._device, [new.sampling for new in new_rows]
         rows = to_device([new.row for new in new_rows], device)
         floats = [
@@ -143,16 +143,16 @@ class SamplingTable:
         return BadWords(to_device(begins, self._device).view(len(words), longest), lasts)
 
     def needs(self, rows: Sequence[int]) -> int:
-        """The needs of all `rows` together."""
+        """Return the flags that any of `rows` has."""
         return reduce(or_, map(self._needs.__getitem__, rows), 0)
 
     def needing(self, rows: Sequence[int], need: int) -> list[int]:
-        """The indices into `rows` of those that have `need`."""
+        """Return the indices into `rows` of the rows with the flag `need`."""
         needs = self._needs
         return [index for index, row in enumerate(rows) if needs[row] & need]
 
     def columns(self, rows: Tensor) -> ParameterColumns:
-        """The parameters of `rows` [R], int64 on the device."""
+        """Gather the parameters of `rows` [R], int64 on the device."""
         return ParameterColumns(*self._floats.index_select(1, rows), *self._ints.index_select(1, rows))
 
     def top_logprobs(self, row: int) -> int:
@@ -160,15 +160,15 @@ class SamplingTable:
         return self._top_logprobs[row]
 
     def bias(self, row: int) -> tuple[Tensor, Tensor]:
-        """Tokens [n], int64, and what is added to their logits, float32, of a row that has BIASES."""
+        """Return tokens [n], int64, and the biases of their logits, float32, of a row that has BIASES."""
         return self._biases[row]
 
     def allowed(self, row: int) -> Tensor:
-        """The tokens [n], int64, that a row which has ALLOWS may give."""
+        """Return the only tokens [n], int64, that a row with ALLOWS may sample."""
         return self._allowed[row]
 
     def bad_words(self, row: int) -> BadWords:
-        """The sequences that a row which has BAD_WORDS must not give."""
+        """Return the token sequences that a row with BAD_WORDS must not generate."""
         return self._bad_words[row]
 
     def prompt_len(self, row: int) -> int:
@@ -176,7 +176,7 @@ class SamplingTable:
         return self._prompt_lens[row]
 
     def banned(self, row: int, position: int) -> Tensor | None:
-        """The stop tokens [n], int64, that a row which has BANS must not give at `position`; None once it may."""
+        """Return the stop tokens [n], int64, that a row with BANS must not sample at `position`; None if it may."""
         return self._stop_tokens[row] if position < self._free_from[row] else None
 
 
@@ -202,5 +202,5 @@ def _draws(asked: SamplingParams) -> bool:
 
 
 def _signed(seed: int) -> int:
-    """The 64 bits of a seed as an int64."""
+    """Return the 64 bits of a seed as a signed int64."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)

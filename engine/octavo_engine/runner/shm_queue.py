@@ -1,8 +1,8 @@
 """A queue in shared memory: rank 0 of a model sends messages to all other ranks, and each rank reports its state.
 
 The memory is anonymous (memfd_create(2)), so nothing is left behind however the processes end. The first page holds the
-count of bytes sent. A page for each rank follows, which that rank alone writes: numbers in words of 8 bytes, then the
-text of its error. The rest is a ring of bytes that messages run through, so a message may be longer than the ring.
+count of bytes sent. Then follows a page for each rank, which only that rank writes: numbers in words of 8 bytes, then
+the text of its error. The rest is a ring buffer for messages; a message may be longer than the ring.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Waiting = Callable[[], None]
 
 
 class SharedMemoryQueue:
-    """One process's view of the queue of `size` ranks. `fd` is the memory's; a child inherits it from its parent."""
+    """A process's view of the queue of `size` ranks in the memory of the file descriptor `fd`, which ranks inherit."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
@@ -37,13 +37,13 @@ class SharedMemoryQueue:
 
     @staticmethod
     def create(size: int) -> int:
-        """The file descriptor of a new queue's memory, for `size` ranks."""
+        """Create the memory of a queue for `size` ranks, and return its file descriptor."""
         fd = os.memfd_create("octavo-ranks")
         os.ftruncate(fd, _PAGE * (size + 1) + _RING)
         return fd
 
     def send(self, message: bytes, waiting: Waiting) -> None:
-        """Give `message` to ranks 1.. in the order of the calls; `waiting` is called while one of them is behind."""
+        """Send `message` to all ranks but 0, in the order of the calls; call `waiting` while the ring is full."""
         rest = memoryview(len(message).to_bytes(_WORD, "little") + message)
         sent, pause = self._words[0], _Pause()
         while rest:
@@ -60,7 +60,7 @@ class SharedMemoryQueue:
             rest = rest[count:]
 
     def receive(self, rank: int) -> bytes:
-        """The next message to `rank`; waits until there is one."""
+        """Wait for the next message to `rank`, and return it."""
         return self._take(rank, int.from_bytes(self._take(rank, _WORD), "little"))
 
     def _take(self, rank: int, length: int) -> bytes:
@@ -83,7 +83,7 @@ class SharedMemoryQueue:
         self._set(rank, _BEATS, self.beats(rank) + 1)
 
     def beats(self, rank: int) -> int:
-        """The heartbeats of `rank` since its start."""
+        """Return the number of heartbeats of `rank` since its start."""
         return self._word(rank, _BEATS)
 
     def set_memory(self, rank: int, total: int, free: int) -> None:
@@ -93,7 +93,7 @@ class SharedMemoryQueue:
             self._set(rank, _TOTAL, total)
 
     def memory(self, rank: int) -> tuple[int, int] | None:
-        """Bytes of the device of `rank`, all and free ones; None until it has reported them."""
+        """Return the total and the free bytes of the device of `rank`; None until it has reported them."""
         with self._fence:
             total = self._word(rank, _TOTAL)
         return (total, self._word(rank, _FREE)) if total else None
@@ -103,7 +103,7 @@ class SharedMemoryQueue:
         self._set(rank, _LOADED, int(ratio * _MILLIONTHS))
 
     def loaded(self) -> float:
-        """The loaded part of all shards, 0 to 1."""
+        """Return the loaded part of all shards, 0 to 1."""
         return sum(self._word(rank, _LOADED) for rank in range(self.size)) / (self.size * _MILLIONTHS)
 
     def fail(self, rank: int, exit_code: int, message: str) -> None:
@@ -116,7 +116,7 @@ class SharedMemoryQueue:
             self._set(rank, _CODE, exit_code)
 
     def failure(self, rank: int) -> tuple[int, str] | None:
-        """Exit code and message of the error that `rank` has reported; None if there is none."""
+        """Return the exit code and message of the error that `rank` has reported; None if there is none."""
         if not (code := self._word(rank, _CODE)):
             return None
         start = self._page(rank) + _ERROR_TEXT
@@ -133,7 +133,7 @@ class SharedMemoryQueue:
 
 
 class _Pause:
-    """Sleeps that grow with the wait: plans come every few milliseconds, or not for hours."""
+    """Sleeps longer the longer the wait lasts: plans come every few milliseconds, or not for hours."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()

@@ -1,7 +1,7 @@
-"""The state of the running requests on the device: one stable row for each, changed by differences.
+"""The state of the running requests on the device: one row for each, which plans update by differences.
 
 The scheduler names rows; a step's inputs are gathered from them on the device, and a sampled token is written back to
-its row there, so that the next step never waits for the host. The idea is that of vLLM's model runner V2.
+its row there, so that the next step never waits for the host. vLLM's model runner V2 has the same idea.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from octavo_engine.runner.sampling_table import SamplingTable
 
 
 class StateTable:
-    """Tokens [rows, max_model_len + 1] and, for each KV group, block tables [rows, max blocks], int32; how to sample.
+    """Tokens [rows, max_model_len + 1] and, for each KV group, a block table [rows, max blocks], all int32, and the
+    rows' sampling parameters.
 
-    The last column of tokens takes what a full context's last step sampled; nothing is computed on it. `seed` is the
-    engine's: a request without one of its own draws by it and its id.
+    The last column of tokens holds the token that the last step of a full context samples, which is never an input.
+    `seed` is the engine's seed: a request without a seed of its own draws by that and its id.
     """
 
     def __init__(
@@ -46,12 +47,12 @@ class StateTable:
         self._seed = seed
         self._long_context = long_context
         self.second_texts = [0] * rows
-        """The position at which the second text of each row's pair begins; 0: there is none."""
+        """The position at which the second text of each row's pair begins; 0 if there is none."""
         self.long_rows: list[bool] | None = None if long_context is None else [False] * rows
-        """Whether each row is a long sequence; None if that makes no difference."""
+        """Whether each row is a long sequence; None if the model does not distinguish long sequences."""
 
     def apply(self, plan: StepPlan) -> None:
-        """Take in what a plan brings: new requests and changed blocks."""
+        """Write a plan's new requests, changed blocks and draft tokens into the table."""
         if plan.new_rows:
             self._begin(plan.new_rows)
         if plan.table_changes:
@@ -62,7 +63,7 @@ class StateTable:
             self._write_drafts(plan)
 
     def _write_drafts(self, plan: StepPlan) -> None:
-        """Put draft tokens behind the last known ones. Sampled tokens later overwrite all of them."""
+        """Write draft tokens behind the last known ones. Sampled tokens later overwrite all of them."""
         rows: list[int] = []
         positions: list[int] = []
         tokens: list[int] = []
@@ -84,11 +85,11 @@ class StateTable:
         self.sampling.begin(new_rows, [self._seed_of(new) for new in new_rows])
 
     def _seed_of(self, new: NewRow) -> int:
-        """A request without a seed of its own draws by the engine's and its id, so that each draws other numbers."""
+        """Return a request's seed; by default it is made of the engine's seed and the request's id."""
         return new.sampling.seed if new.sampling.seed is not None else self._seed ^ _hash64(new.request_id)
 
     def _change(self, table: Tensor, changes: list[TableChange]) -> None:
-        # All changes of a step at once; where two concern one place the later one counts.
+        # All changes of a step are written at once; of two changes to one place the later one counts.
         blocks: dict[int, int] = {}
         for change in changes:
             first = change.row * self.max_blocks + change.index
@@ -99,20 +100,20 @@ class StateTable:
         table.view(-1).index_copy_(0, places, values)
 
     def request_id(self, row: int) -> str:
-        """The request that holds `row`."""
+        """Return the id of the request that holds `row`."""
         return self._request_ids[row]
 
     def read_tokens(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """The tokens [R], int32, at `positions` [R] of `rows` [R]."""
+        """Return the tokens [R], int32, at `positions` [R] of `rows` [R]."""
         return self.tokens[rows, positions]
 
     def write_tokens(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
-        """Put sampled `tokens` [R] at `positions` [R] of `rows` [R]."""
+        """Write sampled `tokens` [R] at `positions` [R] of `rows` [R]."""
         self.tokens.index_put_((rows, positions), tokens.to(torch.int32))
 
 
 def _hash64(text: str) -> int:
-    """FNV-1a: the same in every process, unlike hash()."""
+    """Return the FNV-1a hash of `text`, which is the same in every process, unlike hash()."""
     value = 0xCBF29CE484222325
     for byte in text.encode():
         value = ((value ^ byte) * 0x100000001B3) & ((1 << 64) - 1)

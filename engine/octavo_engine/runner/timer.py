@@ -1,4 +1,4 @@
-"""A timer for steps, by the device's clock."""
+"""A timer for steps by the device's clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class StepTimer:
-    """Seconds from where it is made to `stop`, as the device sees them: waiting for earlier steps is not counted."""
+    """Measures the time from its creation to `stop` on the device, without the wait for earlier steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._started = self._stopped = time.perf_counter()
@@ -18,7 +18,7 @@ class StepTimer:
             self._events[0].record()
 
     def stop(self) -> None:
-        """All of the step is launched."""
+        """End the measurement: the step is completely launched."""
         self._stopped = time.perf_counter()
         if self._events:
             self._events[1].record()
@@ -28,7 +28,7 @@ class StepTimer:
         return not self._events or bool(self._events[1].query())  # type: ignore[no-untyped-call]
 
     def seconds(self) -> float:
-        """The duration; on a GPU this waits for the step to end."""
+        """Return the duration in seconds; on a GPU this waits for the step to end."""
         if not self._events:
             return self._stopped - self._started
         self._events[1].synchronize()

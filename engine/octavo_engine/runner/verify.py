@@ -1,10 +1,10 @@
 """Verifying draft tokens: a draft is accepted if it is the token that would have been sampled without it.
 
-A row's token follows from its logits, its parameters, its seed and its position alone, so it can be sampled at every
-draft's position at once. As long as each sampled token equals the draft there, the logits behind it were computed from
-the right tokens, and the next sampled token counts as well. So answers are those without drafts, drawn or greedy. That
+A row's token follows from its logits, its parameters, its seed and its position alone, so tokens can be sampled at all
+drafts' positions at once. As long as each sampled token equals the draft there, the logits after it were computed from
+the right tokens, and the next sampled token is valid too. So answers equal those without drafts, drawn or greedy. This
 is the accept-if-equal rule; rejection sampling (Leviathan et al. 2023) accepts more drafts of drawn answers, but gives
-other tokens than without them.
+other tokens than sampling without drafts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def accepted(sampled: Sequence[int], drafts: Sequence[int]) -> int:
 
 
 def verify_drafts(places: StepResult, drafts: Mapping[int, Sequence[int]]) -> StepResult:
-    """The result by rows of a step whose `places` were sampled: those of a row's drafts follow its own.
+    """Turn a step's result by sampled places into one by rows; the places of a row's drafts follow its own.
 
-    `drafts` are a plan's, by index of the row. A place that could not be sampled is an error only if it is its row's
-    first; behind that the row's tokens end before it, and the next step comes to it.
+    `drafts` are the plan's, by index of the row. A place that could not be sampled is an error only if it is its row's
+    first; otherwise the row's tokens end before it, and the next step samples there again.
     """
     token_ids: list[int] = []
     more: dict[int, tuple[int, ...]] = {}
@@ -51,5 +51,5 @@ def verify_drafts(places: StepResult, drafts: Mapping[int, Sequence[int]]) -> St
 
 
 def _before_errors(first: int, count: int, errors: Container[int]) -> int:
-    """Return how many of `count` places from `first` on precede one that could not be sampled, at least 1."""
+    """Return how many of the `count` places from `first` on precede the first failed one, at least 1."""
     return next((before for before in range(1, count) if first + before in errors), count)

@@ -1,4 +1,4 @@
-"""Executes plans on one device: state table, block operations, forward pass (a graph's replay or not), sampling."""
+"""The worker executes plans on one device: state table, block operations, forward pass (or graph replay), sampling."""
 
 from __future__ import annotations
 
@@ -37,39 +37,39 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ForwardedStep:
-    """A step whose forward pass is launched. It has to be sampled before the next one's is."""
+    """A step whose forward pass is launched. It must be sampled before the next forward pass is launched."""
 
     plan: StepPlan
     timer: StepTimer
     sampled: SampledRows | None = None
     """The rows to sample; None if the step computes no token."""
     logits: Tensor | None = None
-    """[R, vocab] of all places that are sampled; None if there are none."""
+    """The logits [R, vocab] of all sampled places; None if no place is sampled."""
     prompts: dict[int, PromptReadback] = field(default_factory=dict)
     """The outputs of prompts, by index among the rows that sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
-    """A step whose sampling is launched too; its tokens are on their way to the host."""
+    """A step whose sampling is launched too; its tokens are being copied to the host."""
 
     plan: StepPlan
     timer: StepTimer
     samples: list[Readback]
-    """The results of all sampled places in order; those that were sampled together are one item."""
+    """The results of all sampled places in order; places that were sampled together are one item."""
     errors: dict[int, str]
-    """Places that could not be sampled, by index; they are among the samples all the same."""
+    """The errors of places that could not be sampled, by index; `samples` has a placeholder for each."""
     prompts: dict[int, PromptReadback]
     """The outputs of prompts, by index among the rows that sample."""
 
 
 class Worker:
-    """One device's model, cache and state table.
+    """Runs one device's model, with its KV cache and state table.
 
-    A step is two calls, `forward` and `sample`: what a row may sample may be known only once the device computes its
+    A step is two calls, `forward` and `sample`, because a row's mask may be known only while the device computes the
     logits. Both are called in the order of the plans and always from the same thread, and neither waits for the device;
-    `finish` waits for a step's results, from any thread. Sampled tokens are in the state table before the next step is
-    launched, so nothing of that step has to wait for `finish`.
+    `finish` waits for a step's results, from any thread. Sampled tokens are written into the state table on the device
+    before the next step runs there, so that step need not wait for `finish`.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Worker:
         adapters: RowAdapters | None = None,
         pooling: str = "last",
     ) -> None:
-        """`adapters`: where they are served. `pooling`: how prompts are pooled, as `PromptOutputs` knows it."""
+        """`adapters` is None if none are served; `pooling` is the kind of pooling, as in `PromptOutputs`."""
         self._decoder = decoder
         self._backend = backend
         self._cache = cache
@@ -91,14 +91,14 @@ class Worker:
         self._adapters = adapters
         self._graphs: DecodeGraphs | None = None
         self._adapter_graphs: DecodeGraphs | None = None
-        """Graphs of steps in which a token has an adapter."""
+        """The graphs of steps in which any token has an adapter."""
         self._prompts = PromptOutputs(decoder, table, pooling)
 
     @torch.inference_mode()
     def capture(self, capture: Capture, sizes: list[int], captured: Captured = lambda *_: None) -> None:
-        """Have steps of nothing but decodes, of up to the largest of `sizes` (ascending) sequences, run as graphs.
+        """Capture graphs for steps of decodes alone, with up to the largest of `sizes` (ascending) sequences.
 
-        They hold the addresses of this worker's cache. Nothing is written into it.
+        The graphs hold the addresses of this worker's cache. Capturing writes nothing into the cache.
         """
         decoder, most = self._decoder, sizes[-1]
         logits = torch.zeros(most, decoder.spec.vocab_size, dtype=decoder.logits_dtype, device=self._table.device)
@@ -110,15 +110,15 @@ class Worker:
             self._adapters.use(())
 
     def close(self) -> None:
-        """Leave the other ranks. Graphs go first: NCCL may hang where they still hold what it takes down.
+        """Disconnect from the other ranks. Graphs are freed first: NCCL may hang while they hold its resources.
 
-        See pytorch#115388 and vllm#39846. Callers should bound the time that they wait for this.
+        See pytorch#115388 and vllm#39846. Callers should wait for this with a timeout.
         """
         self._graphs = self._adapter_graphs = None
         self._decoder.ranks.close()
 
     def write_adapter(self, write: AdapterWrite) -> None:
-        """Put a part of an adapter into its slot on the device, behind the steps that were launched."""
+        """Write a part of an adapter into its slot on the device, after the launched steps."""
         if self._adapters is None:
             raise RuntimeError("there are no slots for adapters")
         self._adapters.write(write)
@@ -128,12 +128,12 @@ class Worker:
         return self.finish(self.launch(plan))
 
     def launch(self, plan: StepPlan, masks: Masks = NO_MASKS) -> LaunchedStep:
-        """Both of a step's calls, one after the other."""
+        """Call `forward` and `sample` one after the other."""
         return self.sample(self.forward(plan), masks)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> ForwardedStep:
-        """Enqueue a step's forward pass and what comes before it. On the CPU it is done when this returns."""
+        """Enqueue a step's state changes, block operations and forward pass; on the CPU they are done on return."""
         timer = StepTimer(self._table.device)
         self._table.apply(plan)
         self._prompts.begin(plan.new_rows)
@@ -165,7 +165,7 @@ class Worker:
         return LaunchedStep(step.plan, step.timer, samples, errors, step.prompts)
 
     def finish(self, launched: LaunchedStep) -> StepResult:
-        """The results of a launched step, once the device has them."""
+        """Wait until the device has computed a launched step, and return its results."""
         token_ids: list[int] = []
         logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
         errors = dict(launched.errors)
@@ -183,12 +183,12 @@ class Worker:
         return replace(result, prompts=prompts) if prompts else result
 
     def _graphs_for(self, plan: StepPlan, *, with_adapters: bool) -> DecodeGraphs | None:
-        """The graphs that compute it; None if its forward pass runs eagerly."""
+        """Return the graphs that compute a plan; None if its forward pass runs eagerly."""
         graphs = self._adapter_graphs if with_adapters else self._graphs
         return graphs if graphs is not None and not plan.chunks and graphs.covers(plan.num_decode_tokens) else None
 
     def _forwarded(self, plan: StepPlan, timer: StepTimer, step: GatheredStep) -> ForwardedStep:
-        """The forward pass of a step that no graph computes, and what it gives of prompts."""
+        """Run the forward pass of a step eagerly, and begin to read the outputs of its prompts."""
         reads, samples = self._prompts.reads(plan), len(step.sampled.rows)
         inputs = with_read_tokens(step.inputs, reads) if reads else step.inputs
         hidden = self._hidden(inputs)
@@ -199,10 +199,10 @@ class Worker:
         return ForwardedStep(plan, timer, step.sampled, logits, prompts)
 
     def _hidden(self, inputs: StepInputs) -> Tensor:
-        """The hidden states of a step, computed again if the device's memory is used up for a moment.
+        """Return the hidden states of a step; retry once if the device's memory is exhausted for a moment.
 
-        What the first attempt wrote into KV blocks is written again; recurrent states it may have advanced already, and
-        other ranks wait for its part of a sum, so that there the error ends the engine.
+        The retry writes the same KV blocks again. With recurrent states, which the first attempt may have advanced, or
+        with other ranks, which wait in an all-reduce, there is no retry and the error ends the engine.
         """
 
         def compute() -> Tensor:
@@ -250,7 +250,7 @@ class Worker:
         )
 
     def _share_tokens(self, sampled: SampledRows) -> None:
-        """Write what the first rank sampled into the tables of all, so that each can launch the next step."""
+        """Write the first rank's sampled tokens into all ranks' state tables, so that each can launch the next step."""
         ranks, table, places = self._decoder.ranks, self._table, (sampled.rows_device, sampled.positions_device)
         if not ranks.alone:
             table.write_tokens(*places, ranks.broadcast(table.read_tokens(*places)))

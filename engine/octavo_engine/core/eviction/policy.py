@@ -9,7 +9,7 @@ _COLD = float("-inf")
 
 
 class EvictionPolicy(ABC):
-    """The unused blocks by rank: the smallest rank goes first, among equals the block that was unused for longest."""
+    """The unused blocks by rank: the smallest rank is evicted first, among equals the block unused for longest."""
 
     def __init__(self) -> None:
         self.ranks: dict[int, float] = {}
@@ -17,11 +17,11 @@ class EvictionPolicy(ABC):
         self._blocks: dict[float, OrderedDict[int, None]] = {}
         """The blocks of each rank; there are few ranks, as blocks used equally often, or by equally important requests,
         share one."""
-        self.last_rank = 0.0  # of the block that was evicted last, cold ones aside
+        self.last_rank = 0.0  # rank of the block that was evicted last, cold ones aside
 
     @abstractmethod
     def rank(self, uses: int, priority: int) -> float:
-        """The rank of a block that was found `uses` times and whose most important user had `priority`."""
+        """Return the rank of a block with `uses` hits, whose most important user had the priority `priority`."""
 
     def release(self, block: int, uses: int, priority: int, *, cold: bool = False) -> None:
         """Note that a block is unused from now on. A `cold` one is evicted before all others."""
@@ -30,7 +30,7 @@ class EvictionPolicy(ABC):
         self._blocks.setdefault(rank, OrderedDict())[block] = None
 
     def remove(self, block: int) -> None:
-        """Note that an unused block is used again, or forgotten."""
+        """Note that an unused block is used again, or leaves the cache."""
         rank = self.ranks.pop(block)
         del self._blocks[rank][block]
         if not self._blocks[rank]:

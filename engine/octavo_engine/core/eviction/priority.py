@@ -1,13 +1,13 @@
-"""Least important first: blocks stay the longer, the more important the requests that used them were.
+"""Least important first: blocks of more important requests stay longer.
 
-Nothing ages: a priority is an order, no amount that time could be weighed against. --prefix-cache-ttl ends what is old.
+Ranks do not change with age: priorities only order requests. --prefix-cache-ttl is the way to drop old blocks.
 """
 
 from octavo_engine.core.eviction.policy import EvictionPolicy
 
 
 class LeastImportant(EvictionPolicy):
-    """The block whose most important user mattered least goes first; a low priority number is an important user."""
+    """Evicts the block whose most important user has the highest priority number first; low numbers are important."""
 
     def rank(self, uses: int, priority: int) -> float:
         return -priority

@@ -1,10 +1,10 @@
-"""KV groups: layers that keep past tokens in one way share a pool of blocks and a block table a request.
+"""KV groups: layers that keep past tokens in the same way share a pool of blocks, and one block table per request.
 
-Full attention keeps every token, a sliding window the last ones, a recurrent layer one state. Each kind answers the
-same few questions about a request's table: what it must get for its next tokens, what a beginning that others computed
-is worth, what can be shared with a fork. An entry of a table whose block is not held (any more) is `NO_BLOCK`.
+Full attention keeps every token, a sliding window the last ones, a recurrent layer one state. Each kind has a class
+with the same methods on a request's table: which blocks the next tokens need, which cached blocks a request can begin
+with, which blocks a fork can share. An entry of a table whose block is not held (any more) is `NO_BLOCK`.
 
-A block that another request can see, or that the prefix cache knows, is never written: it is copied first.
+A block that another request holds, or that the prefix cache knows, is never written: it is copied first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KVGroup:
 
 
 def group_memory(group: KVGroup, pool: BlockPool, block_size: int, max_chunk: int) -> GroupMemory:
-    """The memory of a group's kind."""
+    """Return the object that manages the blocks of a group, by the group's kind."""
     if group.kind == "recurrent":
         return RecurrentMemory(pool, block_size)
     if group.kind == "sliding":

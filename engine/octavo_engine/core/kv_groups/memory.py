@@ -1,4 +1,4 @@
-"""The memory of a KV group: questions about a request's block table, answered here for full attention."""
+"""The memory of a KV group: the operations on a request's block table, here for full attention."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Copies = list[tuple[int, int]]  # (source, target) of blocks that are copied bef
 
 
 def held(table: Sequence[int]) -> int:
-    """Return the number of blocks in a table."""
+    """Return the number of blocks that a table holds."""
     return len(table) - table.count(NO_BLOCK)
 
 
 class GroupMemory:
-    """One KV group's blocks, each token's kept: entry i of a table holds tokens i * B to (i + 1) * B.
+    """The blocks of a KV group that keeps every token: entry i of a table holds tokens i * B to (i + 1) * B.
 
-    Tables are lists of block ids, changed in place. Subclasses keep less, or something else, of a sequence.
+    Tables are lists of block ids, changed in place. Subclasses keep only the last tokens, or a state instead of them.
     """
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
@@ -33,14 +33,14 @@ class GroupMemory:
         return -(-tokens // self.block_size)
 
     def missing(self, table: list[int], start: int, end: int) -> int:
-        """Return the blocks to take before tokens `start` to `end` can be computed, less those that are freed."""
+        """Return how many blocks computing tokens `start` to `end` takes, less those that it frees."""
         return max(0, -(-end // self.block_size) - len(table)) + self._copies(table, start)
 
     def grow(self, table: list[int], start: int, end: int, copies: Copies) -> int:
         """Take the missing blocks; return the first changed entry of the table. Callers must have checked `missing`."""
         index = len(table)
         if self._copies(table, start):
-            index = start // self.block_size  # blocks after it hold nothing but rejected drafts
+            index = start // self.block_size  # later blocks hold only rejected drafts
             copies.append((table[index], self.pool.take(1)[0]))
             self.pool.free(table[index : index + 1])
             table[index] = copies[-1][1]
@@ -48,11 +48,11 @@ class GroupMemory:
         return index
 
     def capacity(self, table: list[int], computed: int) -> int:
-        """Return how many tokens can be computed before the table must be looked at again."""
+        """Return how many tokens the table allows in all before it must grow or a block be copied."""
         return computed if self._copies(table, computed) else len(table) * self.block_size
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
-        """Return the numbers of leading blocks after which a sequence can go on with what the prefix cache has."""
+        """Return the numbers of leading blocks that the prefix cache can give so that a sequence goes on after them."""
         known = 0
         for digest in hashes:
             if self.pool.cache.get(digest) is None:
@@ -67,9 +67,9 @@ class GroupMemory:
     def cache_blocks(
         self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request, *, wanted: bool
     ) -> None:
-        """Make the full blocks from `first` on, which `owner` computed, findable under their hashes.
+        """Put the full blocks from `first` on, which `owner` computed, into the prefix cache under their hashes.
 
-        `wanted`: others are expected to go on from just `computed` tokens.
+        `wanted`: other requests are expected to go on from exactly `computed` tokens.
         """
         for index in range(first, len(hashes)):
             if table[index] != NO_BLOCK:
@@ -88,7 +88,7 @@ class GroupMemory:
         return blocks
 
     def restore(self, table: list[int], entries: dict[int, int]) -> list[tuple[int, int]]:
-        """Complete a matched table with saved blocks; return (swap block, new block) of each that must be moved."""
+        """Complete a table with swapped-out blocks; return (swap block, new block) of each that must be moved."""
         moves = []
         for entry in range(len(table), max(entries) + 1):
             block = self.pool.take(1)[0] if entry in entries else NO_BLOCK
@@ -102,6 +102,6 @@ class GroupMemory:
         return max(0, len(table) * self.block_size - computed)
 
     def _copies(self, table: list[int], start: int) -> int:
-        """1 if the block of the token at `start` is there and must be copied before it is written."""
+        """Return 1 if the table has a block for the token at `start` that must be copied before a write, else 0."""
         index = start // self.block_size
         return int(index < len(table) and self.pool.must_copy(table[index]))

@@ -1,4 +1,4 @@
-"""Sliding-window attention: the last tokens are kept."""
+"""The memory of sliding-window attention: only the last tokens are kept."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from octavo_engine.core.kv_groups.memory import NO_BLOCK, Copies, GroupMemory
 
 
 class SlidingMemory(GroupMemory):
-    """The blocks that a window sees. Those that have left it are freed: their entries hold `NO_BLOCK`.
+    """The memory of a sliding window. Blocks that have left the window are freed: their entries hold `NO_BLOCK`.
 
-    A window of 1 is kept as one of 2: nothing is ever read of it from the cache, so any beginning would seem known.
+    A window of 1 is kept as one of 2: it reads nothing from the cache, so every prefix would count as a hit.
     """
 
     def __init__(self, pool: BlockPool, block_size: int, window: int, max_chunk: int) -> None:
@@ -20,20 +20,20 @@ class SlidingMemory(GroupMemory):
         self.max_chunk = max_chunk
 
     def peak(self, tokens: int) -> int:
-        """The window and one step's tokens, wherever they begin in a block."""
+        """Return the blocks of the window and of one step's tokens, wherever these begin in a block."""
         size = self.block_size
         return min(-(-tokens // size), -(-(self.window - 1) // size) + -(-(self.max_chunk + size - 1) // size))
 
     def missing(self, table: list[int], start: int, end: int) -> int:
-        """Blocks to take, less those that have left the window."""
+        """Return the blocks to take, less those that have left the window."""
         left = sum(block != NO_BLOCK and self.pool.references(block) == 1 for block in table[: self._kept(start)])
         return super().missing(table, start, end) - left
 
     def grow(self, table: list[int], start: int, end: int, copies: Copies) -> int:
-        """Free what no query sees any more, then take.
+        """Free the blocks that no later query sees, then take new ones.
 
-        A request that goes on from a sequence's end asks for the window of its last whole block alone, which is kept
-        until that end. What leaves a window earlier serves others that begin alike: it is cached where there is room.
+        A request that continues this sequence needs only the window before the sequence's last full block, and that is
+        kept. Blocks that leave the window help only requests that share less of the sequence: they are evicted first.
         """
         first = min(self._kept(start), len(table))
         self.pool.free((block for block in table[:first] if block != NO_BLOCK), cold=True)
@@ -41,7 +41,7 @@ class SlidingMemory(GroupMemory):
         return super().grow(table, start, end, copies)
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
-        """The numbers of blocks before which the whole window is known."""
+        """Return the numbers of leading blocks at whose end the prefix cache has the whole window, and 0."""
         found, run = {0}, 0
         for number, digest in enumerate(hashes, 1):
             run = run + 1 if self.pool.cache.get(digest) is not None else 0
@@ -50,7 +50,7 @@ class SlidingMemory(GroupMemory):
         return found
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
-        """The window's blocks only."""
+        """Return a table that begins with the cached blocks of the window alone."""
         first = self._first(len(hashes) * self.block_size)
         return [NO_BLOCK] * first + [self.pool.share_cached(digest) for digest in hashes[first:]]
 
@@ -59,9 +59,9 @@ class SlidingMemory(GroupMemory):
         return all(block != NO_BLOCK for block in table[self._first(computed) : -(-computed // self.block_size)])
 
     def _first(self, position: int) -> int:
-        """The first block that a query at `position` sees."""
+        """Return the index of the first block that a query at `position` sees."""
         return max(0, position - self.window + 1) // self.block_size
 
     def _kept(self, position: int) -> int:
-        """The first block that is kept for one: as seen from where its block begins, where a hit may end."""
+        """Return the first block to keep for it: what the start of its own block sees, as a hit may end there."""
         return self._first(position // self.block_size * self.block_size)
