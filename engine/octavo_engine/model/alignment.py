@@ -34,7 +34,7 @@ def check_alignment(spec: ModelSpec, ranks: int) -> None:
 
 
 def _misaligned(spec: ModelSpec, ranks: int) -> dict[str, int]:
-    """The sizes that a rank of so many cannot have, as messages name them, and of what they should be multiples.
+    """Return the sizes that a rank of so many cannot have, as messages name them, and of what they should be multiples.
 
     Layers of one kind are alike, unless their names say how they are stored.
     """

@@ -57,7 +57,7 @@ class Collectives:
         return self.shard.size == 1
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of all ranks' x, the same bits everywhere."""
+        """Return the sum of all ranks' x, the same bits everywhere."""
         if self._small is not None and self._small.takes(x):
             self._small.all_reduce(x)
         elif self._backend is not None:
@@ -82,7 +82,7 @@ class Collectives:
         self._backend = self._small = None
 
     def broadcast(self, x: Tensor) -> Tensor:
-        """The first rank's x."""
+        """Return the first rank's x."""
         if self._backend is not None:
             self._backend.broadcast([x], dist.BroadcastOptions()).wait()
         return x
@@ -153,7 +153,7 @@ class SymmetricSums:
 
 
 def trial_numbers(shard: Shard, count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A rank's numbers [count] in a trial: small whole ones, whose sum is exact in any order."""
+    """Return a rank's numbers [count] in a trial: small whole ones, whose sum is exact in any order."""
     return ((torch.arange(count, device=device) + 3 * shard.rank) % 16).to(dtype)
 
 

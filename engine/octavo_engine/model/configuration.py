@@ -57,7 +57,7 @@ _CHANGES_THE_ANSWER = (
 
 
 def read_spec(files: ModelFiles) -> ModelSpec:
-    """The spec of the model in `files`; ModelLoadError names the file, the field and what is wrong with it."""
+    """Return the spec of the model in `files`; ModelLoadError names the file, the field and what is wrong with it."""
     if files.gguf is not None:
         from octavo_engine.model.gguf_config import gguf_config
 
@@ -94,7 +94,7 @@ def _shortened(spec: ModelSpec, longest: int | None) -> ModelSpec:
 
 
 def _of_config(config: dict[str, Any], path: Path) -> ModelSpec:
-    """The spec of a model, or of the language model in a larger one."""
+    """Return the spec of a model, or of the language model in a larger one."""
     part = language_model(config)
     if part is None:
         return _without_further_heads(_read(config, path), Fields(str(path), config))
@@ -164,7 +164,7 @@ def _all_ends(directory: Path, config: dict[str, Any]) -> list[int]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a small JSON file; ModelLoadError if it is absent, huge, broken or no object."""
+    """Return the object in a small JSON file; ModelLoadError if it is absent, huge, broken or no object."""
     try:
         value = json.loads(read_file(path, _MAX_CONFIG_BYTES))
     except FileNotFoundError:
@@ -199,7 +199,7 @@ def _likeness(name: str, other: str) -> tuple[float, float]:
 
 
 def _most_common_dtype(directory: Path) -> str:
-    """The type most bytes of the weights have, for a config.json that does not say.
+    """Return the type most bytes of the weights have, for a config.json that does not say.
 
     Before they are fetched it is bfloat16, what most are published in: the size it gives is the least it can be, so
     that nothing is refused for want of memory that would have fitted.

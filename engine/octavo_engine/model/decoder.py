@@ -110,7 +110,7 @@ class Decoder(nn.Module):
         self.classifier = None if classifier is None else Classifier(classifier, spec.hidden_size, options)
 
     def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
-        """The normalised hidden states of the rows that are sampled, [R, hidden]."""
+        """Return the normalised hidden states of the rows that are sampled, [R, hidden]."""
         x = self.input(inputs.token_ids, inputs.positions, inputs.second_text)
         different = [rope(inputs.positions, inputs.long_context) for rope in self.ropes]
         ropes = [different[index] for index in self._rope_of_layer]
@@ -162,7 +162,7 @@ class Decoder(nn.Module):
         return cast("list[DecoderLayer]", list(self.layers))
 
     def rotations(self) -> list[RotaryEmbedding]:
-        """The different ways that layers rotate, by their own type."""
+        """Return the different ways that layers rotate, by their own type."""
         return cast("list[RotaryEmbedding]", list(self.ropes))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
@@ -186,11 +186,11 @@ class Decoder(nn.Module):
             yield from self.classifier.tensors()
 
     def linears(self) -> list[Linear]:
-        """The linear layers, without experts."""
+        """Return the linear layers, without experts."""
         return [module for module in self.modules() if isinstance(module, Linear)]
 
     def mixtures(self) -> list[MoE]:
-        """The mixtures of experts."""
+        """Return the mixtures of experts."""
         return [module for module in self.modules() if isinstance(module, MoE)]
 
     def prepare(self) -> None:
@@ -209,11 +209,11 @@ class Decoder(nn.Module):
         return {mixer.layer: (mixer.key_scale, mixer.value_scale) for mixer in self.attentions()}
 
     def compressed_attentions(self) -> list[CompressedAttention]:
-        """The mixers that attend to compressed keys, and by themselves."""
+        """Return the mixers that attend to compressed keys, and by themselves."""
         return [module for module in self.modules() if isinstance(module, CompressedAttention)]
 
     def attentions(self) -> list[Attending]:
-        """The mixers that attend by a backend."""
+        """Return the mixers that attend by a backend."""
         return [module for module in self.modules() if isinstance(module, Attending)]
 
 

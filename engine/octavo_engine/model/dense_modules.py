@@ -34,7 +34,7 @@ class DenseModule:
 
 
 def read_dense(folder: Path, config: object) -> DenseModule:
-    """The module of a folder; ModelLoadError about fields that cannot be used."""
+    """Return the module of a folder; ModelLoadError about fields that cannot be used."""
     origin = folder / "config.json"
     if not isinstance(config, dict):
         raise ModelLoadError(f"{origin}: is no object")

@@ -88,7 +88,7 @@ def logits_bytes(hidden_size: int, vocab_size: int, dtype: torch.dtype, max_seqs
 
 
 def step_bytes(decoder: Decoder, max_tokens: int, max_seqs: int, attention_scratch: int = 0) -> int:
-    """An upper bound of what one forward pass allocates besides weights and KV cache, its logits included.
+    """Return an upper bound of what one forward pass allocates besides weights and KV cache, its logits included.
 
     `attention_scratch` is the backend's `scratch_bytes`. What follows the logits is `sampler_bytes`.
     """
@@ -134,7 +134,7 @@ def input_bytes(groups: int) -> int:
 
 
 def sampler_bytes(vocab_size: int, together: int) -> int:
-    """An upper bound of what sampling allocates beside the logits it is given, for so many places together.
+    """Return an upper bound of what sampling allocates beside the logits it is given, for so many places together.
 
     Found by PyTorch's memory profiler on the CPU over every kind of request: nothing when all are greedy, 13 bytes a
     logit for logprobs, 28 as soon as a row draws, 32 if one also has penalties or biases. On a GPU the kernels that

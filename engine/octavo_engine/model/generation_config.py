@@ -22,7 +22,7 @@ _LARGEST = 1e9
 
 
 def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
-    """The default sampling parameters of the model in `files`; ModelLoadError if one of them cannot be used.
+    """Return the default sampling parameters of the model in `files`; ModelLoadError if one of them cannot be used.
 
     A .gguf file has none: what is neutral acts.
     """

@@ -42,7 +42,7 @@ class Header:
     fields: Fields
 
     def key(self, name: str) -> str:
-        """The whole name of a key."""
+        """Return the whole name of a key."""
         return f"{self.file.architecture}.{name}"
 
     def has(self, name: str) -> bool:
@@ -50,11 +50,11 @@ class Header:
         return self.fields.has(self.key(name))
 
     def integer(self, name: str, low: int = 1, high: int = _MOST, **default: int) -> int:
-        """A whole number in [low, high]; ModelLoadError otherwise."""
+        """Return a whole number in [low, high]; ModelLoadError otherwise."""
         return self.fields.integer(self.key(name), low, high, **default)
 
     def number(self, name: str, **default: float) -> float:
-        """A number; ModelLoadError otherwise."""
+        """Return a number; ModelLoadError otherwise."""
         return self.fields.number(self.key(name), -1e12, 1e12, **default)
 
     def given(self, names: Mapping[str, str]) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _numbered_experts(spec: ModelSpec) -> ModelSpec:
 
 
 def _window(header: Header) -> dict[str, Any]:
-    """The tokens that layers with a window see; 0 stands for all."""
+    """Return the tokens that layers with a window see; 0 stands for all."""
     window = header.integer("attention.sliding_window", 0, 1 << 30, default=0)
     return {"sliding_window": window or None}
 
@@ -342,7 +342,7 @@ ARCHITECTURES = (
 
 
 def gguf_architecture(header: Header) -> GGUFArchitecture:
-    """The architecture of a file; ModelLoadError if its files are not read."""
+    """Return the architecture of a file; ModelLoadError if its files are not read."""
     experts = header.integer("expert_count", 0, 1 << 16, default=0) > 0
     found = [each for each in ARCHITECTURES if each.name == header.file.architecture]
     for each in found:

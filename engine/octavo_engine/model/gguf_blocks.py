@@ -55,7 +55,7 @@ def stored_blocks(files: ModelFiles, spec: ModelSpec) -> Quantization | None:
 
 
 def _experts(spec: ModelSpec) -> Iterator[str]:
-    """The names of the projections of all experts."""
+    """Yield the names of the projections of all experts."""
     for index, layer in enumerate(spec.layers):
         count = max((part.num_experts for part in layer.feed_forwards if isinstance(part, MoESpec)), default=0)
         for role in ("expert_gate", "expert_up", "expert_down") if count else ():

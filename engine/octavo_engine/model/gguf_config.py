@@ -64,7 +64,7 @@ def _attention(header: Header) -> dict[str, Any]:
 
 
 def _norms(header: Header) -> dict[str, Any]:
-    """The epsilon, under the name of each kind of norm; ModelLoadError if there is none."""
+    """Return the epsilon, under the name of each kind of norm; ModelLoadError if there is none."""
     layer_norm = "attention.layer_norm_epsilon"
     if header.has(layer_norm):
         return {"layer_norm_eps": header.number(layer_norm)}
@@ -72,7 +72,7 @@ def _norms(header: Header) -> dict[str, Any]:
 
 
 def _vocab_size(file: GGUFFile, fields: Fields) -> int:
-    """The rows of the embedding: some files state no size, and a tokenizer may know fewer tokens."""
+    """Return the rows of the embedding: some files state no size, and a tokenizer may know fewer tokens."""
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ModelLoadError(f"{fields.origin}: the tensor 'token_embd.weight' is missing")
@@ -101,7 +101,7 @@ def _rope_parameters(header: Header) -> dict[str, Any]:
 
 
 def _factors(file: GGUFFile, name: str) -> list[float]:
-    """A vector of the file's; ModelLoadError if it is missing."""
+    """Return a vector of the file's; ModelLoadError if it is missing."""
     if (tensor := file.tensors.get(name)) is None:
         raise ModelLoadError(f"{file.path}: the tensor {name!r} is missing")
     data = np.memmap(file.path, mode="r", dtype=np.uint8)

@@ -131,7 +131,7 @@ class _Parser:
         return value
 
     def count(self, what: str, least_bytes: int, parts: int = 0) -> int:
-        """A 64-bit count of things of at least `least_bytes` each, which must still fit into the file.
+        """Return a 64-bit count of things of at least `least_bytes` each, which must still fit into the file.
 
         Each counts as so many `parts` of what a header may have in all.
         """

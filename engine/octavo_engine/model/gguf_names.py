@@ -41,7 +41,7 @@ def stored_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[
 
 
 def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, CheckpointTensor]) -> dict[str, GGUFTensor]:
-    """The file's tensors by Hugging Face's names, by their own where nothing is expected of such a name."""
+    """Return the file's tensors by Hugging Face's names, by their own where nothing is expected of such a name."""
     names = stored_names(file, num_layers, expected)
     found: dict[str, GGUFTensor] = {}
     for stored in file.tensors.values():

@@ -96,7 +96,7 @@ def _fill_blocks(
     last: int,
     num_bytes: int,
 ) -> int:
-    """The same as blocks lie in the file, uint8 [rows, bytes]; ModelLoadError if a method does not take them."""
+    """Return the same as blocks lie in the file, uint8 [rows, bytes]; ModelLoadError if a method does not take them."""
     raw = torch.from_numpy(row_bytes(data, stored, first, last).copy())
     columns = piece.part[1]
     ends = (end // stored.block_elements * stored.block_bytes for end in (columns.start, columns.stop))

@@ -89,7 +89,7 @@ def _check_room(repository: str, needed: int) -> None:
 
 
 def _reporter(report: Report, total: int) -> type[Any]:
-    """A progress bar class for the hub library that draws nothing and reports bytes of `total`."""
+    """Return a progress bar class for the hub library that draws nothing and reports bytes of `total`."""
     from tqdm.auto import tqdm
 
     done = 0

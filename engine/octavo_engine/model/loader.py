@@ -109,14 +109,14 @@ def _check_names(
 
 
 def _with_nearest(names: list[str], others: list[str], relation: str) -> list[str]:
-    """The first few `names`, each with the most similar one of the first `others`, for an error message."""
+    """Return the first few `names`, each with the most similar one of the first `others`, for an error message."""
     nearest = [difflib.get_close_matches(name, others[:_COMPARED], 1) for name in names[:_SHOWN]]
     shown = [f"{name} ({relation} {near[0]})" if near else name for name, near in zip(names, nearest, strict=False)]
     return shown + names[_SHOWN:]
 
 
 def _counted(shape: tuple[int, ...], tensor: CheckpointTensor) -> tuple[int, ...]:
-    """The dimensions of a shape that count."""
+    """Return the dimensions of a shape that count."""
     return tuple(size for size in shape if size != 1) if tensor.squeezed else tuple(shape)
 
 

@@ -28,7 +28,7 @@ def has_file(path: Path) -> bool:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """The file at `path` to read from; FileNotFoundError if there is none, ModelLoadError if it is no file."""
+    """Return the file at `path` to read from; FileNotFoundError if there is none, ModelLoadError if it is no file."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe without a writer is opened at once
     except FileNotFoundError:

@@ -209,7 +209,7 @@ class TensorNames:
     shared_expert_gate: str = "model.layers.{layer}.mlp.shared_expert_gate"
 
     def of_layer(self, role: str, layer: int) -> str:
-        """The name of a role in one layer; of an expert's role with `{expert}` still to be filled in."""
+        """Return the name of a role in one layer; of an expert's role with `{expert}` still to be filled in."""
         name: str = getattr(self, role)
         number, which = divmod(layer, self.sublayers)
         return name.replace("{layer}", str(number)).replace("{sublayer}", str(which))
@@ -227,7 +227,7 @@ class StoredNames:
     """Endings in the files, and their replacements here."""
 
     def own(self, name: str) -> str | None:
-        """The name here of a tensor in the files; None: it is not read."""
+        """Return the name here of a tensor in the files; None: it is not read."""
         for prefix, replacement in self.renamed:
             if name.startswith(prefix):
                 name = replacement + name.removeprefix(prefix)

@@ -84,7 +84,7 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
 
 
 def longest_text(files: ModelFiles) -> int | None:
-    """The most tokens of a text that sentence-transformers would read; None: the model's positions say."""
+    """Return the most tokens of a text that sentence-transformers would read; None: the model's positions say."""
     if files.directory is None or not has_file(files.directory / "sentence_bert_config.json"):
         return None
     path = files.directory / "sentence_bert_config.json"
@@ -93,7 +93,7 @@ def longest_text(files: ModelFiles) -> int | None:
 
 
 def _kind(config: dict[str, Any]) -> str:
-    """The one way that is switched on."""
+    """Return the one way that is switched on."""
     named = config.get("pooling_mode")
     chosen = [named] if isinstance(named, str) else []
     chosen += [name.removeprefix("pooling_mode_") for name, on in config.items() if on is True and "_mode_" in name]

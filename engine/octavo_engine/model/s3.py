@@ -66,7 +66,7 @@ class Entry:
 
 
 def pull(url: str, report: Report, *, weights: bool) -> Path:
-    """The folder with the prefix's files, without the weights if so asked; what is there is not fetched again.
+    """Return the folder with the prefix's files, without the weights if so asked; what is there is not fetched again.
 
     Of a .gguf file without its weights, the folder has the header, in a file that is as long and otherwise a hole. If
     the store cannot be reached, what was fetched of its last known state serves as well. ModelLoadError if there is no
@@ -239,7 +239,7 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
 
 
 def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: Report) -> Path:
-    """A folder with the header of the GGUF file, which holds everything but the weights."""
+    """Return a folder with the header of the GGUF file, which holds everything but the weights."""
     header = folder / "header" / "header.gguf"
     if incomplete_files.size_of(header) == entry.size:
         return header.parent
@@ -341,7 +341,7 @@ class _Files:
             raise ModelLoadError(f"{entry.key}: arrived damaged twice (MD5 {second} instead of {expected}); try again")
 
     def rest(self, entry: Entry, start: int) -> Iterator[Any]:
-        """The bytes from `start` on, in requests of one part each, until another program has the whole file here.
+        """Yield the bytes from `start` on, in requests of one part each, until another program has the whole file here.
 
         The library tries each again when it breaks off.
         """

@@ -114,7 +114,7 @@ def has_weights(directory: Path) -> bool:
 
 
 def read_headers(directory: Path) -> tuple[SafetensorsHeader, ...]:
-    """The headers of all weight files; ModelLoadError if one is cut, lies, or repeats another's tensor."""
+    """Return the headers of all weight files; ModelLoadError if one is cut, lies, or repeats another's tensor."""
     headers = []
     owner: dict[str, Path] = {}
     left = _MAX_HEADERS_BYTES
@@ -155,7 +155,7 @@ def header_bytes(path: Path, file: BinaryIO, size: int, most: int = _MAX_HEADER_
 
 
 def parse_header(path: Path, data: bytes, size: int) -> SafetensorsHeader:
-    """The header that `header_bytes` has read from a file of `size` bytes, checked as `read_header` does."""
+    """Return the header that `header_bytes` has read from a file of `size` bytes, checked as `read_header` does."""
     try:
         values = json.loads(data[8:])
     except (ValueError, RecursionError) as error:

@@ -69,7 +69,7 @@ def _load_tensor(file: Any, header: SafetensorsHeader, tensor: CheckpointTensor)
 
 
 def _values(file: Any, tensor: CheckpointTensor, piece: Piece) -> Tensor:
-    """The piece's part of a tensor, and of the file nothing else."""
+    """Return the piece's part of a tensor, and of the file nothing else."""
     if tensor.shape is None:
         return cast("Tensor", file.get_tensor(tensor.name))
     shape, part = tensor.shape, piece.part

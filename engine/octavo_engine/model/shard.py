@@ -56,7 +56,7 @@ class Shard:
     size: int = 1
 
     def kv_heads(self, attention: HeadMixer) -> range:
-        """The KV heads of the unsharded layer that this rank has, or the groups of heads of a Mamba-2 mixer.
+        """Return the KV heads of the unsharded layer that this rank has, or the groups of heads of a Mamba-2 mixer.
 
         Several ranks may have the same one.
         """
@@ -81,7 +81,7 @@ class Shard:
         return self.size <= attention.num_kv_heads or self.rank == self._sharers(attention).start
 
     def _sharers(self, attention: HeadMixer) -> range:
-        """The ranks that have this rank's KV head, where ranks are more: the fewest have the first."""
+        """Return the ranks that have this rank's KV head, where ranks are more: the fewest have the first."""
         head, heads = self.kv_heads(attention).start, attention.num_kv_heads
         return range(head * self.size // heads, (head + 1) * self.size // heads)
 
@@ -94,7 +94,7 @@ class Shard:
         return range(part.start * piece, part.stop * piece)
 
     def vocabulary(self, size: int) -> range:
-        """The tokens whose embeddings and logits are this rank's; of the last ranks there may be none."""
+        """Return the tokens whose embeddings and logits are this rank's; of the last ranks there may be none."""
         rows = -(-size // self.size)
         return range(min(size, self.rank * rows), min(size, (self.rank + 1) * rows))
 
@@ -103,7 +103,7 @@ class Shard:
         return max((len(self.heads(mixer)) * _query_heads_each(mixer) for mixer in spec.attention_mixers), default=0)
 
     def kv_groups(self, spec: ModelSpec) -> tuple[KVGroupSpec, ...]:
-        """The model's KV groups with this rank's heads."""
+        """Return the model's KV groups with this rank's heads."""
         return tuple(self._part_of_group(spec, group) for group in spec.kv_groups)
 
     def _part_of_group(self, spec: ModelSpec, group: KVGroupSpec) -> KVGroupSpec:
@@ -137,7 +137,7 @@ UNSHARDED = Shard()
 
 
 def _part(count: int, rank: int, size: int) -> range:
-    """The `rank`th of `size` parts of `count` things, of which none is larger than the first."""
+    """Return the `rank`th of `size` parts of `count` things, of which none is larger than the first."""
     return range(-(-rank * count // size), -(-(rank + 1) * count // size))
 
 
@@ -167,7 +167,7 @@ def check_size(spec: ModelSpec, ranks: int) -> None:
 
 
 def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
-    """The units of each layer that ranks divide (such as heads), with their number."""
+    """Yield the units of each layer that ranks divide (such as heads), with their number."""
     yield from ((mixer.num_heads, "attention heads") for mixer in spec.attention_mixers)
     for layer in spec.layers:
         yield from ((part.intermediate_size, "rows (intermediate_size)") for part in layer.feed_forwards)

@@ -36,7 +36,7 @@ class ModelFiles:
 
 
 def resolve_model(model: str, revision: str | None, progress: Progress, *, weights: bool = True) -> ModelFiles:
-    """The files of `model`, fetched first if they are elsewhere; ModelLoadError says why there are none.
+    """Return the files of `model`, fetched first if they are elsewhere; ModelLoadError says why there are none.
 
     Without `weights` only the small files are fetched, enough for `read_spec` and the tokenizer. To fetch the rest of
     the same model later, resolve it again with the answer's `commit` as the revision.
@@ -115,7 +115,7 @@ def _or_not_found() -> Iterator[None]:
 
 
 def _local(model: str) -> ModelFiles | None:
-    """The model at the path `model`; None if nothing is there."""
+    """Return the model at the path `model`; None if nothing is there."""
     try:
         path = Path(model).expanduser()
         if model and path.is_dir():
@@ -152,7 +152,7 @@ def _from_directory(model: str, directory: Path) -> ModelFiles:
 
 
 def _demo_file() -> Path:
-    """The GGUF file inside the installed demo distribution, found without importing it."""
+    """Return the GGUF file inside the installed demo distribution, found without importing it."""
     try:
         listed = files(_DEMO_DISTRIBUTION) or []
     except PackageNotFoundError:

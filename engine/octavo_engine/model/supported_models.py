@@ -74,7 +74,7 @@ def supported_models() -> Iterator[SupportedModel]:
 
 
 def small_spec(family: Family) -> ModelSpec:
-    """The spec of a small model of the family, with windows if it may have any."""
+    """Return the spec of a small model of the family, with windows if it may have any."""
     small = {**_SMALL, "hidden_act": family.defaults.get("hidden_act", "silu")}
     if "is_decoder" in family.defaults:  # BERT's class for text has it false, which is refused
         small["is_decoder"] = True

@@ -45,7 +45,7 @@ class TokenVectors(nn.Module):
         return torch.stack(vectors).mean(dim=0)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
         for name, linears in (
             (names.stream_projection, self.projections),
@@ -101,7 +101,7 @@ class AlternatingUpdates(nn.Module):
         return torch.baddbmm(vectors, weights.view(-1, self.spec.count, self.spec.count), vectors)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         name = self.options.names.of_layer("alternating_updates", self.layer)
         yield from self.router.tensors(f"{name}.modality_router")
         yield from self.norm.tensors(f"{name}.router_norm")
@@ -110,6 +110,6 @@ class AlternatingUpdates(nn.Module):
         yield plain(f"{name}.correct_output_scale", self.scale, unsharded(self.hidden_size))
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it besides the layer's parts."""
+        """Return an upper bound of one token's bytes in this module during a step, without the layer's parts."""
         count, hidden, size = self.spec.count, self.hidden_size, self.options.dtype.itemsize
         return 5 * count * hidden * size + 3 * hidden * (size + _FLOAT32_BYTES) + 4 * count**2 * size

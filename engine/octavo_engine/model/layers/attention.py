@@ -31,7 +31,7 @@ _FLOAT32_BYTES = 4
 
 
 class Attention(nn.Module):
-    """A layer's projections and norms of heads; a backend computes what is between them."""
+    """A layer's projections and norms of heads; an attention backend computes the attention between them."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Attention(nn.Module):
         *,
         output_size: int | None = None,
     ) -> None:
-        """`output_size`: of what it gives; None: `hidden_size`, what it reads."""
+        """`output_size` is the size of the result; None: `hidden_size`, the size of the input."""
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         self.key_scale = self.value_scale = 1.0
-        """The checkpoint's scale of the KV cache: the value of one unit of e4m3."""
+        """The checkpoint's scales of cached keys and values: the value of one unit of e4m3."""
         shard, size = options.ranks.shard, spec.head_dim
         self.heads = span(shard.heads(spec), spec.num_heads, "query heads")
         self.kv_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "KV heads")
@@ -85,14 +85,14 @@ class Attention(nn.Module):
         self.variant = AttentionVariant(spec.scale, spec.softcap, self.sinks, self._alibi(spec.alibi))
 
     def _norm(self, spec: QKNormSpec | None, heads: Span) -> Norm | None:
-        """The norm of the query's heads or of the key's."""
+        """Return the norm of the query's heads or of the key's."""
         if spec is None:
             return None
         size, shared = self.spec.head_dim, spec.per_head and not spec.own_weights
         return Norm(size if shared else (heads.size, size), spec.norm, self.options)
 
     def _alibi(self, spec: ALiBiSpec | None) -> ALiBi | None:
-        """The slopes of this rank's heads."""
+        """Return the slopes of this rank's heads."""
         if spec is None:
             return None
         slopes = alibi_slopes(self.heads.total, spec.max_bias)[self.heads.slice]
@@ -121,7 +121,7 @@ class Attention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return None if self.adapters is not None else self.qkv.input_scaling
 
     def forward(
@@ -131,7 +131,7 @@ class Attention(nn.Module):
         rope: Rope | None,
         attention: AttentionContext,
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         heads = self.qkv(x) if self.adapters is None else self.qkv(x) + self.adapters(cast("Tensor", x))
         if self.spec.clip is not None and self.spec.qk_norm is None:
             heads.clamp_(-self.spec.clip, self.spec.clip)
@@ -160,7 +160,7 @@ class Attention(nn.Module):
         return self.output.add_to(residual, attended if self.output_norm is None else self.output_norm(attended))
 
     def _widened(self, heads: Tensor) -> Tensor:
-        """[T, (H + K) D + K V] with zeros behind each of the K values: [T, (H + 2 K) D]."""
+        """Pad each of the K values of [T, (H + K) D + K V] with zeros to D numbers: [T, (H + 2 K) D]."""
         size = self.kv_heads.size * self.value_dim
         values = heads[:, -size:].reshape(len(heads), self.kv_heads.size, self.value_dim)
         padded = torch.nn.functional.pad(values, (0, self.spec.head_dim - self.value_dim))
@@ -173,7 +173,7 @@ class Attention(nn.Module):
         return activated.view(*attended.shape[:2], -1)
 
     def _with_value(self, heads: Tensor) -> Tensor:
-        """[T, H + 2 K, D] with the value scaled or normalised, as the spec says; it may be missing in `heads`."""
+        """Return [T, H + 2 K, D]: `heads` with values scaled or normalised, or copied from keys, as the spec says."""
         if self.spec.value_is_key:
             heads = torch.cat((heads, heads[:, -self.kv_heads.size :]), dim=1)
         if self.spec.value_scale != 1:
@@ -184,10 +184,10 @@ class Attention(nn.Module):
         return torch.cat((heads[:, : -self.kv_heads.size], value), dim=1)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint, without adapters."""
+        """Yield the layer's tensors in a checkpoint, without those of adapters."""
         names, layer = self.options.names, self.layer
         yield from self.qkv.tensors(*(names.of_layer(role, layer) for role in self.roles))
-        if self.spec.kv_of_layer is not None:  # some checkpoints have them all the same
+        if self.spec.kv_of_layer is not None:  # some checkpoints have tensors of keys and values that nothing reads
             yield from (ignored(f"{names.of_layer(role, layer)}.weight") for role in ("key", "value", "key_norm"))
         yield from self.output.tensors(names.of_layer("output", layer))
         if self.gate is not None:
@@ -203,7 +203,7 @@ class Attention(nn.Module):
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
 
     def _norm_tensors(self, name: str, norm: Norm, heads: Span) -> Iterator[CheckpointTensor]:
-        """One for all heads, or one for each, of which a rank reads its own."""
+        """Yield the norm's weights: one vector for all heads, or one for each head, of which a rank reads its own."""
         if norm.weight.dim() == 1:
             yield from norm.tensors(name, order=self.order)
         elif self.spec.qk_norm is not None and self.spec.qk_norm.per_head and "{head}" not in name:
@@ -221,7 +221,7 @@ class Attention(nn.Module):
                     yield CheckpointTensor(name=stored, shape=(width.total,), pieces=())
 
     def _table_of_heads(self, name: str, norm: Norm, heads: Span) -> CheckpointTensor:
-        """All heads' own weights, stored as one [heads, head_dim] (Cohere)."""
+        """Return the tensor [heads, head_dim] that holds the norm's weights of each head (Cohere)."""
 
         def fill(target: Tensor, rows: Rows, values: Tensor) -> None:
             columns = slice(None) if self.order is None else torch.argsort(self.order)
@@ -248,11 +248,11 @@ class Attention(nn.Module):
                 yield CheckpointTensor(name=name, shape=(), pieces=(piece,), optional=True, squeezed=True)
 
     def sequence_bytes(self) -> int:
-        """Bytes that a sequence needs in this layer besides its cached tokens: none."""
+        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
         return 0
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
+        """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""
         hidden, size = self.qkv.columns.size, self.options.dtype.itemsize
         query, key = self.heads.size * self.spec.head_dim, self.kv_heads.size * self.spec.head_dim
         rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum

@@ -32,7 +32,7 @@ class AttentionExperts(nn.Module):
     """
 
     key_scale = value_scale = 1.0
-    """The value of one unit of the cache."""
+    """The scales of cached keys and values: the value of one unit in the cache."""
 
     def __init__(self, spec: AttentionExpertsSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class AttentionExperts(nn.Module):
     def forward(
         self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
     ) -> ResidualStream:
-        """[T, hidden] to the same; the next norm adds it to `residual`."""
+        """Map x [T, hidden] to [T, hidden]; the next norm adds the result to `residual`."""
         values, count, size = cast("Tensor", x), self.heads.size, self.spec.head_dim
         chosen, weights = choose(self.router(values), RouterSpec(), self.spec.top_k, None)
         index = chosen[..., None].expand(-1, -1, self.rows.size)
@@ -73,7 +73,7 @@ class AttentionExperts(nn.Module):
         return product if residual is None else ResidualSum(product, residual)
 
     def _summed_outputs(self, spread: Tensor) -> Tensor:
-        """The experts' outputs, added up: [T, experts, rows] to [T, hidden].
+        """Return the experts' outputs, added up: [T, experts, rows] to [T, hidden].
 
         One product an expert, as a single one over all would copy the weights in each step.
         """
@@ -83,7 +83,7 @@ class AttentionExperts(nn.Module):
         return total
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
         module = names.of_layer("attention", layer)
         yield from self.router.tensors(f"{module}.experts.router.layer")
@@ -94,11 +94,11 @@ class AttentionExperts(nn.Module):
         yield ignored(f"{module}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
-        """Return 0: a sequence keeps nothing in it besides its tokens."""
+        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
         return 0
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
+        """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""
         hidden, size, rows = self.hidden.size, self.options.dtype.itemsize, self.rows.size
         queries = self.spec.top_k * rows
         rotated = 4 * (queries + rows) * _FLOAT32_BYTES

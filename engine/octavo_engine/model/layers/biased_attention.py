@@ -30,7 +30,7 @@ class BiasedAttention(nn.Module):
     """All KV heads' values make each KV head's numbers: ranks sum what theirs give."""
 
     key_scale = value_scale = 1.0
-    """The value of one unit of the cache."""
+    """The scales of cached keys and values: the value of one unit in the cache."""
 
     def __init__(self, spec: BiasedAttentionSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
         super().__init__()
@@ -52,13 +52,13 @@ class BiasedAttention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return self.qkv.input_scaling
 
     def forward(
         self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         size, kv_heads = self.spec.size, self.kv_heads.size
         projected = self.qkv(x)
         biases = self._biases(projected[:, -kv_heads * size :])
@@ -79,7 +79,7 @@ class BiasedAttention(nn.Module):
         return torch.exp(self.factors * F.softplus(numbers))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
         module = names.of_layer("attention", self.layer)
         yield from self.qkv.tensors(*(names.of_layer(role, self.layer) for role in _ROLES))
@@ -91,11 +91,11 @@ class BiasedAttention(nn.Module):
         yield ignored(f"{module}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
-        """Return 0: a sequence keeps nothing in it besides its tokens."""
+        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
         return 0
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
+        """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""
         hidden, size, wide = self.qkv.columns.size, self.options.dtype.itemsize, self.spec.head_dim
         queries, keys = self.heads.size * wide, self.kv_heads.size * wide
         quantized = self.qkv.quantized_input_bytes(queries)

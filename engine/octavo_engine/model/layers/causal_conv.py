@@ -23,7 +23,7 @@ class Convolution(Protocol):
 def torch_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, states: Tensor, step: StateStep
 ) -> Tensor:
-    """A `Convolution` in plain PyTorch: the reference, and the way it is computed on CPUs."""
+    """Return a `Convolution` in plain PyTorch: the reference, and the way it is computed on CPUs."""
     convolved = causal_conv(x, weight, bias, states, step)
     return convolved if activation is None else ACTIVATIONS[activation](convolved)
 

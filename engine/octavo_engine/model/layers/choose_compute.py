@@ -38,7 +38,7 @@ Path = Literal["torch", "torch in float32", "kernels", "kernels and float32", "k
 
 
 def choose_path(features: CPUFeatures, dtype: torch.dtype, *, has_kernels: bool, may_pack: bool) -> Path:
-    """The quickest way to compute in `dtype` on a CPU with these features.
+    """Return the quickest way to compute in `dtype` on a CPU with these features.
 
     `has_kernels`: the C kernels are there and fit the model. `may_pack`: all linears' weights are in `dtype`, and
     oneDNN can pack them.
@@ -54,7 +54,7 @@ def choose_path(features: CPUFeatures, dtype: torch.dtype, *, has_kernels: bool,
 
 
 def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard = UNSHARDED) -> Compute:
-    """The quickest way to compute a rank's part of the model of `spec` in `dtype` on `device`."""
+    """Return the quickest way to compute a rank's part of the model of `spec` in `dtype` on `device`."""
     if triton_runs_on(device):
         from octavo_engine.model.layers.triton_compute import triton_compute
 

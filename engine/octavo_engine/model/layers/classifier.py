@@ -37,7 +37,7 @@ class Classifier(nn.Module):
         return cast("Tensor", self.classes(x))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
         if self.dense is not None:
             yield from self.dense.tensors(names.classifier_dense)

@@ -75,7 +75,7 @@ class CompressedAttention(nn.Module):
     def forward(
         self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         values, angles, spec = cast("Tensor", x), cast("Rope", rope), self.spec
         latent, key = self.narrow(values).split((spec.query_rank, spec.head_dim), dim=-1)
         latent = cast("Tensor", self.query_norm(latent.contiguous())[0])
@@ -123,7 +123,7 @@ class CompressedAttention(nn.Module):
         return self.indexer.choose(asked[tokens], tokens, longest, rows)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names, layer, spec = self.options.names, self.layer, self.spec
         yield from self.narrow.tensors(*(names.of_layer(role, layer) for role in _NARROW))
         yield from self.query_norm.tensors(names.of_layer("query_latent_norm", layer))

@@ -74,18 +74,18 @@ class Compressor(nn.Module):
         return torch.cat((rows[:, 0, :, : self.size], rows[:, 1, :, self.size :]), dim=1)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The module's tensors in a checkpoint."""
+        """Yield the module's tensors in a checkpoint."""
         yield from self.projections.tensors(*self._names)
         yield plain(f"{self.name}.ape", self.biases, unsharded(self.spec.rate))
         yield from self.norm.tensors(f"{self.name}.norm")
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one key of a sequence takes while it is made."""
+        """Return an upper bound of what one key of a sequence takes while it is made."""
         rows = 2 * self.spec.projected(self.size) * self.spec.window
         return rows * (self.options.dtype.itemsize + 4 * _FLOAT32_BYTES) + 4 * self.size * _FLOAT32_BYTES
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its share of a key included."""
+        """Return an upper bound of what one token takes in it, its share of a key included."""
         projected = 4 * self.spec.projected(self.size) * self.options.dtype.itemsize
         return projected + -(-self.sequence_bytes() // self.spec.rate)
 
@@ -126,7 +126,7 @@ class Indexer(nn.Module):
         return torch.cat((query, weights[..., None]), dim=-1)
 
     def choose(self, asked: Tensor, tokens: slice, longest: int, compressed: TokenRows) -> Tensor:
-        """The keys that `tokens` of T attend to, [n, k] int64; beyond those that there are numbers mean nothing.
+        """Return the keys that `tokens` of T attend to, [n, k] int64; beyond those that there are numbers mean nothing.
 
         `asked` is what `forward` gives of them. A sequence's keys are ranked by themselves, so that where scores are
         equal its choice depends on no other sequence.
@@ -158,13 +158,13 @@ class Indexer(nn.Module):
         return scores.mul_(weights).sum(dim=1)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The module's tensors in a checkpoint."""
+        """Yield the module's tensors in a checkpoint."""
         yield from self.compressor.tensors()
         yield from self.query.tensors(f"{self.name}.wq_b")
         yield from self.weights.tensors(f"{self.name}.weights_proj")
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, but for the scores."""
+        """Return an upper bound of what one token takes in it, but for the scores."""
         spec = self.spec
         query = spec.num_heads * (spec.size + 1)
         return self.compressor.step_bytes() + 2 * query * self.options.dtype.itemsize + 5 * query * _FLOAT32_BYTES

@@ -1,4 +1,4 @@
-"""The operations that layers are made of. Layers call `Compute`; choose_compute.py puts it together."""
+"""The operations that layers are made of. Layers call `Compute`; choose_compute.py builds it for a device."""
 
 from __future__ import annotations
 
@@ -47,45 +47,45 @@ class Compute:
     logits_dtype: torch.dtype | None = torch.float32
     """The type in which logits are sampled; None: the model's type, in which they are multiplied."""
     coded_product: CodedProduct | None = None
-    """Multiplies with weights of 4 or 8 bits as they are; None: the method that stores them dequantizes them."""
+    """Multiplies weights of 4 or 8 bits without dequantizing them; None: their linear method dequantizes them."""
     coded_vocabulary: CodedVocabulary | None = None
-    """Computes with embeddings and heads of 4 or 8 bits as they are. None: they are dequantized while they are loaded,
-    as experts are."""
+    """Computes with embeddings and heads of 4 or 8 bits without dequantizing them. None: embeddings, heads and experts
+    are dequantized while they are loaded."""
     pointwise: Pointwise = field(default_factory=TorchPointwise)
     experts: ExpertMixture = field(default_factory=partial(ExpertsInTurn, torch_product))
     convolution: Convolution = torch_convolution
     delta_rule: DeltaRule = gated_delta_rule
     runner: LayerRunner = one_by_one
     packed: PackedWeights | None = None
-    """Second copies of all linears' weights, if there are any."""
+    """Second, packed copies of all linears' weights; None: there are none."""
     interleave: Callable[[CodedWeight], None] | None = None
-    """Puts the codes and scales of a weight into the order that `coded_product` is quickest with."""
+    """Reorders the codes and scales of a weight into the order with which `coded_product` is quickest."""
     widens: bool = False
-    """Whether products of many tokens are in float32, for which weight, input and result are widened."""
+    """Whether products of many tokens are computed in float32, from widened copies of weight and input."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
-        """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
+        """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; the addend may be overwritten."""
         return self.product(x, weight, bias, addend)
 
     def coded(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
-        """x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; None where nothing multiplies such codes."""
+        """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; None if such codes are not supported."""
         return None if self.coded_product is None else self.coded_product(x, weight, bias, addend)
 
     def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-        """act(gate) * up [T, inner], where [gate up] are x times the two halves of weight [2 * inner, in]."""
+        """Return act(gate) * up [T, inner], where [gate up] is x times the two halves of weight [2 * inner, in]."""
         fused = None if self.gated_product is None else self.gated_product(x, weight, bias, activation)
         return self.gate(self.product(x, weight, bias, None), activation) if fused is None else fused
 
     def gate(self, gate_up: Tensor, activation: str) -> Tensor:
-        """act(gate) * up [T, inner] of [gate up] [T, 2 * inner]."""
+        """Return act(gate) * up [T, inner] for [gate up] [T, 2 * inner]."""
         return cast("Tensor", self.pointwise.gate(gate_up, activation, None))
 
     def gate_for(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:
-        """`gate` for a linear that wants it quantized by `scaling`, unless that is left to the linear."""
+        """Return `gate`'s result, quantized by `scaling` for the next linear, or left to the linear to quantize."""
         return self.pointwise.gate(gate_up, activation, scaling)
 
     def activate(self, x: Tensor, activation: str) -> Tensor:
-        """The activation function of x [T, inner], for feed-forwards without a gate."""
+        """Apply the activation function to x [T, inner], for feed-forwards without a gate."""
         return ACTIVATIONS[activation](x)
 
     def logits(
@@ -98,9 +98,9 @@ class Compute:
         scale: float = 1.0,
         softcap: float | None = None,
     ) -> Tensor:
-        """x [T, in] weight [vocabulary, in]^T + bias [vocabulary] in `logits_dtype`, into `out` if it is given.
+        """Return x [T, in] weight [vocabulary, in]^T + bias [vocabulary] in `logits_dtype`, in `out` if it is given.
 
-        Times `scale`; with a softcap they become softcap * tanh(logits / softcap) after that (Gemma 2).
+        Logits are multiplied by `scale`, then with a softcap become softcap * tanh(logits / softcap) (Gemma 2).
         """
         if isinstance(weight, CodedWeight):
             logits = cast("CodedVocabulary", self.coded_vocabulary).logits(x, weight, out)
@@ -115,17 +115,19 @@ class Compute:
     def norm(
         self, stream: ResidualStream, norm: NormWeights, scaling: Scaling | None = None
     ) -> tuple[Tensor | Quantized, Tensor]:
-        """The stream [T, hidden] normalised for a linear that wants it quantized by `scaling`, and the stream's sum."""
+        """Return the stream [T, hidden] normalised, and quantized by `scaling` if the next linear wants that; and the
+        stream itself as one tensor."""
         return self.pointwise.norm(stream, norm, scaling)
 
     def mixture(
         self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor, adapters: ExpertAdapters | None = None
     ) -> Tensor:
-        """The sum of each token's experts [T, hidden] for x [T, hidden]; the router's choice and weights [T, k]."""
+        """Return the weighted sum of each token's experts, [T, hidden], of x [T, hidden]; `chosen` experts and their
+        `weights` are the router's, [T, k]."""
         return self.experts(x, experts, chosen, weights, adapters)
 
     def prepare(self, linears: Sequence[Weights], others: Iterable[CodedWeight] = ()) -> None:
-        """The weights of all linears are in place now, and all others whose codes are multiplied."""
+        """Pack or reorder the loaded weights of all linears, and of `others` whose codes are multiplied."""
         if self.packed is not None:
             self.packed.pack(each.weight for each in linears)
         # Products in float32 are to be exact, so inputs are not rounded to 8 bits for them.
@@ -140,5 +142,5 @@ class Compute:
         self.experts.prepare(experts, top_k)
 
     def run(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:
-        """x [T, hidden], which may be overwritten, through all layers; `ropes` has one for each."""
+        """Run x [T, hidden], which may be overwritten, through all layers; `ropes` has one element for each layer."""
         return self.runner(layers, x, ropes, attention)

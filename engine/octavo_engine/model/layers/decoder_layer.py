@@ -1,4 +1,4 @@
-"""One decoder layer: a mixer and a feed-forward, norms where the spec has them, all added to the residual stream."""
+"""One decoder layer: a mixer and a feed-forward, with norms where the spec has them, added to the residual stream."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _MIXERS: dict[type, Any] = {
     MambaHeadsSpec: MambaHeads,
     ParallelMixersSpec: ParallelMixers,
 }
-"""Build the module that computes a spec's mixer."""
+"""The module that computes each kind of mixer, by the type of the mixer's spec."""
 
 
 class DecoderLayer(nn.Module):
@@ -141,7 +141,7 @@ class DecoderLayer(nn.Module):
         self.stream_weights = (
             parameter(2, hidden_size, dtype=options.dtype, device=options.device) if spec.stream_weights else None
         )
-        """Factors of the stream, before the mixer's and before the feed-forward's result is added."""
+        """[2, hidden]: factors of the residual stream before the mixer's and the feed-forward's result is added."""
         scale = torch.empty(1, dtype=options.dtype, device=options.device) if spec.output_scale else None
         self.register_buffer("output_scale", scale, persistent=False)
 
@@ -180,7 +180,7 @@ class DecoderLayer(nn.Module):
     def _updated(
         self, updates: AlternatingUpdates, x: Tensor, rope: Rope | None, attention: AttentionContext
     ) -> Tensor:
-        """Return all vectors of each token, of which the layer's parts compute one (alternating updates)."""
+        """Return all vectors of each token; the layer's parts read and change one of them (alternating updates)."""
         extra, inputs = self.per_layer_input, attention.per_layer_inputs
         if extra is None or inputs is None:
             raise ValueError("layers with alternating updates have an input of their own")
@@ -195,7 +195,7 @@ class DecoderLayer(nn.Module):
         return updated
 
     def _connected(self, around: nn.ModuleList, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
-        """Return all vectors of each token, of which each part reads one and to all of which it adds."""
+        """Return all vectors of each token: each part reads a mixture of them and adds its result to all of them."""
 
         def mixed(vector: Tensor) -> Tensor:
             mixer = cast("Mixing", self.mixer)
@@ -211,7 +211,7 @@ class DecoderLayer(nn.Module):
         return x
 
     def _parts(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
-        """The stream after mixer and feed-forward."""
+        """Return the residual stream after mixer and feed-forward."""
         if self.spec.parallel:
             return self._parallel(stream, rope, attention)
         if self.spec.norms.after_adding:
@@ -223,7 +223,7 @@ class DecoderLayer(nn.Module):
         return self._fed(*read, attention)
 
     def _mixed(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
-        """The stream after the mixer."""
+        """Return the residual stream after the mixer."""
         if self.mixer is None:
             return stream
         if self.block is not None:
@@ -238,13 +238,13 @@ class DecoderLayer(nn.Module):
         return stream if self.laurel is None else self.laurel(summed(stream), normed)
 
     def _fed(self, normed: Tensor | Quantized, x: Tensor, attention: AttentionContext) -> ResidualStream:
-        """x with the feed-forward's result, of what is read of it, added."""
+        """Return x plus the feed-forward's result for its input `normed`."""
         feed_forward, after = cast("MLP | MoE", self.feed_forward), self.after_feed_forward
         x = x if self.stream_weights is None else x * self.stream_weights[1]
         return self._added(_fed(feed_forward, normed, self._residual(after, x), attention), after, x)
 
     def _normalised_after(self, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
-        """Each part's result is added to x, and the sum is normalised."""
+        """Add each part's result to x, and normalise the sum (post-norm)."""
         if self.mixer is not None:
             x = _normalised(self.after_mixer, summed(self.mixer(x, x, rope, attention)))
         if self.feed_forward is None:
@@ -252,7 +252,7 @@ class DecoderLayer(nn.Module):
         return _normalised(self.after_feed_forward, summed(self.feed_forward(x, x)))
 
     def _parallel(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
-        """Both parts of the same x; a norm that both share quantizes for neither."""
+        """Compute both parts from the same x. If the parts share one norm, its output is not quantized for either."""
         shared = self.before_feed_forward is None
         normed, x = _before(self.before_mixer, stream, None if shared else self.mixer)
         other = normed if shared else _before(self.before_feed_forward, x, self.feed_forward)[0]
@@ -264,7 +264,7 @@ class DecoderLayer(nn.Module):
     def _read(
         self, norm: Norm | None, stream: ResidualStream, part: Part | None, scale: float
     ) -> tuple[Tensor | Quantized, Tensor]:
-        """A part's input, and the stream that its result is added to."""
+        """Return a part's input, and the stream that its result is added to."""
         if not self.spec.norms.into_stream:
             return _before(norm, stream, None if self.laurel is not None else part)
         normed = cast("Tensor", _before(norm, stream, None)[0])
@@ -275,7 +275,7 @@ class DecoderLayer(nn.Module):
         return x if after is None and self.spec.residual_scale == 1 else None
 
     def _added(self, result: ResidualStream, after: Norm | None, x: Tensor) -> ResidualStream:
-        """A part's result added to x, unless the part has done it."""
+        """Return a part's result added to x, unless the part has added it already."""
         if self._residual(after, x) is not None:
             return result
         product = summed(result)
@@ -287,7 +287,7 @@ class DecoderLayer(nn.Module):
         return x if self.spec.residual_scale == 1 else x * self.spec.residual_scale
 
     def weights(self) -> LayerWeights | None:
-        """Return the weights for kernels that compute whole layers; None if they do not know some linear's weight.
+        """Return the weights for kernels that compute whole layers; None if they do not support some linear's weight.
 
         The layer must have norms before both parts and a dense feed-forward.
         """
@@ -307,14 +307,14 @@ class DecoderLayer(nn.Module):
         return LayerAdapters(*(None if each is None else each.on_cpu for each in slots))
 
     def share(self, other: DecoderLayer) -> None:
-        """Take the weights of another layer in place of its own."""
+        """Use the weights of another layer instead of this layer's own."""
         mixer, others = cast("Attention", self.mixer), cast("Attention", other.mixer)
         mixer.qkv, mixer.output, mixer.gate = others.qkv, others.output, others.gate
         self.before_mixer, self.before_feed_forward = other.before_mixer, other.before_feed_forward
         self.feed_forward, self.stacked = other.feed_forward, other.stacked
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint; shared ones belong to another layer."""
+        """Yield the layer's tensors in a checkpoint; shared ones belong to another layer."""
         if self.spec.weights_of_layer is not None:
             return
         for role in ("before_mixer", "after_mixer", "before_feed_forward", "after_feed_forward"):
@@ -333,17 +333,17 @@ class DecoderLayer(nn.Module):
             yield plain(self.options.names.of_layer("output_scale", self.layer), self.output_scale, unsharded(1))
 
     def _modules_of_parts(self) -> tuple[Any, ...]:
-        """The modules that compute something of what they read, one after the other; None: there is no such part."""
+        """Return the layer's modules that run one after another; None stands for a module that this layer lacks."""
         return self.block, self.mixer, self.feed_forward, self.shortcut, self.per_layer_input, self.laurel
 
     def sequence_bytes(self) -> int:
-        """Return an upper bound of one sequence's bytes in it besides its tokens: its state as it is computed with."""
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         return 0 if self.mixer is None else self.mixer.sequence_bytes()
 
     def step_bytes(self) -> int:
-        """Return an upper bound of one token's bytes in it, without attention's scratch.
+        """Return an upper bound of one token's bytes in this layer during a step, without attention's scratch memory.
 
-        It is the residual stream, before and after a part, that part's result, and the largest part.
+        It is the sum of the residual stream before and after a part, the part's result, and the largest part.
         """
         hidden, size = self.hidden_size, self.options.dtype.itemsize
         norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
@@ -355,7 +355,7 @@ class DecoderLayer(nn.Module):
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
         apart |= self.spec.norms.stream_scales != (1, 1) or self.spec.stream_weights
         beside += 0 if self.stacked is None else self.stacked.step_bytes()
-        beside += 2 * hidden * size  # what a shortcut carries
+        beside += 2 * hidden * size  # the result of a shortcut, added after the next layer
         return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
 
 
@@ -384,14 +384,14 @@ def _feed_forward(spec: LayerSpec, hidden_size: int, layer: int, options: LayerO
 
 
 def share_layers(layers: list[DecoderLayer]) -> None:
-    """Give layers the weights that they share."""
+    """Make each layer that shares another layer's weights use them."""
     for layer in layers:
         if layer.spec.weights_of_layer is not None:
             layer.share(layers[layer.spec.weights_of_layer])
 
 
 def share_blocks(layers: list[DecoderLayer]) -> bool:
-    """Give blocks before mixers the weights that they share; return True if there are any."""
+    """Make each block before a mixer use the weights that it shares; return True if the model has such blocks."""
     blocks = [(layer.block, layer.block.spec.weights_of_layer) for layer in layers if layer.block is not None]
     for block, source in blocks:
         other = None if source is None else layers[source].block
@@ -403,7 +403,7 @@ def share_blocks(layers: list[DecoderLayer]) -> bool:
 def _fed(
     part: MLP | MoE, normed: Tensor | Quantized, residual: Tensor | None, attention: AttentionContext
 ) -> ResidualStream:
-    """A feed-forward's result; experts may be chosen by the tokens themselves."""
+    """Return a feed-forward's result; a mixture of experts is also given the token ids, for tables of experts."""
     fed: ResidualStream = (
         part(normed, residual, attention.token_ids) if isinstance(part, MoE) else part(normed, residual)
     )
@@ -415,7 +415,7 @@ def _normalised(norm: Norm | None, x: Tensor) -> Tensor:
 
 
 def _before(norm: Norm | None, stream: ResidualStream, part: Part | None) -> tuple[Tensor | Quantized, Tensor]:
-    """A part's input, and the stream that its result is added to."""
+    """Return a part's input, and the stream that its result is added to."""
     if norm is None:
         x = summed(stream)
         return x, x

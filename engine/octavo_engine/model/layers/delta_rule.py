@@ -89,7 +89,7 @@ def gated_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Te
 
 
 def _one_token_each(inputs: DeltaInputs, states: Tensor, slots: Tensor, fresh: Tensor) -> Tensor:
-    """The result [S, H, Dv] of one token of each sequence."""
+    """Return the result [S, H, Dv] of one token of each sequence."""
     state = states[slots].masked_fill_(fresh[:, None, None, None], 0)
     state.mul_(inputs.log_decay.exp()[..., None])
     found = (inputs.key[..., None, :] @ state)[..., 0, :]
@@ -101,7 +101,7 @@ def _one_token_each(inputs: DeltaInputs, states: Tensor, slots: Tensor, fresh: T
 
 
 def _chunk(inputs: DeltaInputs, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The result [C, H, Dv] of some tokens of one sequence, and the state [H, Dk, Dv] after them."""
+    """Return the result [C, H, Dv] of some tokens of one sequence, and the state [H, Dk, Dv] after them."""
     query, key, value = (x.transpose(0, 1) for x in (inputs.query, inputs.key, inputs.value))
     decay, strength = inputs.log_decay.transpose(0, 1).cumsum(1), inputs.strength.t()[..., None]
     since_start = decay.exp()

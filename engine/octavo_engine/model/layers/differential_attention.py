@@ -28,7 +28,7 @@ class DifferentialAttention(nn.Module):
     """A rank has pairs of heads, one of either half. Keys are cached with zeros behind them, as long as values."""
 
     key_scale = value_scale = 1.0
-    """The value of one unit of the cache."""
+    """The scales of cached keys and values: the value of one unit in the cache."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class DifferentialAttention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return self.qkv.input_scaling
 
     def forward(
         self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         size = self.spec.size
         projected = self.qkv(x)
         heads = projected.view(len(projected), -1, size)
@@ -80,7 +80,7 @@ class DifferentialAttention(nn.Module):
         return products[0] - products[1] + self.spec.share
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
         roles = ("query", "query", "key", "key", "value", "value")
         yield from self.qkv.tensors(*(names.of_layer(role, self.layer) for role in roles))
@@ -91,11 +91,11 @@ class DifferentialAttention(nn.Module):
         yield ignored(f"{module}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
-        """Return 0: a sequence keeps nothing in it besides its tokens."""
+        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
         return 0
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
+        """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""
         hidden, size, pair = self.qkv.columns.size, self.options.dtype.itemsize, self.spec.head_dim
         queries, keys = self.heads.size * pair, self.kv_heads.size * pair
         quantized = self.qkv.quantized_input_bytes(queries)

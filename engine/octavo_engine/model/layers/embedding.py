@@ -24,10 +24,10 @@ from octavo_engine.model.spec import HeadSpec, HeadTransformSpec, ModelSpec
 
 
 class VocabularyWeight(nn.Module):
-    """A row for each token of this rank's part of the vocabulary.
+    """A weight with one row for each token of this rank's part of the vocabulary.
 
-    All ranks have as many rows, of which the last ones use fewer where the vocabulary does not divide. Codes of 4 or 8
-    bits stay in memory where the device computes with them.
+    All ranks have the same number of rows; where ranks do not divide the vocabulary, the last ranks use fewer of them.
+    Codes of 4 or 8 bits stay in memory where the device computes with them.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class VocabularyWeight(nn.Module):
         options: LayerOptions,
         shared: VocabularyWeight | None = None,
     ) -> None:
-        """Create memory for the checkpoint's `name`, unless it is `shared`."""
+        """Create memory for the checkpoint's tensor `name`, or use the memory of `shared` (a tied head)."""
         super().__init__()
         self.name, self.options, self.columns = name, options, unsharded(hidden_size, "hidden_size")
         shard = options.ranks.shard
@@ -55,11 +55,11 @@ class VocabularyWeight(nn.Module):
 
     @property
     def coded(self) -> CodedWeight | None:
-        """The weight if its codes are kept; None: its numbers are in the type that is computed in."""
+        """The weight if its codes are kept; None: the weight is in the dtype of the products."""
         return self.weights.coded
 
     def stored(self) -> Iterator[CheckpointTensor]:
-        """The weight's tensors in a checkpoint."""
+        """Yield the weight's tensors in a checkpoint."""
         name, own, method = self.name, self.tokens, self.method
         if self.coded is None:
             yield from stored_tensors(method, name, self.weight[: own.size], own, self.columns)
@@ -84,11 +84,11 @@ class Input(nn.Module):
         self.positions = None if spec.positions is None else PositionTable(spec, options)
         types = spec.token_types
         self.types = parameter(types, hidden, dtype=options.dtype, device=options.device) if types else None
-        """[rows, hidden], of tokens of the first text and of the second."""
+        """[rows, hidden]: the vectors added to tokens of the first text and of the second (token types)."""
         self.norm = None if spec.embedding_norm is None else Norm(hidden, spec.embedding_norm, options)
 
     def forward(self, token_ids: Tensor, positions: Tensor, second_text: Tensor | None = None) -> Tensor:
-        """[T] and their positions [T] to [T, hidden]. `second_text` [T]: which are of the second text of a pair."""
+        """Map token ids [T] and positions [T] to [T, hidden]. `second_text` [T]: True for a pair's second text."""
         x: Tensor = self.tokens(token_ids)
         if self.projection is not None:
             x = self.projection(x)
@@ -100,7 +100,7 @@ class Input(nn.Module):
         return x if self.norm is None else cast("Tensor", self.norm(x)[0])
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         yield from self.tokens.stored()
         if self.projection is not None:
             yield from self.projection.tensors(self.names.embedding_in)
@@ -113,7 +113,7 @@ class Input(nn.Module):
 
 
 def projection(columns: int, rows: int, options: LayerOptions) -> Linear | None:
-    """Between vectors of tokens and hidden states, unsharded; None where they have one size."""
+    """Return the unsharded linear between token vectors and hidden states; None where both have the same size."""
     return None if columns == rows else Linear(unsharded(columns), (unsharded(rows),), bias=False, options=options)
 
 
@@ -127,12 +127,12 @@ class Embedding(VocabularyWeight):
         """The scale rounded to the model's type, as in transformers: Gemma's 55.43 is 55.5 in bfloat16."""
 
     def forward(self, token_ids: Tensor) -> Tensor:
-        """[T] to [T, hidden]."""
+        """Map token ids [T] to [T, hidden]."""
         hidden = self.options.ranks.all_reduce(self._own(token_ids))
         return hidden if self.scale == 1 else hidden.mul_(self._rounded_scale)
 
     def _own(self, token_ids: Tensor) -> Tensor:
-        """The embeddings of the tokens that are this rank's, zeros for others; [T, hidden]."""
+        """Return the embeddings [T, hidden] of the tokens in this rank's part of the vocabulary, zeros for others."""
         if self.coded is not None:
             kept = cast("CodedVocabulary", self.options.compute.coded_vocabulary)
             return kept.embeddings(token_ids - self.tokens.start, self.coded, self.options.dtype)
@@ -154,19 +154,19 @@ class HeadTransform(nn.Module):
         self.norm = None if spec.norm is None else Norm(hidden_size, spec.norm, options)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[R, hidden] to the same."""
+        """Map hidden states [R, hidden] to [R, hidden]."""
         activated = self.options.compute.activate(self.dense(hidden), self.spec.activation)
         return activated if self.norm is None else cast("Tensor", self.norm(activated)[0])
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         yield from self.dense.tensors(f"{name}.dense")
         if self.norm is not None:
             yield from self.norm.tensors(f"{name}.norm")
 
 
 class Head(VocabularyWeight):
-    """Hidden states to logits."""
+    """The head: hidden states to logits."""
 
     def __init__(self, spec: HeadSpec, hidden_size: int, embedding: Embedding, options: LayerOptions) -> None:
         vocab_size, size = embedding.tokens.total, embedding.columns.size
@@ -178,7 +178,7 @@ class Head(VocabularyWeight):
         self.bias = parameter(rows, dtype=options.dtype, device=options.device) if spec.bias else None
 
     def forward(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """Logits [R, vocabulary] of hidden states [R, hidden], into `out` if it is given; on the first rank only."""
+        """Return logits [R, vocabulary] of hidden states [R, hidden], in `out` if given; on the first rank only."""
         ranks = self.options.ranks
         if self.transform is not None:
             hidden = self.transform(hidden)
@@ -193,13 +193,13 @@ class Head(VocabularyWeight):
         return product if out is None else out.copy_(product)
 
     def _logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """Logits [R, vocab part] of this rank's part of the vocabulary."""
+        """Return the logits [R, vocab part] of this rank's part of the vocabulary."""
         scale, softcap = self.spec.scale, self.spec.softcap
         weight = self.weight if self.coded is None else self.coded
         return self.options.compute.logits(hidden, weight, out, bias=self.bias, scale=scale, softcap=softcap)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The head's tensors in a checkpoint. A tied head may have a copy of the embedding there, which is not read."""
+        """Yield the head's tensors in a checkpoint. A stored copy of the embedding for a tied head is not read."""
         if self.transform is not None:
             yield from self.transform.tensors(self.options.names.head_transform)
         if self.projection is not None:

@@ -24,7 +24,7 @@ class ExpertLora:
     num_experts: int
 
     def of_step(self) -> ExpertAdapters | None:
-        """The adapters of the current step's tokens; None: none has one."""
+        """Return the adapters of the current step's tokens; None: none has one."""
         slots = self.gate_up.batch.slot_of_token
         return None if slots is None else ExpertAdapters(self, slots)
 

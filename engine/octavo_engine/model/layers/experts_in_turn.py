@@ -22,7 +22,7 @@ class ExpertMixture(Protocol):
     def __call__(
         self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor, adapters: ExpertAdapters | None = None
     ) -> Tensor:
-        """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
+        """Return each token's weighted sum of experts, [T, hidden], of x [T, hidden]; chosen int64, weights [T, k]."""
 
 
 def all_experts(
@@ -33,7 +33,7 @@ def all_experts(
     weights: Tensor,
     adapters: ExpertAdapters | None = None,
 ) -> Tensor:
-    """The mixture computed by all experts for all tokens; experts that were not chosen have the weight zero.
+    """Return the mixture computed by all experts for all tokens; experts that were not chosen have the weight zero.
 
     On GPUs for experts without a gate, or of another activation than SiLU, which our kernels do not compute: nothing
     waits for the device.
@@ -66,7 +66,7 @@ class ExpertsInTurn:
     def __call__(
         self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor, adapters: ExpertAdapters | None = None
     ) -> Tensor:
-        """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
+        """Return each token's weighted sum of experts, [T, hidden], of x [T, hidden]; chosen int64, weights [T, k]."""
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         bias, down_bias = experts.gate_up_bias, experts.down_bias
         for expert in torch.bincount(chosen.flatten()).nonzero().flatten().tolist():

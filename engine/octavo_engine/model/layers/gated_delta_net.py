@@ -56,7 +56,7 @@ class GatedDeltaNet(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return self.input.input_scaling
 
     def forward(
@@ -66,7 +66,7 @@ class GatedDeltaNet(nn.Module):
         rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
         attention: AttentionContext,
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         spec, heads = self.spec, self.heads.size
         mixed, gate, strength, steps = torch.split(
             self.input(x), [len(self.conv), heads * spec.value_dim, heads, heads], dim=-1
@@ -97,7 +97,7 @@ class GatedDeltaNet(nn.Module):
         return (normed * ACTIVATIONS[self.spec.gate_activation](gate.float())).to(x.dtype)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
         yield from self.input.tensors(*(names.of_layer(role, layer) for role in _PARTS))
         yield from self._conv_tensors([f"{names.of_layer(role, layer)}.weight" for role in _CONVOLUTIONS])
@@ -140,7 +140,7 @@ class GatedDeltaNet(nn.Module):
             own, joined_before = own + part.size, joined_before + part.total
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included."""
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         hidden, size, spec = self.input.columns.size, self.options.dtype.itemsize, self.spec
         value, channels = self.heads.size * spec.value_dim, len(self.conv)
         quantized = self.input.quantized_input_bytes(value)
@@ -156,7 +156,7 @@ class GatedDeltaNet(nn.Module):
         )
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         spec = self.spec
         past = (spec.width - 1) * len(self.conv)
         return 2 * _FLOAT32_BYTES * self.heads.size * spec.key_dim * spec.value_dim + 3 * past * _FLOAT32_BYTES

@@ -49,5 +49,5 @@ class GatedNorm(nn.Module):
         return ranks.all_reduce(each)[:, self.groups.slice]
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         yield plain(f"{name}.weight", self.weight, self.inner)

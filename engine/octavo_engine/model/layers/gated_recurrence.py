@@ -57,7 +57,7 @@ class GatedRecurrence(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return self.input.input_scaling
 
     def forward(
@@ -67,7 +67,7 @@ class GatedRecurrence(nn.Module):
         rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
         attention: AttentionContext,
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         gate, inner = self.input(x).chunk(2, dim=-1)
         (past, states), step = attention.state(self.layer)
         convolved = self.options.compute.convolution(inner, self.conv[:, 0], self.conv_bias, None, past, step)
@@ -90,7 +90,7 @@ class GatedRecurrence(nn.Module):
         return linear_scan(values.float(), torch.exp(logs).float(), states, step)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         name = self.name
         yield from self.input.tensors(*self._inputs)
         yield plain(f"{name}.conv_1d.weight", self.conv, self.channels)
@@ -102,13 +102,13 @@ class GatedRecurrence(nn.Module):
         yield from self.output.tensors(f"{name}.linear_out")
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included."""
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         hidden, inner, size = self.input.columns.size, self.channels.size, self.options.dtype.itemsize
         quantized = self.input.quantized_input_bytes(inner)
         past = (self.spec.width - 1) * inner
         return (hidden + 14 * inner + past) * size + 6 * inner * _FLOAT32_BYTES + quantized
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         past = (self.spec.width - 1) * self.channels.size
         return 4 * _FLOAT32_BYTES * self.channels.size + 4 * past * self.options.dtype.itemsize

@@ -51,20 +51,20 @@ class WeightedConnections(nn.Module):
         return vectors.sum(dim=1).to(x.dtype), spec.magnitude * adding + spec.weight_offset
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x [T, count * hidden] with what `part` makes of one vector added to all of them."""
+        """Apply `part` to one vector of each token of x [T, count * hidden], and add its result to all vectors."""
         vector, weights = self.read(x)
         result = part(vector).float()
         vectors = x.view(len(x), self.spec.count, self.hidden_size)
         return (weights[..., None] * result[:, None] + vectors).to(x.dtype).flatten(1)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The module's tensors in a checkpoint, where the head's names have a prefix."""
+        """Yield the module's tensors in a checkpoint, where the head's names have a prefix."""
         prefix = f"{name}." if self.adds else f"{name}.hc_"
         named = {"fn": self.projection, "base": self.base, "scale": self.scales}
         yield from (plain(prefix + end, values, unsharded(len(values))) for end, values in named.items())
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it besides the part."""
+        """Return an upper bound of one token's bytes in this module during a step, without the layer's parts."""
         stream = self.spec.count * self.hidden_size
         return 2 * stream * self.size + (3 * stream + 8 * self.spec.count + 2 * self.hidden_size) * _FLOAT32_BYTES
 
@@ -90,14 +90,14 @@ class GatedConnections(nn.Module):
         return (gates * normed).view(shape).mean(dim=1), normed
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x [T, count * hidden] with what `part` makes of one vector added to all of them."""
+        """Apply `part` to one vector of each token of x [T, count * hidden], and add its result to all vectors."""
         vector, normed = self.read(x)
         weights = 2 * (cast("Linear", self.adding)(normed) / self.spec.count).sigmoid()
         added: Tensor = x + (part(vector)[:, None] * weights[..., None]).flatten(1)
         return added
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The module's tensors in a checkpoint."""
+        """Yield the module's tensors in a checkpoint."""
         yield from self.norm.tensors(f"{name}.hc_norm")
         yield from self.down.tensors(f"{name}.input_mix_weight_down")
         yield from self.up.tensors(f"{name}.input_mix_weight_up")
@@ -105,7 +105,7 @@ class GatedConnections(nn.Module):
             yield from self.adding.tensors(f"{name}.block_inject_weight")
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it besides the part."""
+        """Return an upper bound of one token's bytes in this module during a step, without the layer's parts."""
         stream = self.spec.count * self.hidden_size
         small = 4 * (self.spec.rank + self.spec.count) + self.hidden_size
         return (5 * stream + small) * self.size + 3 * stream * _FLOAT32_BYTES
@@ -115,7 +115,7 @@ Connections = WeightedConnections | GatedConnections | MixedConnections
 
 
 def connections(spec: ConnectionsSpec, hidden_size: int, options: LayerOptions, *, adds: bool = True) -> Connections:
-    """The module that computes `spec`."""
+    """Return the module that computes `spec`."""
     match spec:
         case WeightedConnectionsSpec():
             return WeightedConnections(spec, hidden_size, options, adds=adds)
@@ -143,5 +143,5 @@ class ConnectedVectors(nn.Module):
         return vector
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         yield from self.last.tensors(self.names.head_connections)

@@ -65,7 +65,7 @@ class KimiDeltaAttention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return self.input.input_scaling
 
     def forward(
@@ -75,7 +75,7 @@ class KimiDeltaAttention(nn.Module):
         rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
         attention: AttentionContext,
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         heads, size = self.heads.size, self.spec.head_dim
         low = size if self.spec.low_rank else self.inner.size
         mixed, strength, decay, gate = torch.split(self.input(x), [3 * self.inner.size, heads, low, low], dim=-1)
@@ -107,7 +107,7 @@ class KimiDeltaAttention(nn.Module):
         return (normed.view(len(x), -1) * gate.float().sigmoid()).to(gate.dtype)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
         module = names.of_layer("attention", layer)
         yield from self.input.tensors(*self._inputs)
@@ -128,7 +128,7 @@ class KimiDeltaAttention(nn.Module):
         target.copy_(values.flatten()[self.heads.slice])
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included."""
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         hidden, size, inner = self.input.columns.size, self.options.dtype.itemsize, self.inner.size
         quantized = self.input.quantized_input_bytes(inner)
         past = 3 * (self.spec.width - 1) * inner
@@ -137,6 +137,6 @@ class KimiDeltaAttention(nn.Module):
         return (hidden + projected) * size + 8 * 8 + quantized + _FLOAT32_BYTES * in_float32
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         past = 3 * (self.spec.width - 1) * self.inner.size
         return 2 * _FLOAT32_BYTES * self.inner.size * self.spec.head_dim + 3 * past * _FLOAT32_BYTES

@@ -36,7 +36,7 @@ class LatentAttention(nn.Module):
     """Ranks have a part of the heads; the compressed cache, and what makes it, is every rank's."""
 
     key_scale = value_scale = 1.0
-    """The value of one unit of the cache."""
+    """The scales of cached keys and values: the value of one unit in the cache."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class LatentAttention(nn.Module):
     def forward(
         self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         spec, compressed = self.spec, None if self.compressed is None else self.compressed(x)
         query = self.query(self._read_by_queries(x, compressed)).unflatten(-1, (self.heads.size, -1))
         plain_part, rotated = query[..., : spec.plain_dim], query[..., spec.plain_dim : spec.key_dim]
@@ -164,7 +164,7 @@ class LatentAttention(nn.Module):
         return torch.cat((normed, latent), dim=-1) if spec.query_gate else normed
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names, layer, spec = self.options.names, self.layer, self.spec
         if self.compressed is not None:
             yield from self.compressed.tensors(*(names.of_layer(role, layer) for role in self._narrow))
@@ -190,11 +190,11 @@ class LatentAttention(nn.Module):
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
-        """Bytes that a sequence needs in this layer besides its cached tokens: none."""
+        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
         return 0
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
+        """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""
         spec, size, heads = self.spec, self.options.dtype.itemsize, self.heads.size
         hidden, rows = sum(self.output.parts), 0 if self.compressed is None else sum(self.compressed.parts)
         narrow = (3 + (spec.latent_scales != (1, 1))) * rows + 2 * spec.head_dim

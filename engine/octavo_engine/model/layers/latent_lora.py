@@ -26,7 +26,7 @@ class LatentLora:
     heads: int
 
     def of_step(self) -> LoraBatch | None:
-        """The adapters of the current step's tokens, each head a row; None: no token has one."""
+        """Return the adapters of the current step's tokens, each head a row; None: no token has one."""
         batch = self.query.batch
         if batch.slot_of_token is None:
             return None

@@ -33,13 +33,13 @@ class Laurel(nn.Module):
         return (stream + (read + cast("Tensor", self.norm(self.right(self.left(read)))[0]))) / math.sqrt(2)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
         yield from self.left.tensors(names.of_layer("laurel_left", self.layer))
         yield from self.right.tensors(names.of_layer("laurel_right", self.layer))
         yield from self.norm.tensors(names.of_layer("laurel_norm", self.layer))
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, what the mixer read included."""
+        """Return an upper bound of what one token takes in it, what the mixer read included."""
         hidden, size = self.left.columns.size, self.options.dtype.itemsize
         return (5 * hidden + self.spec.rank) * size + 3 * hidden * _FLOAT32_BYTES

@@ -60,7 +60,7 @@ class LightningAttention(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return self.input.input_scaling
 
     def forward(
@@ -70,7 +70,7 @@ class LightningAttention(nn.Module):
         rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
         attention: AttentionContext,
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         heads, size = self.heads.size, self.spec.head_dim
         mixed, gate = torch.split(self.input(x), [3 * heads * size, heads * size], dim=-1)
         mixed = ACTIVATIONS[self.spec.activation](mixed).float().view(-1, 3, heads, size)
@@ -102,7 +102,7 @@ class LightningAttention(nn.Module):
         return output
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
         yield from self.input.tensors(*(names.of_layer(role, layer) for role in _PARTS))
         yield from self.norm.tensors(names.of_layer("lightning_norm", layer))
@@ -110,7 +110,7 @@ class LightningAttention(nn.Module):
         yield from (ignored(f"{names.of_layer('attention', layer)}.{name}") for name in _BUFFERS)
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included."""
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         hidden, size = self.input.columns.size, self.options.dtype.itemsize
         width = self.heads.size * self.spec.head_dim
         quantized = self.input.quantized_input_bytes(width)
@@ -118,12 +118,12 @@ class LightningAttention(nn.Module):
         return (hidden + 13 * width) * size + quantized + _FLOAT32_BYTES * (12 * width + scores)
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         return 3 * _FLOAT32_BYTES * self.heads.size * self.spec.head_dim**2
 
 
 def _one_token_each(mixed: Tensor, slopes: Tensor, states: Tensor, slots: Tensor, fresh: Tensor) -> Tensor:
-    """The result [S, H, D] of one token of each sequence."""
+    """Return the result [S, H, D] of one token of each sequence."""
     query, key, value = mixed.unbind(1)
     state = states[slots].masked_fill_(fresh[:, None, None, None], 0)
     state.mul_((-slopes).exp()[:, None, None])
@@ -133,7 +133,7 @@ def _one_token_each(mixed: Tensor, slopes: Tensor, states: Tensor, slots: Tensor
 
 
 def _chunk(mixed: Tensor, slopes: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The result [C, H, D] of some tokens of one sequence, and the state [H, D, D] after them."""
+    """Return the result [C, H, D] of some tokens of one sequence, and the state [H, D, D] after them."""
     query, key, value = (part.transpose(0, 1) for part in mixed.unbind(1))
     steps, slope = torch.arange(len(mixed), device=mixed.device), slopes[:, None, None]
     distance = (steps[:, None] - steps).float()

@@ -20,9 +20,9 @@ from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 
 
 class Linear(nn.Module):
-    """y = x W^T + b with W [sum of parts, in]: the rows of several projections, one after another.
+    """A linear layer y = x W^T + b with W [sum of parts, in]: the rows of several projections, one after another.
 
-    How W is stored and multiplied with is its `method`'s business. Memory is not initialised; the loader fills it.
+    The linear method `method` decides how W is stored and multiplied. Memory is not initialised; the loader fills it.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Linear(nn.Module):
         summed: bool = False,
         layout: QKVLayout | None = None,
     ) -> None:
-        """`columns` and each of `parts` are what this rank has of a projection's.
+        """`columns` is this rank's part of the projections' input, and `parts` are its parts of their outputs.
 
-        `orders`: for each part which of its rows a checkpoint's are, None: the same. `summed`: ranks have columns, and
-        their results are summed; the bias is the first rank's alone. `layout`: how parts that share a tensor lie in it;
-        None: one after another.
+        `orders`: for each part, the row that each stored row becomes; None: the same row. `summed`: each rank has some
+        columns, and the ranks' results are summed; only the first rank has the bias. `layout`: the layout of parts
+        that share a tensor; None: one after another.
         """
         super().__init__()
         self.columns, self.spans, self.options = columns, tuple(parts), options
@@ -49,9 +49,9 @@ class Linear(nn.Module):
         self.orders = orders or (None,) * len(parts)
         self.layout = layout
         self.names: tuple[str, ...] = ()
-        """The checkpoint's names of its projections; known once `tensors` was called."""
+        """The checkpoint's names of the projections; empty until `tensors` is called."""
         self.lora: LoraLayer | None = None
-        """Its adapters, if adapters are served."""
+        """The layer's LoRA adapters, if adapters are served."""
         shape, dtype, device = LinearShape(self.parts, columns), options.dtype, options.device
         self.weights = self.method.create(shape, dtype, device, fp8_products=options.fp8_products)
         self.has_bias = bias
@@ -66,16 +66,16 @@ class Linear(nn.Module):
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """The rows of each projection."""
+        """The number of this rank's rows of each projection."""
         return tuple(span.size for span in self.spans)
 
     @property
     def plain(self) -> bool:
-        """True if its weight is stored in the type that it is computed in."""
+        """True if the weight is stored in the dtype that products are computed in."""
         return self.weight.dtype == self.weights.dtype
 
     def for_kernels(self) -> LinearWeights | None:
-        """Return the weights for kernels that compute whole layers; None: they do not know such a weight."""
+        """Return the weights for kernels that compute whole layers; None: the kernels do not support such a weight."""
         coded = self.weights.coded
         if coded is not None and coded.known_to_kernels:
             return LinearWeights(coded, self.bias)
@@ -83,19 +83,19 @@ class Linear(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization of its input, done by the layer before or by this one; None: none."""
-        return None if self.lora is not None else self.method.input_scaling(self.weights)  # adapters read it as it is
+        """How the input is quantized, by the norm or gate before this layer or by this layer; None: not at all."""
+        return None if self.lora is not None else self.method.input_scaling(self.weights)  # adapters need plain input
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory that a product takes besides its input and result, whatever the number of tokens."""
+        """The bytes that a product needs besides its input and result, for any number of tokens."""
         return self.method.scratch_bytes(self.weights)
 
     def quantized_input_bytes(self, inner: int) -> int:
-        """A bound on a token's memory for the inputs of a block's linears in 8 bits; 0 if they are not quantized.
+        """Return an upper bound of one token's bytes for the 8-bit inputs of a block's linears; 0 if not quantized.
 
-        This one reads what comes into the block, another one `inner` columns within it. The norm before it may
-        quantize its input, and keep it in the type that is computed in too.
+        This linear reads the block's input, a second one reads `inner` columns within the block. The norm before the
+        block may quantize the input and also keep it in the dtype of the products.
         """
         if self.method is UNQUANTIZED:
             return 0
@@ -103,7 +103,7 @@ class Linear(nn.Module):
         return max(inner, hidden) + hidden * self.options.dtype.itemsize
 
     def forward(self, x: Tensor | Quantized) -> Tensor:
-        """[T, in] to [T, sum of parts]; x is quantized at most as `input_scaling` says."""
+        """Map x [T, in] to [T, sum of parts]; x may be quantized, but only as `input_scaling` says."""
         return self._multiply(x, None)
 
     def _multiply(self, x: Tensor | Quantized, addend: Tensor | None) -> Tensor:
@@ -115,10 +115,10 @@ class Linear(nn.Module):
         return product if self.lora is None else self.lora.add_to(product, cast("Tensor", x))
 
     def add_to(self, residual: Tensor | None, x: Tensor | Quantized) -> ResidualStream:
-        """`residual` [T, sum of parts], which may be overwritten, and all ranks' products with their x [T, in].
+        """Add all ranks' products with their x [T, in] to `residual` [T, sum of parts], which may be overwritten.
 
-        They are added in the epilogue of the first rank's product. Products in 8 bits have none that could: each rank
-        leaves its residual to the norm that comes next, and all ranks do so if one may. None: the products alone.
+        The epilogue of the first rank's product adds the residual. Products in 8 bits have no such epilogue: then the
+        next norm adds the residual, on all ranks if on one. If `residual` is None, return the sum of the products.
         """
         ranks = self.options.ranks
         if residual is None:
@@ -129,9 +129,9 @@ class Linear(nn.Module):
         return ranks.all_reduce(self._multiply(x, addend))
 
     def tensors(self, *names: str) -> Iterator[CheckpointTensor]:
-        """Yield its tensors in a checkpoint, given the name of each part's projection.
+        """Yield the layer's tensors in a checkpoint, given the name of each part's projection.
 
-        Parts of one name are one tensor.
+        Parts with the same name are stored as one tensor.
         """
         self.names = names
         for tensor in joined(self._tensors(names)):
@@ -148,7 +148,7 @@ class Linear(nn.Module):
                 yield CheckpointTensor(name=f"{name}.bias", shape=(stored.total,), pieces=())
 
     def projections(self, names: Sequence[str]) -> Iterator[Projection]:
-        """The projections, or parts of them, in the order in which their rows are stored."""
+        """Yield the projections, or parts of them, in the order in which their rows are stored."""
         ends = accumulate(self.parts)
         parts = [
             Projection(name, slice(end - span.size, end), span, self.columns, order, index, self.has_bias)
@@ -163,7 +163,7 @@ class Linear(nn.Module):
             yield from (parts[index].share(group, groups) for group in range(groups) for index in sharing)
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
-        """The dimensions that the method cannot have in such sizes, and of what they should be multiples."""
+        """Yield each dimension whose size the method does not support, with the number it must be a multiple of."""
         rows, columns = self.method.row_alignment, self.method.column_alignment
         wanted = [(self.columns, columns), *((span, rows) for span in self.spans)]
         yield from ((span, alignment) for span, alignment in wanted if span.size % alignment)

@@ -13,7 +13,7 @@ from octavo_engine.attention.states import StateStep
 
 
 def linear_scan(values: Tensor, gates: Tensor, states: Tensor, step: StateStep) -> Tensor:
-    """The states after each token, float32 [T, C], of values and gates [T, C] in float32, which are overwritten.
+    """Return the states after each token, float32 [T, C], of values and gates [T, C] in float32, which are overwritten.
 
     `states` [slots, C] hold each sequence's last one and are written in place.
     """
@@ -32,5 +32,5 @@ def linear_scan(values: Tensor, gates: Tensor, states: Tensor, step: StateStep) 
 
 
 def first_tokens(step: StateStep) -> Tensor:
-    """The step's first token of each sequence, [S]."""
+    """Return the step's first token of each sequence, [S]."""
     return torch.cat((step.ends.new_zeros(1), step.ends[:-1]))

@@ -71,7 +71,7 @@ class LoraBatch:
 
 
 def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:
-    """The tokens of each slot, from each token's slot."""
+    """Return the tokens of each slot, from each token's slot."""
     found: dict[int, list[int]] = {}
     for token, slot in enumerate(slots):
         if slot != NO_SLOT:
@@ -82,7 +82,7 @@ def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:
 
 
 def batch_of_rows(step: LoraBatch, slots: Tensor, num_slots: int) -> LoraBatch:
-    """The adapters of rows that are not the step's tokens, in so many slots; `slots` [N] int32 on the device."""
+    """Return the adapters of rows that are not the step's tokens, in so many slots; `slots` [N] int32 on the device."""
     batch = LoraBatch(step.kernels, slot_of_token=slots)
     if step.groups is not None:
         batch.use_device(slots, num_slots)
@@ -204,12 +204,12 @@ class LoraLayer:
 
 
 def slot_rank(max_rank: int, device: torch.device) -> int:
-    """The rank that slots are padded to: kernels on a GPU want a power of two from 16 on."""
+    """Return the rank that slots are padded to: kernels on a GPU want a power of two from 16 on."""
     return max(16, 1 << (max_rank - 1).bit_length()) if _pads(device) else max_rank
 
 
 def slot_rows(parts: Sequence[int], device: torch.device) -> int:
-    """The rows of B in a slot: those of one part are padded to what kernels on a GPU want."""
+    """Return the rows of B in a slot: those of one part are padded to what kernels on a GPU want."""
     rows = sum(parts)
     return -(-rows // 16) * 16 if len(parts) == 1 and _pads(device) else rows
 

@@ -30,13 +30,13 @@ class LowRank(nn.Module):
         return torch.cat([up(each.contiguous()) for up, each in zip(self.up, low, strict=True)], dim=-1)
 
     def tensors(self, *names: str) -> Iterator[CheckpointTensor]:
-        """The tensors in a checkpoint: each projection has the names `<name>.0` and `<name>.1`."""
+        """Yield the tensors in a checkpoint: each projection has the names `<name>.0` and `<name>.1`."""
         yield from self.down.tensors(*(f"{name}.0" for name in names))
         for name, module in zip(names, self.up, strict=True):
             up = cast("Linear", module)
             yield from up.tensors(*(f"{name}.1",) * len(up.parts))
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it besides its input."""
+        """Return an upper bound of the bytes that one token needs in this module during a step, without its input."""
         rows = sum(sum(cast("Linear", up).parts) for up in self.up)
         return (2 * len(self.up) * self.rank + 2 * rows) * self.down.options.dtype.itemsize

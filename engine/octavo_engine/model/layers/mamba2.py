@@ -61,7 +61,7 @@ class Mamba2(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return self.input.input_scaling
 
     def forward(
@@ -71,7 +71,7 @@ class Mamba2(nn.Module):
         rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
         attention: AttentionContext,
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         spec, heads, groups = self.spec, self.heads.size, self.groups.size
         projected = self.input(x)
         if set(spec.scales) != {1.0}:
@@ -98,7 +98,7 @@ class Mamba2(nn.Module):
         return self.output.add_to(residual, gated.to(gate.dtype))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         name = self.name
         yield from self.input.tensors(*(f"{name}.in_proj",) * 5)
         sizes = [part.size for part in self.convolved]
@@ -113,7 +113,7 @@ class Mamba2(nn.Module):
         yield from self.output.tensors(f"{name}.out_proj")
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included."""
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         hidden, inner, size = self.input.columns.size, self.inner.size, self.options.dtype.itemsize
         projected = sum(self.input.parts)
         quantized = self.input.quantized_input_bytes(inner)
@@ -122,6 +122,6 @@ class Mamba2(nn.Module):
         return (hidden + 2 * projected + 6 * len(self.conv)) * size + quantized + _FLOAT32_BYTES * (in_float32 + scores)
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         state, past = self.inner.size * self.spec.state, (self.spec.width - 1) * len(self.conv)
         return 4 * _FLOAT32_BYTES * state + 4 * past * self.options.dtype.itemsize

@@ -63,7 +63,7 @@ class MambaHeads(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return self.input.input_scaling
 
     def forward(
@@ -73,7 +73,7 @@ class MambaHeads(nn.Module):
         rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
         attention: AttentionContext,
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         inputs, gate = self.input(x).chunk(2, dim=-1)
         (past, states), step = attention.state(self.layer)
         convolved = self.options.compute.convolution(
@@ -98,7 +98,7 @@ class MambaHeads(nn.Module):
         return selective_scan(inputs, -torch.exp(self.a_log[head]), own, step)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         name = self.name
         yield from self.input.tensors(*(f"{name}.in_proj",) * 2)
         yield plain(f"{name}.conv1d.weight", self.conv, self.channels)
@@ -112,13 +112,13 @@ class MambaHeads(nn.Module):
         yield from self.output.tensors(f"{name}.out_proj")
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included."""
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         hidden, inner, size = self.input.columns.size, self.channels.size, self.options.dtype.itemsize
         quantized = self.input.quantized_input_bytes(inner)
         in_float32 = 7 * inner + 4 * self.selection.shape[1]
         return (hidden + 11 * inner) * size + quantized + _FLOAT32_BYTES * in_float32
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         state, past = self.channels.size * self.spec.state, (self.spec.width - 1) * self.channels.size
         return 4 * _FLOAT32_BYTES * state + 4 * past * self.options.dtype.itemsize

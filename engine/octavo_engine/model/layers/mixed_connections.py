@@ -62,12 +62,12 @@ class MixedConnections(nn.Module):
         return weights
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The module's tensors in a checkpoint, where the head's names have a prefix."""
+        """Yield the module's tensors in a checkpoint, where the head's names have a prefix."""
         prefix = f"{name}." if self.adds else f"{name}.hc_"
         named = {"fn": self.projection, "base": self.base, "scale": self.scales}
         yield from (plain(prefix + end, values, unsharded(len(values))) for end, values in named.items())
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it besides the part."""
+        """Return an upper bound of one token's bytes in this module during a step, without the layer's parts."""
         stream, weights = self.spec.count * self.hidden_size, (2 + self.spec.count) * self.spec.count
         return 4 * stream * self.size + (3 * stream + 6 * weights) * _FLOAT32_BYTES

@@ -25,7 +25,7 @@ _FLOAT32_BYTES = 4
 
 
 class MLP(nn.Module):
-    """down(act(gate(x)) * up(x)) (arXiv 2002.05202), gate and up fused; or down(act(up(x))) where there is no gate."""
+    """A feed-forward: down(act(gate(x)) * up(x)) (arXiv 2002.05202), gate and up fused; or down(act(up(x))) without."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class MLP(nn.Module):
         *,
         roles: str = "",
     ) -> None:
-        """`roles` is the prefix of `gate`, `up` and `down` in the roles of its tensors' names."""
+        """`roles` is a prefix of the roles `gate`, `up` and `down` in `TensorNames`, such as `shared_`."""
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         size, shard = spec.intermediate_size, options.ranks.shard
@@ -65,18 +65,18 @@ class MLP(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return None if self.adapters is not None else self.gate_up.input_scaling
 
     def forward(self, x: Tensor | Quantized, residual: Tensor | None) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         if self.spec.output_scale == 1:
             return self.down.add_to(residual, self._inner(x))
         product = summed(self.down.add_to(None, self._inner(x))) * self.spec.output_scale
         return product if residual is None else ResidualSum(product, residual)
 
     def partial(self, x: Tensor) -> Tensor:
-        """[T, hidden] to this rank's part of the same, which is not yet summed over ranks."""
+        """Map x [T, hidden] to this rank's part of the result [T, hidden], which is not yet summed over ranks."""
         result: Tensor = self.down(self._inner(x))
         return result if self.spec.output_scale == 1 else result * self.spec.output_scale
 
@@ -103,12 +103,12 @@ class MLP(nn.Module):
 
     @property
     def _changes_gates(self) -> bool:
-        """Whether a gate is not only activated and multiplied."""
+        """Whether a gate is changed otherwise than by its activation: made sparse, scaled or clamped."""
         spec = self.spec
         return spec.sparsity > 0 or spec.gate_scale != 1 or spec.limit is not None or spec.activated_limit is not None
 
     def _gated(self, gate: Tensor, up: Tensor) -> Tensor:
-        """[T, inner] of gate and up [T, inner], where a gate is not only activated."""
+        """Return [T, inner] of gate and up [T, inner], for specs that make gates sparse, scale or clamp them."""
         if self.spec.limit is not None:
             return cut_off(gate, up, self.spec.limit, self.spec.alpha, self.spec.up_offset)
         activated = self.options.compute.activate(self._changed(gate), self.spec.activation)
@@ -117,13 +117,13 @@ class MLP(nn.Module):
         return activated * up
 
     def _changed(self, gate: Tensor) -> Tensor:
-        """The gate [T, inner] before its activation."""
+        """Return the gate [T, inner] made sparse and scaled, as the activation reads it."""
         if self.spec.sparsity:
             gate = above_quantile(gate, self.inner, self.spec.sparsity, self.options)
         return gate if self.spec.gate_scale == 1 else gate * self.spec.gate_scale
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint, without adapters."""
+        """Yield the layer's tensors in a checkpoint, without those of adapters."""
         names = self.options.names
         yield from self.gate_up.tensors(*self.names[:-1])
         if self.inner_norm is not None:
@@ -133,7 +133,7 @@ class MLP(nn.Module):
         yield from self.down.tensors(self.names[-1])
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included."""
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         hidden, inner, size = self.gate_up.columns.size, self.down.columns.size, self.options.dtype.itemsize
         quantized = self.gate_up.quantized_input_bytes(inner)
         activation = 0 if self.xielu is None else 4 * inner  # the terms of its sums

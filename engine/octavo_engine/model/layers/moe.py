@@ -42,11 +42,11 @@ from octavo_engine.model.spec import MoESpec
 _FLOAT32_BYTES = 4
 _BRANCH_NORMS = ("before_shared", "after_shared", "before_experts", "after_experts")
 _CHOICE_BYTES = 128
-"""The bytes of one expert of one token: its number and weight, and the rows' order by expert and back (int64)."""
+"""The bytes for one chosen expert of one token: its index and weight, and the order of rows by expert (int64)."""
 
 
 class MoE(nn.Module):
-    """The sum of the experts that a router chooses for a token, weighted.
+    """A mixture of experts: the weighted sum of the results of the experts that a router chooses for each token.
 
     Each rank has a part of every expert's intermediate size. Memory is not initialised; the loader fills it.
     """
@@ -63,7 +63,7 @@ class MoE(nn.Module):
         self.correction = parameter(ranked, dtype=torch.float32, device=options.device) if corrected else None
         tokens = spec.router.table
         self.table = None if tokens is None else parameter(tokens, spec.top_k, dtype=torch.int32, device=options.device)
-        """The experts of each token."""
+        """The experts of each token id, [vocabulary, top_k], in models whose router reads a table."""
         self.router_norm = (
             None if spec.router.input_norm is None else Norm(hidden_size, spec.router.input_norm, options)
         )
@@ -114,10 +114,10 @@ class MoE(nn.Module):
             coded=None if self.coded is None else (self.coded[0].each, self.coded[1].each),
         )
         self.lora: ExpertLora | None = None
-        """What adapters add to experts, where they are served."""
+        """The LoRA adapters of the experts, if adapters are served."""
 
     def _kept_as_stored(self) -> MXFP4 | None:
-        """Return how experts are stored, if they stay so: where our kernels compute them; None: in the model's type."""
+        """Return MXFP4 if experts stay in it, because our kernels multiply it; None: they are in the model's dtype."""
         known = self.spec.gated and self._only_silu
         return self.spec.quantization if known and self.options.mxfp4_experts else None
 
@@ -127,7 +127,7 @@ class MoE(nn.Module):
         return self.spec.activation in {"silu", "swish"} and self.spec.activated_limit is None
 
     def _coded(self) -> CodedPair | None:
-        """Return the memory of experts that stay in 4 or 8 bits; None: they do not."""
+        """Return the memory of experts that stay in 4 or 8 bits; None: experts are dequantized."""
         *gate_up, down = self._expert_names()
         first = ExpertShape((self.inner,) * len(gate_up), self.width)
         return kept_experts(
@@ -135,7 +135,7 @@ class MoE(nn.Module):
         )
 
     def _alignment(self) -> int:
-        """Ranks share the experts' intermediate size in multiples of this."""
+        """Return the multiple in which ranks must divide the experts' intermediate size."""
         if self.spec.quantization is not None:
             return self.spec.quantization.alignment
         names = self._expert_names()
@@ -148,8 +148,8 @@ class MoE(nn.Module):
         return tuple(self.options.names.of_layer(role, self.layer) for role in roles[not self.spec.gated :])
 
     def _latents(self, hidden: Span, options: LayerOptions) -> tuple[Linear | None, Linear | None]:
-        """The projections to what experts read and from what they give, which all ranks have; that of sums is linear,
-        so that each rank projects its part."""
+        """Return the projections to the experts' input and from their output, which all ranks have in full. As the
+        second is linear, each rank projects its part of the experts' sum."""
         if self.spec.latent is None:
             return None, None
         latent, bias = unsharded(self.spec.latent, "moe_latent_size"), self.spec.latent_bias
@@ -161,18 +161,19 @@ class MoE(nn.Module):
 
     @property
     def interleaves(self) -> bool:
-        """Whether rows of gate and up take turns where one parameter holds all experts."""
+        """Whether rows of gate and up alternate in the tensor that holds all experts."""
         return self.options.names.expert_layout == "interleaved columns"
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """Its input is not to be quantized."""
+        """How the layer's input has to be quantized: as the router's."""
         return self.router.input_scaling
 
     def forward(
         self, x: Tensor | Quantized, residual: Tensor | None, token_ids: Tensor | None = None
     ) -> ResidualStream:
-        """[T, hidden] to the same; the next norm adds it to `residual`. `token_ids` [T] are what a table is read by."""
+        """Map x [T, hidden] to [T, hidden]; the next norm adds the result to `residual`. A router with a table of
+        experts reads it by `token_ids` [T]."""
         values = cast("Tensor", x)  # as `input_scaling` says
         given = None if self.table is None or token_ids is None else self.table[token_ids].long()
         chosen, weights = choose(self._logits(values), self.spec.router, self.spec.top_k, self.correction, given)
@@ -194,7 +195,7 @@ class MoE(nn.Module):
         return product if residual is None else ResidualSum(product, residual)
 
     def _branches(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Experts and shared expert of x [T, hidden], each normalised before and after; their sum."""
+        """Return the sum of the experts and the shared expert of x [T, hidden], each normalised before and after."""
         all_reduce = self.options.ranks.all_reduce
 
         def normed(role: str, values: Tensor) -> Tensor:
@@ -207,7 +208,7 @@ class MoE(nn.Module):
         return product
 
     def _logits(self, x: Tensor) -> Tensor:
-        """The router's, [T, experts]."""
+        """Return the router's logits [T, experts]."""
         if self.router_norm is not None:
             x = cast("Tensor", self.router_norm(x)[0]) * self.spec.router.input_scale
         if self.spec.router.in_float32 and x.dtype != torch.float32:
@@ -218,7 +219,7 @@ class MoE(nn.Module):
         return logits
 
     def _mixture(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """This rank's part of each token's sum of experts [T, hidden]."""
+        """Return this rank's part of each token's sum of experts, [T, hidden]."""
         if self.spec.zero_experts:
             return self._beside_zero_experts(x, chosen, weights)
         mixture, adapters = self.options.compute.mixture, self._adapters()
@@ -234,7 +235,7 @@ class MoE(nn.Module):
         return None if self.lora is None else self.lora.of_step()
 
     def _beside_zero_experts(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """The mixture's result where some chosen experts are zero experts, whose input the first rank adds."""
+        """Return the mixture's result with zero experts, which return their input; the first rank adds that."""
         zero = chosen >= self.spec.num_experts
         others = chosen.masked_fill(zero, 0), weights.masked_fill(zero, 0)
         mixture = self.options.compute.mixture(x, self.experts, *others, self._adapters())
@@ -242,7 +243,7 @@ class MoE(nn.Module):
         return mixture if self.options.ranks.on_first_rank(x) is None else mixture + share * x
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
         yield from self._router_tensors()
         for role, norm in self.branch_norms.items():
@@ -282,7 +283,7 @@ class MoE(nn.Module):
             yield plain(names.of_layer("expert_scales", layer), self.expert_scales, unsharded(len(self.expert_scales)))
 
     def _table_tensor(self, name: str, table: Tensor) -> CheckpointTensor:
-        """The table of tokens' experts, in whole numbers."""
+        """Return the tensor of the table of tokens' experts, in whole numbers, whose values are checked."""
 
         def fill(target: Tensor, rows: Rows, values: Tensor) -> None:
             if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < self.spec.num_experts:
@@ -313,14 +314,14 @@ class MoE(nn.Module):
             yield vector_of_first_rank(f"{down}.bias", bias_of_down, self.hidden)
 
     def _apart(self, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
-        """Tensors of all experts' gates, ups and downs, each expert's like a linear's weight."""
+        """Yield one tensor each of all experts' gates, ups and downs, each expert's laid out like a linear's weight."""
         every, size = unsharded(self.spec.num_experts), self.inner.size
         yield plain(gate, self.gate_up[:, :size], every, self.inner, self.hidden)
         yield plain(up, self.gate_up[:, size:], every, self.inner, self.hidden)
         yield plain(down, self.down, every, self.hidden, self.inner)
 
     def _stacked(self, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
-        """Tensors of all experts' rows, as many of each as its intermediate size; down is transposed."""
+        """Yield the tensors that hold all experts' rows, each expert's after another's; down is transposed (DBRX)."""
         size, inner = self.inner.size, self.inner
         shape = (self.spec.num_experts * inner.total, self.hidden.total)
         for name, targets in (
@@ -334,7 +335,7 @@ class MoE(nn.Module):
             yield CheckpointTensor(name=name, shape=shape, pieces=pieces)
 
     def _bundled(self, gate_up: str, down: str) -> Iterator[CheckpointTensor]:
-        """Tensors of all experts."""
+        """Yield the tensors that hold all experts, with gate and up in one tensor."""
         count, size, method = self.spec.num_experts, self.inner.size, self.spec.quantization
         every, both = unsharded(count), self.inner.times(2)
         gates = self.gate_up.view(count, 2, size, -1).transpose(1, 2)  # [E, intermediate, 2, hidden]
@@ -379,21 +380,21 @@ class MoE(nn.Module):
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory for one expert's weight, whose codes are decoded for many tokens; 0 where experts have no codes."""
+        """The bytes for one expert's decoded weight, which many tokens need; 0 where experts have no codes."""
         if self.coded is None:
             return 0
         return max(rows * columns for rows, columns in self.weight_shapes) * self.options.dtype.itemsize
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
-        """The dimensions that experts cannot be stored in, and of what they should be multiples."""
+        """Yield the dimensions whose sizes experts cannot have, each with the number it must be a multiple of."""
         alignment = self._alignment()
         yield from ((span, alignment) for span in (self.inner, self.width) if span.size % alignment)
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, by any of kernels/moe.py, moe_autotune.py and PyTorch.
+        """Return an upper bound of one token's bytes in this layer, by kernels/moe.py, moe_autotune.py or PyTorch.
 
-        Rows by expert: input, both products, what is between them, and float32 results in two orders. One expert after
-        another takes as much, if all tokens go to the same ones.
+        It counts rows by expert: input, both products, the activation between them, and float32 results in two orders.
+        Computing one expert after another needs as much if all tokens go to the same experts.
         """
         hidden, inner, size = self.hidden.size, self.inner.size, self.options.dtype.itemsize
         routed = (2 * hidden + 7 * inner) * size + 3 * hidden * _FLOAT32_BYTES
@@ -417,7 +418,7 @@ class MoE(nn.Module):
 
 
 def _viewed(name: str, target: Tensor, *spans: Span) -> CheckpointTensor:
-    """A tensor whose last dimension the target has as two."""
+    """Return a tensor whose last dimension is split in two in the target."""
     part = tuple(span.slice for span in spans)
     piece = Piece(target, part, _write_viewed)
     return CheckpointTensor(name=name, shape=tuple(span.total for span in spans), pieces=(piece,))

@@ -38,7 +38,7 @@ class Norm(nn.Module):
         return self.compute.norm(stream, self.weights, scaling)
 
     def tensors(self, name: str, rows: Span | None = None, order: Tensor | None = None) -> Iterator[CheckpointTensor]:
-        """The vector in a checkpoint, of which a rank loads `rows`, or all.
+        """Yield the vector in a checkpoint, of which a rank loads `rows`, or all.
 
         `order`: which of the rank's numbers each stored one is.
         """

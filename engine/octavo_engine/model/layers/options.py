@@ -1,4 +1,4 @@
-"""The options that all layers of a decoder are built with."""
+"""The options that all layers of a decoder are built with: ranks, operations, dtype, device, names, quantization."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 @dataclass(frozen=True, slots=True)
 class LayerOptions:
-    """Options shared by all layers; on the device `meta` nothing is allocated, which is enough for a memory plan."""
+    """Options shared by all layers. On the device `meta` nothing is allocated, which is enough for a memory plan."""
 
     ranks: Collectives
     compute: Compute
@@ -29,20 +29,20 @@ class LayerOptions:
     fp8_products: bool
     """Whether the device multiplies e4m3 numbers."""
     mxfp4_experts: bool = False
-    """Whether experts in MXFP4 stay so, because the device multiplies them."""
+    """Whether experts in MXFP4 stay in MXFP4, because the device multiplies them."""
     keeps_codes: bool = False
     """Whether embedding, head and experts stay in 4 or 8 bits, because the device computes with such codes."""
     quantization: Quantization | None = None
-    """The storage of linear layers; None: the type that is computed in."""
+    """How linear layers are stored; None: in the dtype of the products."""
     stored_names: StoredNames = SAME_NAMES
     """The names of tensors in the files of a larger model."""
 
     def method(self, layer: int, *roles: str) -> LinearMethod:
-        """The linear method of the layer whose projections have these roles in `names`."""
+        """Return the linear method of the layer whose projections have these roles in `names`."""
         return self.method_of(*(self.names.of_layer(role, layer) for role in roles))
 
     def method_of(self, *names: str) -> LinearMethod:
-        """The linear method of a layer whose projections have these names; dequantized where theirs differ."""
+        """Return the linear method of a layer with these projections; `Dequantized` where their methods differ."""
         found = tuple(self.stored_by(name) for name in names)
         return found[0] if len(set(found)) == 1 else Dequantized(found)
 
@@ -51,14 +51,14 @@ class LayerOptions:
         return UNQUANTIZED if self.quantization is None else self.quantization.method(*self.stored_names.stored(name))
 
     def kept_by(self, name: str) -> LinearMethod:
-        """Return the method of the expert `name` where the device computes with its codes."""
+        """Return the method of the expert `name`, preferably one that keeps codes, which the device multiplies."""
         optional = None if self.quantization is None else self.quantization.kept_method(name)
         return self.stored_by(name) if optional is None else optional
 
     def vocabulary(self, name: str, shape: LinearShape) -> tuple[LinearMethod, Weights]:
-        """The method that the embedding or head of this name is read by, and memory for it.
+        """Return the method by which the embedding or head of this name is read, and memory for the weight.
 
-        That is for codes where the device computes with them, else for the type that is computed in.
+        The memory holds codes where the device computes with them, otherwise numbers in the dtype of the products.
         """
         quantization = self.quantization
         if quantization is None:
@@ -74,6 +74,6 @@ class LayerOptions:
         return stored, UNQUANTIZED.create(shape, self.dtype, self.device, fp8_products=False)
 
     def alignment(self, *names: str) -> int:
-        """Ranks share a size that is rows or columns of these modules in multiples of this."""
+        """Return the multiple in which ranks must divide a dimension that is rows or columns of these modules."""
         methods = {self.stored_by(name) for name in names}
         return max(max(method.row_alignment, method.column_alignment) for method in methods)

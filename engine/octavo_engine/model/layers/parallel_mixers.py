@@ -45,7 +45,7 @@ class ParallelMixers(nn.Module):
         rope: Rope | None,
         attention: AttentionContext,
     ) -> ResidualStream:
-        """[T, hidden] to the same; the next norm adds it to `residual`."""
+        """Map x [T, hidden] to [T, hidden]; the next norm adds the result to `residual`."""
         values = cast("Tensor", x)  # as `input_scaling` says
         inputs = [values * scale for scale in self.spec.input_scales]
         attended = summed(self.attention(inputs[0], None, rope, attention)) * self.spec.output_scales[0]
@@ -53,15 +53,15 @@ class ParallelMixers(nn.Module):
         return product if residual is None else ResidualSum(product, residual)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         yield from self.attention.tensors()
         yield from self.state_mixer.tensors()
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included."""
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         own = 5 * self.hidden_size * self.options.dtype.itemsize
         return own + max(self.attention.step_bytes(), self.state_mixer.step_bytes())
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one sequence takes in it besides its tokens."""
+        """Return an upper bound of what one sequence takes in it besides its tokens."""
         return self.state_mixer.sequence_bytes()

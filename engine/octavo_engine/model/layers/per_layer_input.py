@@ -36,14 +36,14 @@ class PerLayerEmbedding(nn.Module):
         return (normed + embedded.view_as(normed)) * 2**-0.5
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
         yield from self.embedding.stored()
         yield from self.projection.tensors(names.per_layer_projection)
         yield from self.norm.tensors(names.per_layer_projection_norm)
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its result included, which lives through all layers."""
+        """Return an upper bound of what one token takes in it, its result included, which lives through all layers."""
         size = self.num_layers * self.spec.size
         return size * (4 * self.options.dtype.itemsize + 3 * _FLOAT32_BYTES)
 
@@ -69,13 +69,13 @@ class PerLayerInput(nn.Module):
         return cast("Tensor", self.norm(self.output(gated))[0])
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
         yield from self.gate.tensors(names.of_layer("per_layer_gate", self.layer))
         yield from self.output.tensors(names.of_layer("per_layer_output", self.layer))
         yield from self.norm.tensors(names.of_layer("per_layer_norm", self.layer))
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it."""
+        """Return an upper bound of the bytes that one token needs in this module during a step."""
         hidden, size = self.gate.columns.size, self.options.dtype.itemsize
         return (3 * self.spec.size + 3 * hidden) * size + 3 * hidden * _FLOAT32_BYTES

@@ -22,10 +22,10 @@ class Pointwise(Protocol):
     def norm(
         self, stream: ResidualStream, norm: NormWeights, scaling: Scaling | None
     ) -> tuple[Tensor | Quantized, Tensor]:
-        """The residual stream [T, hidden] normalised, and the stream itself as one tensor."""
+        """Return the residual stream [T, hidden] normalised, and the stream itself as one tensor."""
 
     def gate(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:
-        """act(gate) * up [T, inner] of [gate up] [T, 2 * inner]."""
+        """Return act(gate) * up [T, inner] for [gate up] [T, 2 * inner]."""
 
 
 class TorchPointwise:
@@ -37,12 +37,12 @@ class TorchPointwise:
         norm: NormWeights,
         scaling: Scaling | None,  # noqa: ARG002
     ) -> tuple[Tensor | Quantized, Tensor]:
-        """The residual stream [T, hidden] normalised, not quantized, and the stream itself."""
+        """Return the residual stream [T, hidden] normalised, not quantized, and the stream itself."""
         x = summed(stream)
         return norm.apply(x), x
 
     def gate(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:  # noqa: ARG002
-        """act(gate) * up [T, inner], not quantized."""
+        """Return act(gate) * up [T, inner], not quantized."""
         gate, up = gate_up.chunk(2, dim=-1)
         return ACTIVATIONS[activation](gate).mul_(up)
 
@@ -57,14 +57,14 @@ class CPUPointwise:
     def norm(
         self, stream: ResidualStream, norm: NormWeights, scaling: Scaling | None
     ) -> tuple[Tensor | Quantized, Tensor]:
-        """The residual stream [T, hidden] normalised, not quantized, and the stream itself."""
+        """Return the residual stream [T, hidden] normalised, not quantized, and the stream itself."""
         x = summed(stream)
         if not (norm.is_plain_rms and self._knows(x, x.shape[-1])):
             return self._torch.norm(x, norm, scaling)
         return self._kernels.rms_norm(x, norm.weight, norm.eps), x
 
     def gate(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:
-        """act(gate) * up [T, inner], not quantized."""
+        """Return act(gate) * up [T, inner], not quantized."""
         if not (activation == "silu" and self._knows(gate_up, gate_up.shape[-1] // 2)):
             return self._torch.gate(gate_up, activation, scaling)
         return self._kernels.silu_mul(gate_up)

@@ -39,7 +39,7 @@ class PositionTable(nn.Module):
         return F.embedding(positions + self.spec.offset, self.weight)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The tensors in a checkpoint. Computed positions are not read, although some checkpoints store them."""
+        """Yield the tensors in a checkpoint. Computed positions are not read, although some checkpoints store them."""
         if self.spec.sinusoidal:
             yield ignored(f"{name}.weights")
         else:

@@ -19,17 +19,16 @@ Product = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 The addend may be overwritten."""
 GatedProduct = Callable[[Tensor, Tensor, Tensor | None, str], Tensor | None]
 """x [T, in], weight [2 * inner, in], bias and an activation's name to act(gate) * up [T, inner] in one pass, where
-[gate up] are x times the two halves of the weight; None where it does not know how to."""
+[gate up] is x times the two halves of the weight; None where the function does not support its inputs."""
 CodedProduct = Callable[[Tensor, CodedWeight, Tensor | None, Tensor | None], Tensor | None]
 """Like `Product`, with a weight of 4 or 8 bits; None where it is not supported."""
 LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
 
 _FEW_CODED = 16
-"""The most tokens for which codes are multiplied as floats, or, where the CPU has AMX, which is not measured, as whole
-numbers."""
+"""The most tokens for which codes are multiplied as floats, or with AMX (not measured) as whole numbers."""
 _FEW_TO_WIDEN_FOR = 8
-"""The most tokens for which a weight is read as it is, not widened."""
+"""The most tokens for which a weight is multiplied in its own dtype, not widened to float32."""
 
 
 def torch_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
@@ -94,7 +93,7 @@ def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Pr
 
 
 def kernel_gated_product(kernels: CPUKernels, most_tokens: int | None) -> GatedProduct:
-    """Return the product of our C kernels with SiLU, for at most so many tokens of bfloat16.
+    """Return the product of our C kernels with SiLU, for at most `most_tokens` tokens in bfloat16.
 
     Sums are gated before they are rounded.
     """
@@ -123,17 +122,17 @@ def kernel_logits(kernels: CPUKernels) -> LogitsProduct:
 
 
 class CodedVocabulary:
-    """Embeddings and logits by our C kernels, from weights of 4 or 8 bits as they are."""
+    """Embeddings and logits by our C kernels, from weights that stay in 4 or 8 bits."""
 
     def __init__(self, kernels: CPUKernels) -> None:
         self._kernels = kernels
 
     def embeddings(self, rows: Tensor, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
-        """The numbers [T, in] of a weight's `rows` [T]; zeros for those that it does not have."""
+        """Return the numbers [T, in] of a weight's `rows` [T]; zeros for rows that the weight does not have."""
         return self._kernels.decode_some(weight, rows.long(), dtype)
 
     def logits(self, x: Tensor, weight: CodedWeight, out: Tensor | None) -> Tensor:
-        """x [T, in] weight [vocabulary, in]^T, float32, into `out` if it is given.
+        """Return x [T, in] weight [vocabulary, in]^T in float32, in `out` if it is given.
 
         With interleaved codes x is rounded to 8 bits, as for linear layers.
         """
@@ -142,7 +141,7 @@ class CodedVocabulary:
 
 
 def by_tokens(few: Product, most_tokens: int, many: Product) -> Product:
-    """`few` for at most `most_tokens` tokens, `many` for more."""
+    """Return the product that calls `few` for at most `most_tokens` tokens, and `many` for more."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
         return (few if len(x) <= most_tokens else many)(x, weight, bias, addend)

@@ -32,5 +32,5 @@ LayerStream = ResidualStream | Carrying
 
 
 def summed(stream: ResidualStream) -> Tensor:
-    """The residual stream as one tensor [T, hidden], added up if that has not been done."""
+    """Return the residual stream as one tensor [T, hidden], added up if that has not been done."""
     return stream if isinstance(stream, Tensor) else stream.residual + stream.product

@@ -17,7 +17,7 @@ from octavo_engine.model.spec import LearntQueryScaling, QueryScaling, RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Radians per position of each pair that is rotated, float32 [rotary_dim / 2], on the CPU; of short sequences."""
+    """Return the radians per position of each rotated pair in short sequences, float32 [rotary_dim / 2], on the CPU."""
     size = rope.rotary_dim or head_dim
     if rope.kind == "proportional":
         size = head_dim
@@ -37,10 +37,10 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def head_order(rope: RopeSpec | None, head_dim: int) -> Tensor | None:
-    """Return the dimension that each dimension of a head in the checkpoint becomes, int64 [head_dim]; None: itself.
+    """Return the dimension that each stored dimension of a head becomes, int64 [head_dim]; None: the order stays.
 
-    Afterwards all pairs are (i, i + head_dim / 2): those that rotate first, then those that do not. Scores stay the
-    same, as query and key have one order.
+    In the new order all pairs are (i, i + head_dim / 2): rotated pairs first, then the others. Scores stay the same, as
+    query and key have the same order.
     """
     if rope is None:
         return None
@@ -51,13 +51,13 @@ def head_order(rope: RopeSpec | None, head_dim: int) -> Tensor | None:
             return None
         pairs = torch.arange(size, device="cpu").view(2, -1).t()
     rest = torch.arange(size, head_dim, device="cpu").view(2, -1).t()
-    stored = torch.cat((pairs, rest)).t().reshape(-1)  # by the dimension that is computed with
+    stored = torch.cat((pairs, rest)).t().reshape(-1)  # the stored dimension of each dimension in the new order
     return torch.argsort(stored)
 
 
 @lru_cache(maxsize=16)
 def row_order(rope: RopeSpec | None, head_dim: int, heads: int) -> Tensor | None:
-    """`head_order` of the rows of so many heads, int64 [heads * head_dim]; one tensor for all layers that are alike."""
+    """Return `head_order` for the rows of all `heads`, int64 [heads * head_dim]; equal layers share the tensor."""
     order = head_order(rope, head_dim)
     if order is None:
         return None
@@ -78,10 +78,10 @@ def _llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
 
 
 def _yarn(frequencies: Tensor, rope: RopeSpec, head_dim: int) -> Tensor:
-    """YaRN (arXiv 2309.00071): pairs that turn often stay, those that turn seldom are slower, a ramp lies between."""
+    """YaRN (arXiv 2309.00071): quick pairs keep their frequency, slow pairs become slower, with a ramp between."""
 
     def pair_that_turns(times: float) -> float:
-        """The number of the pair, a fraction, that turns so often within the original context."""
+        """Return the index (a fraction) of the pair that makes this many turns within the original context."""
         return head_dim * math.log(rope.original_max_position / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     first, last = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
@@ -96,7 +96,8 @@ def _yarn(frequencies: Tensor, rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def query_scale(positions: Tensor, scaling: QueryScaling | LearntQueryScaling) -> Tensor:
-    """Return the factors of the queries at `positions` [T], float32 [T, 1, 1], or what heads make theirs of."""
+    """Return the factors of the queries at `positions` [T], float32 [T, 1, 1]; for learnt scaling log(1 + position),
+    from which each head computes its factor."""
     if isinstance(scaling, LearntQueryScaling):
         return torch.log1p(positions.to(torch.float32))[:, None, None]
     periods = ((positions.to(torch.float32) + scaling.shift) / scaling.period).floor()
@@ -111,7 +112,7 @@ class RotaryEmbedding(nn.Module):
 
     inv_freq: Tensor
     long_inv_freq: Tensor | None
-    """Frequencies of long sequences, if they differ."""
+    """The frequencies for long sequences, if they differ."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class RotaryEmbedding(nn.Module):
         device: torch.device,
         query_scaling: QueryScaling | LearntQueryScaling | None = None,
     ) -> None:
-        """None: nothing is rotated."""
+        """`rope` None: nothing is rotated."""
         super().__init__()
         self.rope, self.query_scaling = rope, query_scaling
         rotating = torch.empty(0, device="cpu") if rope is None else inverse_frequencies(rope, head_dim)
@@ -135,15 +136,15 @@ class RotaryEmbedding(nn.Module):
         self.log_scales = parameter(self.rotating, dtype=torch.float32, device=device) if learnt else None
 
     def _padded(self, rotating: Tensor, head_dim: int) -> Tensor:
-        """The frequencies of all pairs of a head [head_dim / 2]."""
+        """Return the frequencies of all pairs of a head [head_dim / 2], zero for pairs that are not rotated."""
         if self.rope is not None and self.rope.backwards:
             rotating = -rotating
         return torch.cat((rotating, torch.zeros(head_dim // 2 - len(rotating), device="cpu")))
 
     def forward(self, positions: Tensor, long_context: Tensor | None = None) -> Rope:
-        """Positions [T] to cosines and sines, float32 [T, 1, head_dim / 2], times the attention factor.
+        """Map positions [T] to cosines and sines, float32 [T, 1, head_dim / 2], times the attention factor.
 
-        `long_context` [T]: which tokens are of long sequences, besides those at positions that only such have.
+        `long_context` [T]: which tokens belong to long sequences; tokens beyond the original context always do.
         """
         rope = self.rope
         if rope is None or self.long_inv_freq is None:
@@ -165,6 +166,6 @@ class RotaryEmbedding(nn.Module):
         return Rope(cos, sin, None if self.query_scaling is None else query_scale(positions, self.query_scaling))
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """Yield the learnt scales of the frequencies, where the checkpoint has them."""
         if self.log_scales is not None:
             yield plain(name, self.log_scales, unsharded(self.rotating))

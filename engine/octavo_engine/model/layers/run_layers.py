@@ -17,7 +17,7 @@ class Layer(Protocol):
     """The part of a decoder layer that runners of layers use."""
 
     def __call__(self, stream: LayerStream, rope: Rope | None, attention: AttentionContext) -> LayerStream:
-        """The residual stream [T, hidden] after this layer."""
+        """Return the residual stream [T, hidden] after this layer."""
 
     def weights(self) -> LayerWeights | None:
         """The layer's weights for kernels that compute all of it, None where they do not know some of them; asked only

@@ -40,12 +40,12 @@ class SelfGatedNorm(Norm):
         return (y * gate).to(y.dtype), x
 
     def tensors(self, name: str, rows: Span | None = None, order: Tensor | None = None) -> Iterator[CheckpointTensor]:
-        """The vector and both projections in a checkpoint."""
+        """Yield the vector and both projections in a checkpoint."""
         yield from super().tensors(f"{name}.norm", rows, order)
         yield from self.down.tensors(f"{name}.W_down")
         yield from self.up.tensors(f"{name}.W_up")
 
     def gate_bytes(self) -> int:
-        """An upper bound of what one token takes in the gate."""
+        """Return an upper bound of what one token takes in the gate."""
         size = self.options.dtype.itemsize
         return 3 * self.weight.numel() * (size + _FLOAT32_BYTES) + 2 * self.rank * size

@@ -29,9 +29,9 @@ class ShardedNorm(nn.Module):
         return self.weight * (wide * torch.rsqrt(squares / self.size.total + self.eps)).to(x.dtype)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         yield plain(f"{name}.weight", self.weight, self.size)
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it besides its input."""
+        """Return an upper bound of the bytes that one token needs in this module during a step, without its input."""
         return self.size.size * (3 * _FLOAT32_BYTES + 2 * self.options.dtype.itemsize)

@@ -60,7 +60,7 @@ class SharedBlock(nn.Module):
         return product
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint; shared ones belong to another layer."""
+        """Yield the layer's tensors in a checkpoint; shared ones belong to another layer."""
         names, layer = self.options.names, self.layer
         if self.spec.weights_of_layer is None:
             yield from self.attention.tensors()
@@ -76,7 +76,7 @@ class SharedBlock(nn.Module):
         yield from self.output.tensors(names.of_layer("block_output", layer))
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included."""
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         hidden, size = self.hidden_size, self.options.dtype.itemsize
         norm = 2 * hidden * (2 * size + 3 * _FLOAT32_BYTES)
         return 6 * hidden * size + max(norm, self.attention.step_bytes(), self.mlp.step_bytes())

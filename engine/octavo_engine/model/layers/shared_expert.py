@@ -30,17 +30,17 @@ class SharedExpert(nn.Module):
         self.gate = Linear(hidden, (number,), bias=False, options=options) if spec.gated else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[T, hidden] to this rank's part of the same, which is not yet summed over ranks."""
+        """Map x [T, hidden] to this rank's part of the result [T, hidden], which is not yet summed over ranks."""
         result = self.mlp.partial(x)
         return result if self.gate is None else self.gate(x).sigmoid() * result
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         yield from self.mlp.tensors()
         if self.gate is not None:
             yield from self.gate.tensors(self.options.names.of_layer("shared_expert_gate", self.layer))
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it."""
+        """Return an upper bound of the bytes that one token needs in this module during a step."""
         hidden, size = self.mlp.gate_up.columns.size, self.options.dtype.itemsize
         return self.mlp.step_bytes() + 2 * hidden * size

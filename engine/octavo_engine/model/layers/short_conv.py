@@ -40,7 +40,7 @@ class ShortConv(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """The quantization that its input needs; None: none."""
+        """How the layer's input has to be quantized; None: not at all."""
         return self.input.input_scaling
 
     def forward(
@@ -50,14 +50,14 @@ class ShortConv(nn.Module):
         rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
         attention: AttentionContext,
     ) -> ResidualStream:
-        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         before, after, inner = self.input(x).chunk(3, dim=-1)
         (states,), step = attention.state(self.layer)
         convolved = self.options.compute.convolution(before * inner, self.weight[:, 0], self.bias, None, states, step)
         return self.output.add_to(residual, after * convolved)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
         conv = names.of_layer("conv", self.layer)
         yield from self.input.tensors(*(names.of_layer("conv_input", self.layer),) * 3)
@@ -67,7 +67,7 @@ class ShortConv(nn.Module):
         yield from self.output.tensors(names.of_layer("conv_output", self.layer))
 
     def sequence_bytes(self) -> int:
-        """Bytes that a sequence needs in this layer besides its cached tokens: none."""
+        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
         return 0
 
     def step_bytes(self) -> int:

@@ -35,7 +35,7 @@ class LevelVectors(nn.Module):
         return x[:, self.hidden_size : 2 * self.hidden_size].contiguous()
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         yield plain(self.names.low_vector, self.low, unsharded(self.hidden_size))
 
 
@@ -62,5 +62,5 @@ class Stacked(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it besides the layer's parts."""
+        """Return an upper bound of one token's bytes in this module during a step, without the layer's parts."""
         return 8 * self.hidden_size * self.size

@@ -60,7 +60,7 @@ def triton_compute() -> Compute:
 
 
 def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-    """A `Product` whose sum is in `addend`: a result of its own would begin as a copy of it, two passes more.
+    """Return a `Product` whose sum is in `addend`: a result of its own would begin as a copy of it, two passes more.
 
     With a bias, which takes the epilogue's place, it is added after it.
     """
@@ -72,7 +72,7 @@ def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tenso
 
 
 def cublas_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
-    """A `LogitsProduct` in x's dtype, as cuBLAS rounds."""
+    """Return a `LogitsProduct` in x's dtype, as cuBLAS rounds."""
     return torch.mm(x, weight.t(), out=out)
 
 
@@ -125,7 +125,7 @@ class TritonPointwise:
     def norm(
         self, stream: ResidualStream, norm: NormWeights, scaling: Scaling | None
     ) -> tuple[Tensor | Quantized, Tensor]:
-        """The residual stream [T, hidden] normalised, and the stream itself, summed in the same pass."""
+        """Return the residual stream [T, hidden] normalised, and the stream itself, summed in the same pass."""
         if not norm.is_plain_rms:
             return self._torch.norm(stream, norm, scaling)
         x, residual = (stream, None) if isinstance(stream, Tensor) else (stream.product, stream.residual)
@@ -134,7 +134,7 @@ class TritonPointwise:
         return rms_norm_fp8(x, norm.weight, norm.eps, scaling, residual)
 
     def gate(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:
-        """act(gate) * up [T, inner] of [gate up] [T, 2 * inner]."""
+        """Return act(gate) * up [T, inner] for [gate up] [T, 2 * inner]."""
         if activation not in ACTIVATIONS:
             return self._torch.gate(gate_up, activation, scaling)
         return act_mul(gate_up, activation) if scaling is None else act_mul_fp8(gate_up, activation, scaling)
@@ -149,7 +149,7 @@ class TritonExperts:
     def __call__(
         self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor, adapters: ExpertAdapters | None = None
     ) -> Tensor:
-        """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
+        """Return each token's weighted sum of experts, [T, hidden], of x [T, hidden]; chosen int64, weights [T, k]."""
         if experts.activation is not None or not experts.gated:
             return all_experts(torch_product, x, experts, chosen, weights, adapters)
         if adapters is not None:

@@ -33,7 +33,7 @@ class XIELU(nn.Module):
         return torch.where(x > 0, alpha_p * x * x + self.beta * x, negative)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The layer's tensors in a checkpoint."""
+        """Yield the layer's tensors in a checkpoint."""
         yield plain(f"{name}.alpha_p", self.alpha_p, unsharded(1))
         yield plain(f"{name}.alpha_n", self.alpha_n, unsharded(1))
         yield CheckpointTensor(name=f"{name}.beta", shape=(), pieces=(Piece(self.beta),), squeezed=True)

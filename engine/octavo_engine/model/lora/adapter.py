@@ -151,7 +151,7 @@ class Adapter:
 
 
 def _parts(module: AdapterModule) -> Iterator[ModulePart]:
-    """A module whole or, where it is too large for one write, some of its ranks after another."""
+    """Yield a module whole or, where it is too large for one write, some of its ranks after another."""
     count = max(1, _WRITE_BYTES * module.rank // max(1, module.num_bytes))
     for begin in range(0, module.rank, count):
         yield ModulePart(module, begin, min(module.rank, begin + count))
@@ -168,7 +168,7 @@ class AdapterLimits:
 
 
 def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
-    """The adapter in a directory as PEFT saves it; ModelLoadError says what is wrong with it.
+    """Return the adapter in a directory as PEFT saves it; ModelLoadError says what is wrong with it.
 
     That of one moment: weights of one adapter with the scale of the one that takes its place are refused. Nothing of a
     file is copied before its header says that it is an adapter of this model.
@@ -226,7 +226,7 @@ def _most_header_bytes(limits: AdapterLimits) -> int:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """The file of weights."""
+    """Return the file of weights."""
     if not path.is_file():
         pickled = f"only {_PICKLE}, a pickle, which can run code and is never loaded; save it as safetensors"
         reason = pickled if path.with_name(_PICKLE).exists() else f"no {WEIGHTS_FILE}"
@@ -235,7 +235,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _copy(header: bytes, source: BinaryIO, size: int) -> tuple[MemoryFile, Any]:
-    """The file in memory, of a header that was read from it and what follows there, and its digest.
+    """Return the file in memory, of a header that was read from it and what follows there, and its digest.
 
     At most one part more than `size` bytes, which it had: one that grows meanwhile may never end.
     """
@@ -305,7 +305,7 @@ def _check_patterns(modules: int, config: PeftConfig) -> None:
 
 
 def _split(name: str) -> tuple[str, int]:
-    """A tensor's module and whether it is A (0) or B (1); ModelLoadError for tensors of another kind."""
+    """Return a tensor's module and whether it is A (0) or B (1); ModelLoadError for tensors of another kind."""
     if len(name) > _LONGEST_NAME:
         raise ModelLoadError(f"tensor {name[:100]!r}… cannot be used: its name has {len(name)} characters")
     parts = name.split(".")
@@ -327,7 +327,7 @@ def _split(name: str) -> tuple[str, int]:
 def _parameter(
     module: str, stack: ExpertStack, pair: tuple[TensorHeader, TensorHeader], config: PeftConfig
 ) -> tuple[str, bool]:
-    """The parameter of a module's that A and B are for, and whether they are transposed."""
+    """Return the parameter of a module's that A and B are for, and whether they are transposed."""
     a, b = (header.shape for header in pair)
     if len(a) != 2 or len(b) != 2:
         raise ModelLoadError(f"{module}: lora_A is {list(a)} and lora_B {list(b)}, not matrices")

@@ -82,7 +82,7 @@ class ExpertStack:
     layout: ExpertLayout
 
     def find(self, columns: int, rows: int, *, before_019: bool) -> tuple[str, bool]:
-        """The parameter of A with so many columns and B with so many rows, and whether they are transposed.
+        """Return the parameter of A with so many columns and B with so many rows, and whether they are transposed.
 
         `before_019`: whether PEFT's version is lower, which counts where the shape does not tell.
         """
@@ -136,7 +136,7 @@ def _stacked(mixture: MoE) -> tuple[str, str] | None:
 
 
 def expert_stacks(targets: Mapping[str, ExpertTarget]) -> dict[str, ExpertStack]:
-    """The modules of those targets that are all experts of a layer."""
+    """Return the modules of those targets that are all experts of a layer."""
     found: dict[str, dict[str, ModuleShape]] = {}
     layout: ExpertLayout = "rows"
     for name, target in targets.items():

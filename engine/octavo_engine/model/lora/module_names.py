@@ -34,7 +34,7 @@ class ModuleNames:
     """As in `TensorNames.modules`."""
 
     def find(self, name: str) -> str:
-        """The module of a name in an adapter's file; ModelLoadError says why there is none."""
+        """Return the module of a name in an adapter's file; ModelLoadError says why there is none."""
         bare = _bare(name)
         for candidate in self._candidates(bare):
             if candidate in self.shapes:
@@ -70,12 +70,12 @@ class ModuleNames:
 
 
 def _bare(name: str) -> str:
-    """A module's name without what PEFT puts before it."""
+    """Return a module's name without what PEFT puts before it."""
     return name.removeprefix(next((prefix for prefix in _WRAPPERS if name.startswith(prefix)), ""))
 
 
 def module_of(name: str) -> str:
-    """A module's name without what PEFT puts before and behind it."""
+    """Return a module's name without what PEFT puts before and behind it."""
     bare = _bare(name)
     while bare.endswith(_WRAPPED):
         bare = bare.removesuffix(_WRAPPED)

@@ -64,16 +64,16 @@ class PeftConfig:
     """Whether PEFT's version is lower than 0.19, which changed how adapters of parameters lie; not all say it."""
 
     def rank_of(self, module: str) -> int:
-        """The rank that a module's tensors should have."""
+        """Return the rank that a module's tensors should have."""
         return int(_first(self.rank_pattern, module, self.rank))
 
     def scale(self, module: str, rank: int) -> float:
-        """The factor of a module's product, which has this rank."""
+        """Return the factor of a module's product, which has this rank."""
         return _first(self.alpha_pattern, module, self.alpha) / (math.sqrt(rank) if self.rslora else rank)
 
 
 def read_peft_config(directory: Path) -> PeftConfig:
-    """The checked configuration; ModelLoadError names the field that is not supported, or is wrong."""
+    """Return the checked configuration; ModelLoadError names the field that is not supported, or is wrong."""
     path = directory / CONFIG_FILE
     values = _read(path)
     kind = values.get("peft_type", "LORA")

@@ -127,7 +127,7 @@ def _make_layer(batch: LoraBatch, num_slots: int, max_rank: int, options: LayerO
 
 
 def _ranks_of(a: Tensor, b: Tensor, experts: int, part: ModulePart) -> tuple[Tensor, Tensor]:
-    """The ranks of a part: of `a` [experts * r, columns] and `b` [rows, r * experts]."""
+    """Return the ranks of a part: of `a` [experts * r, columns] and `b` [rows, r * experts]."""
     ranks = slice(part.begin, part.end)
     of_a, of_b = a.reshape(experts, -1, a.shape[1]), b.reshape(b.shape[0], -1, experts)
     return of_a[:, ranks].flatten(0, 1), of_b[:, ranks].flatten(1)
@@ -143,7 +143,7 @@ def transposed(a: Tensor, b: Tensor, experts: int) -> tuple[Tensor, Tensor]:
 
 
 def _cpu_kernels(decoder: Decoder) -> CPUKernels | None:
-    """The C kernels, where a decoder on a CPU can be computed by them."""
+    """Return the C kernels, where a decoder on a CPU can be computed by them."""
     device = decoder.input.tokens.weight.device
     return cpu_kernels() if device.type == "cpu" and decoder.dtype in DTYPES and not triton_runs_on(device) else None
 
@@ -151,7 +151,7 @@ def _cpu_kernels(decoder: Decoder) -> CPUKernels | None:
 def lora_targets(
     decoder: Decoder, device: torch.device, *, gguf: bool = False, num_slots: int = 1, wanted: Sequence[str] = ()
 ) -> TargetChoice:
-    """The layers that can have adapters on a device. ConfigurationError for one of `wanted` that no layer is.
+    """Return the layers that can have adapters on a device. ConfigurationError for one of `wanted` that no layer is.
 
     `gguf`: the weights come from a GGUF file. `wanted`: ends of names, and `experts`; none: all layers.
     """
@@ -237,7 +237,7 @@ def mixtures_of(targets: Mapping[str, Target]) -> list[MoE]:
 
 
 def latents_of(targets: Mapping[str, Target]) -> list[LatentAttention]:
-    """The latent attention that adapters may change."""
+    """Return the latent attention that adapters may change."""
     return [target.mixer for target in targets.values() if isinstance(target, LatentTarget)]
 
 

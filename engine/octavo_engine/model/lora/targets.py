@@ -126,6 +126,6 @@ def linear_targets(decoder: Decoder, *, gguf: bool) -> dict[str, LinearTarget]:
 
 
 def latent_targets(decoder: Decoder) -> dict[str, LatentTarget]:
-    """The projections that latent attention absorbs, by the checkpoint's names."""
+    """Return the projections that latent attention absorbs, by the checkpoint's names."""
     mixers = (mixer for mixer in decoder.attentions() if isinstance(mixer, LatentAttention))
     return {mixer.options.names.of_layer("latent_up", mixer.layer): LatentTarget(mixer) for mixer in mixers}

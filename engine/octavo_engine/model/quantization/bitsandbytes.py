@@ -67,12 +67,12 @@ def _tensors(
 
 
 def _piece(fill: Callable[[Tensor], None], *part: slice) -> Piece:
-    """A part that `fill` puts where it belongs by itself."""
+    """Return a part that `fill` puts where it belongs by itself."""
     return Piece(torch.empty(0, device="cpu"), part, lambda _, __, values: fill(values))
 
 
 def _whole(name: str, fill: Callable[[Tensor], None], kind: str, size: int | None) -> CheckpointTensor:
-    """A tensor of `size` numbers (None: any) that each rank reads as a whole."""
+    """Return a tensor of `size` numbers (None: any) that each rank reads as a whole."""
     shape = None if size is None else (size,)
     return CheckpointTensor(name=name, shape=shape, pieces=(_piece(fill),), types=(kind,), shared=True)
 
@@ -110,7 +110,7 @@ class _Scales:
         self._write_if_complete()
 
     def take_state(self, values: Tensor) -> None:
-        """The bytes of a JSON object with the sizes, which must be those that are computed."""
+        """Return the bytes of a JSON object with the sizes, which must be those that are computed."""
         state = _parse_state(values)
         rows, columns = self.projection.stored_rows.total, self.projection.columns.total
         shape = state.get("shape")

@@ -41,7 +41,7 @@ def read_compressed_tensors(config: Fields, formats: Mapping[str, ReadGroup]) ->
 
 
 def _groups(config: Fields) -> Iterator[Fields]:
-    """The groups of config_groups that quantize weights."""
+    """Yield the groups of config_groups that quantize weights."""
     groups = config.mapping("config_groups")
     for name in groups.values if groups is not None else ():
         if groups is None or isinstance(groups.values[name], list):

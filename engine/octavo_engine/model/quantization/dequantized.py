@@ -45,7 +45,7 @@ class DequantizedProjection:
         self._missing = 0
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """The tensors of the projection `name` in a checkpoint."""
+        """Yield the tensors of the projection `name` in a checkpoint."""
         projection = Projection(name, slice(0, self._rows.size), self._rows, self._columns, has_bias=self._has_bias)
         stored = [
             transposed(tensor) if tensor.as_columns else tensor
@@ -96,11 +96,11 @@ class Dequantized:
         return ", ".join(f"{method.name}, dequantized" for method in dict.fromkeys(self.stored_by))
 
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
-        """The weight alone."""
+        """Return the weight alone."""
         return UNQUANTIZED.create(shape, dtype, device, fp8_products=fp8_products)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """The tensors of the method that the checkpoint's weight is stored with."""
+        """Yield the tensors of the method that the checkpoint's weight is stored with."""
         method = self.stored_by[projection.index]
         if method is UNQUANTIZED:
             yield from UNQUANTIZED.tensors(weights, projection)
@@ -120,7 +120,7 @@ class Dequantized:
         return UNQUANTIZED.apply(weights, x, bias, addend, products)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """The weight itself."""
+        """Return the weight itself."""
         return UNQUANTIZED.dequantized(weights, dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:

@@ -32,7 +32,7 @@ def to_fp8(x: Tensor) -> Tensor:
 
 
 def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """The numbers that e4m3 values [rows, columns] with scales [rows, 1], or by block, stand for, in `dtype`."""
+    """Return the numbers that e4m3 values [rows, columns] with scales [rows, 1], or by block, stand for, in `dtype`."""
     wide = weight.float()
     if len(scale) == len(weight):
         return wide.mul_(scale).to(dtype)
@@ -78,7 +78,7 @@ def suits_fp8(dtype: torch.dtype, rows: int, columns: int) -> bool:
 
 
 def channel_product(x: Quantized, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """A scale for each token and each row of the weight.
+    """Return a scale for each token and each row of the weight.
 
     Sums stay in the tensor cores to the end, as in other engines: they keep fewer bits than float32, and take half the
     time.

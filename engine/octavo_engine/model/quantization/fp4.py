@@ -110,7 +110,7 @@ class FP4(WeightOnly):
         yield ignored(f"{name}.{self.stored.activations}")
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """The numbers of a weight [out, in], computed in float32 and rounded to `dtype` once."""
+        """Return the numbers of a weight [out, in], computed in float32 and rounded to `dtype` once."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 2
         result = torch.empty(rows, columns, dtype=dtype, device=weights.weight.device)
         for first in range(0, rows, step := _rows_of_a_piece(columns)):
@@ -119,13 +119,13 @@ class FP4(WeightOnly):
         return result
 
     def _numbers(self, weights: Weights, rows: slice) -> Tensor:
-        """The dequantized numbers of some rows, float32 [rows, columns]."""
+        """Return the dequantized numbers of some rows, float32 [rows, columns]."""
         numbers = looked_up(E2M1, unpack(weights.weight[rows], 4))
         numbers.view(len(numbers), -1, self.group_size).mul_(self._scales(weights, rows).unsqueeze(-1))
         return numbers
 
     def _scales(self, weights: Weights, rows: slice) -> Tensor:
-        """The scales of some rows' groups, float32 [rows, groups]."""
+        """Return the scales of some rows' groups, float32 [rows, groups]."""
         stored = cast("Tensor", weights.scale)[rows]
         if weights.row_scale is None:
             return looked_up(E8M0, stored)
@@ -133,7 +133,7 @@ class FP4(WeightOnly):
         return wide.div_(whole) if self.stored.divides else wide.mul_(whole)
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """The weight in the type that is computed in, and a piece of it in float32."""
+        """Return the bytes of the weight in the dtype of the products, and of a piece of it in float32."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 2
         piece = min(rows, _rows_of_a_piece(columns)) * columns
         scales = 2 * _FLOAT32_BYTES * piece // self.group_size
@@ -161,7 +161,7 @@ def _write_powers(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
-    """A weight's one scale for each of its rows; dividing by a subnormal one gives infinity."""
+    """Return a weight's one scale for each of its rows; dividing by a subnormal one gives infinity."""
     check_scales(values, torch.finfo(torch.float32).tiny)
     target.fill_(values.item())
 

@@ -61,7 +61,7 @@ class FP8Scheme:
         return self.row_alignment
 
     def scale_shape(self, rows: int, columns: int) -> tuple[int, int]:
-        """The shape of the scales of a weight [rows, columns] in memory."""
+        """Return the shape of the scales of a weight [rows, columns] in memory."""
         return (-(-rows // BLOCK), -(-columns // BLOCK)) if self.granularity == "block" else (rows, 1)
 
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
@@ -78,7 +78,7 @@ class FP8Scheme:
         )
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """A weight with its scales, or one that is quantized; of static activations their scale."""
+        """Yield a weight with its scales, or one that is quantized; of static activations their scale."""
         spans, rows = (projection.stored_rows, projection.columns), projection.rows
         name, weight, scale = f"{projection.name}.weight", weights.weight[rows], cast("Tensor", weights.scale)
         part, shape = tuple(span.slice for span in spans), tuple(span.total for span in spans)
@@ -125,7 +125,7 @@ class FP8Scheme:
         return fp8_linear(x, scaling, weight, scale, bias, weights.dtype)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """The numbers [out, in], computed in float32 and rounded to `dtype` once."""
+        """Return the numbers [out, in], computed in float32 and rounded to `dtype` once."""
         return dequantize(weights.weight, cast("Tensor", weights.scale), dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:
@@ -147,7 +147,7 @@ def _check_order(projection: Projection) -> None:
 
 
 def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
-    """A weight's one scale for each of its rows."""
+    """Return a weight's one scale for each of its rows."""
     check_scales(values)
     target.fill_(values.item())
 

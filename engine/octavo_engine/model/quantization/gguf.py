@@ -61,7 +61,7 @@ class BlockFormat:
 
 
 def _by(numbers: Tensor, size: int) -> Tensor:
-    """The last dimension in parts of `size`, which share the memory if they can."""
+    """Return the last dimension in parts of `size`, which share the memory if they can."""
     return numbers.reshape(*numbers.shape[:-1], -1, size)
 
 
@@ -223,7 +223,7 @@ class GGUFBlocks(WeightOnly):
         yield CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=(self.type_name,))
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """The numbers [out, in], computed in float32 and rounded to `dtype` once."""
+        """Return the numbers [out, in], computed in float32 and rounded to `dtype` once."""
         form, rows = self.format, len(weights.weight)
         columns = weights.weight.shape[1] * 8 // form.bits
         result = torch.empty(rows, columns, dtype=dtype, device=weights.weight.device)
@@ -239,7 +239,7 @@ class GGUFBlocks(WeightOnly):
         return result
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """The weight in the type that is computed in, and a piece of it in float32."""
+        """Return the bytes of the weight in the dtype of the products, and of a piece of it in float32."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.format.bits
         piece = min(rows, max(1, _PIECE // columns)) * columns
         return rows * columns * weights.dtype.itemsize + piece * _PIECE_BYTES

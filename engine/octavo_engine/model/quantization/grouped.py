@@ -73,7 +73,7 @@ class Grouped(WeightOnly):
         return codes if self.act_order or self.group_size is None else max(codes, self.group_size)
 
     def groups(self, columns: int) -> int:
-        """The scales of a row of so many columns."""
+        """Return the scales of a row of so many columns."""
         return 1 if self.group_size is None else -(-columns // self.group_size)
 
     def create(
@@ -105,7 +105,7 @@ class Grouped(WeightOnly):
         return weights
 
     def _coded(self, weights: Weights, columns: int) -> CodedWeight | None:
-        """The weight for the C kernels; None where it has a table or act-order, which they do not read."""
+        """Return the weight for the C kernels; None where it has a table or act-order, which they do not read."""
         if self.act_order or self.table is not None or self.wide:
             return None
         part = CodedPart(
@@ -121,17 +121,17 @@ class Grouped(WeightOnly):
         return CodedWeight([part])
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """The tensors that the format's own function gives."""
+        """Yield the tensors that the format's own function gives."""
         yield from self.stored(self, weights, projection)
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """The weight in the type that is computed in, and a piece of it in float32."""
+        """Return the bytes of the weight in the dtype of the products, and of a piece of it in float32."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.bits
         piece = min(max(weights.parts), _rows_of_a_piece(columns)) * columns
         return rows * columns * weights.dtype.itemsize + piece * (_ACT_ORDER_BYTES if self.act_order else _PIECE_BYTES)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """The numbers of a weight [out, in], computed in float32 and rounded to `dtype` once."""
+        """Return the numbers of a weight [out, in], computed in float32 and rounded to `dtype` once."""
         rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.bits
         result = torch.empty(rows, columns, dtype=dtype, device=weights.weight.device)
         start, step = 0, _rows_of_a_piece(columns)
@@ -143,7 +143,7 @@ class Grouped(WeightOnly):
         return result
 
     def _numbers(self, weights: Weights, rows: slice, part: int) -> Tensor:
-        """The numbers of some rows of one projection, float32."""
+        """Return the numbers of some rows of one projection, float32."""
         codes, scale = unpack(weights.weight[rows], self.bits), cast("Tensor", weights.scale)[rows]
         zero = self._zeros(weights, rows)
         if weights.column_groups is not None:
@@ -187,7 +187,7 @@ def _table(numbers: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def looked_up(numbers: tuple[float, ...], codes: Tensor) -> Tensor:
-    """The number of each code uint8 [rows, columns], float32."""
+    """Return the number of each code uint8 [rows, columns], float32."""
     # Indexing by `[]` would make indices of 64 bits, twice the memory that is planned.
     return _table(numbers, codes.device).index_select(0, codes.flatten().int()).view(codes.shape)
 

@@ -67,7 +67,7 @@ def quantize(weight: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor, Tensor
 
 
 def _codes(wide: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
-    """The code of each number, as float32; where all numbers of a group are one, 0."""
+    """Return the code of each number, as float32; where all numbers of a group are one, 0."""
     return ((wide - minimum) / torch.where(scale == 0, 1.0, scale)).round_().clamp_(0, _LARGEST)
 
 

@@ -56,7 +56,7 @@ class INT8(WeightOnly):
         return Weights(values, scale, coded=coded, dtype=dtype)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """A weight that is quantized, or values with a scale for each row."""
+        """Yield a weight that is quantized, or values with a scale for each row."""
         rows, stored, order = projection.rows, projection.stored_rows, projection.order
         weight, scale = weights.weight[rows], cast("Tensor", weights.scale)[rows]
         values = plain(f"{projection.name}.weight", weight, stored, projection.columns, order=order)
@@ -74,11 +74,11 @@ class INT8(WeightOnly):
             yield ignored(f"{projection.name}.weight_format")
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """The numbers [out, in], computed in float32 and rounded to `dtype` once."""
+        """Return the numbers [out, in], computed in float32 and rounded to `dtype` once."""
         return weights.weight.float().mul_(cast("Tensor", weights.scale)).to(dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """The weight in float32 and in the type that is computed in."""
+        """Return the bytes of the weight in float32 and in the dtype of the products."""
         return weights.weight.numel() * (torch.float32.itemsize + weights.dtype.itemsize)
 
 

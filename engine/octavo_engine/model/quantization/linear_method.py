@@ -150,7 +150,7 @@ class LinearMethod(Protocol):
         """
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """The numbers [out, in] that a weight stands for, in `dtype`."""
+        """Return the numbers [out, in] that a weight stands for, in `dtype`."""
 
     def scratch_bytes(self, weights: Weights) -> int:
         """Memory that `apply` takes besides its arguments and result, whatever the number of tokens."""

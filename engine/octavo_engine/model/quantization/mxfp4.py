@@ -91,7 +91,7 @@ def _copy(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def _write_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """The numbers as they are without their powers of two, expert by expert."""
+    """Return the numbers as they are without their powers of two, expert by expert."""
     numbers = torch.tensor(E2M1, dtype=target.dtype, device=target.device)
     pairs = torch.stack((numbers.repeat(16), numbers.repeat_interleave(16)), dim=1)  # by byte: lower half, upper half
     for mine, stored in zip(target[rows], values, strict=True):

@@ -55,7 +55,7 @@ def scales(method: Grouped, name: str, weights: Weights, projection: Projection)
 
 
 def column_groups(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
-    """The group of each column [in]: read in act-order; otherwise, if it is there at all, only checked."""
+    """Return the group of each column [in]: read in act-order; otherwise, if it is there at all, only checked."""
     columns = projection.columns
     fill = partial(_write_groups, method.groups(columns.total))
     if weights.column_groups is None:
@@ -74,7 +74,7 @@ def column_groups(method: Grouped, name: str, weights: Weights, projection: Proj
 
 
 def zero_bias(projection: Projection) -> CheckpointTensor | None:
-    """The bias of zeros that some tools store where a model has none."""
+    """Return the bias of zeros that some tools store where a model has none."""
     if projection.has_bias:
         return None
     stored = projection.stored_rows

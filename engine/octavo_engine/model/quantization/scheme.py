@@ -36,5 +36,5 @@ class UnsupportedError(ModelLoadError):
 
 
 def unsupported(config: Fields, what: str) -> UnsupportedError:
-    """The error to raise about a `quantization_config`."""
+    """Return the error to raise about a `quantization_config`."""
     return UnsupportedError(f"{config.origin}: {what}")

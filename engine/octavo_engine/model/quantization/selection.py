@@ -73,14 +73,14 @@ class Quantization:
         return " and ".join(dict.fromkeys(method.name for method in self.methods if method is not UNQUANTIZED))
 
     def method(self, *names: str) -> LinearMethod:
-        """The linear method of the module that has these names, in this program and in files."""
+        """Return the linear method of the module that has these names, in this program and in files."""
         if names not in self._found:
             first = min((index for name in names for index in self._matches(name)), default=None)
             self._found[names] = self.default if first is None else self.rules[first].method
         return self._found[names]
 
     def kept_method(self, name: str) -> LinearMethod | None:
-        """The method of the module `name` by the rules `kept`; None: none is about it."""
+        """Return the method of the module `name` by the rules `kept`; None: none is about it."""
         return next((rule.method for rule in self.kept if name in rule.names), None)
 
     def _matches(self, name: str) -> Iterator[int]:
@@ -115,7 +115,7 @@ def left_out_by_wildcards(config: Fields, names: Iterable[str]) -> Rule:
 
 
 def names_in(config: Fields, name: str) -> list[str]:
-    """The list `name` of strings, empty if there is none; ModelLoadError if it is something else."""
+    """Return the list `name` of strings, empty if there is none; ModelLoadError if it is something else."""
     values = config.values.get(name)
     if values is None:
         return []
@@ -125,7 +125,7 @@ def names_in(config: Fields, name: str) -> list[str]:
 
 
 def _runs(name: str) -> Iterable[str]:
-    """All components of a name that follow one another."""
+    """Return all components of a name that follow one another."""
     places = [0, *(place + 1 for place, character in enumerate(name) if character == ".")]
     ends = [*(place - 1 for place in places[1:]), len(name)]
     return (name[first:end] for index, first in enumerate(places) for end in ends[index:])

@@ -137,7 +137,7 @@ def _checked(data: Fields, name: str, size: int) -> int:
 
 
 def _named(data: Fields, name: str, default: str) -> str:
-    """The value of an enumeration or a type, which is an object or a string."""
+    """Return the value of an enumeration or a type, which is an object or a string."""
     if isinstance(data.values.get(name), str):
         return data.text(name)
     value = data.mapping(name)

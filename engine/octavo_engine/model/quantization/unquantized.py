@@ -35,7 +35,7 @@ class Unquantized:
         *,
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
-        """The weight alone."""
+        """Return the weight alone."""
         return Weights(parameter(shape.rows, shape.columns.size, dtype=dtype, device=device), dtype=dtype)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
@@ -56,7 +56,7 @@ class Unquantized:
         return products.linear(cast("Tensor", x), weights.weight, bias, addend)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """The weight itself."""
+        """Return the weight itself."""
         return weights.weight.to(dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:  # noqa: ARG002

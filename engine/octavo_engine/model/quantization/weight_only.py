@@ -34,4 +34,4 @@ class WeightOnly(ABC):
 
     @abstractmethod
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """The numbers [out, in] that a weight stands for, computed in float32 and rounded to `dtype` once."""
+        """Return the numbers [out, in] that a weight stands for, computed in float32 and rounded to `dtype` once."""

@@ -57,7 +57,7 @@ class AttentionSpec:
     num_kv_heads: int
     head_dim: int
     scale: float
-    """Scores are query times key times this."""
+    """The factor of attention scores: a score is query times key times this factor."""
     rope: RopeSpec | None
     """None: query and key are not rotated."""
     qkv_bias: bool = False
@@ -127,7 +127,7 @@ class LatentAttentionSpec:
     cached."""
     value_dim: int
     scale: float
-    """Scores are query times key times this."""
+    """The factor of attention scores: a score is query times key times this factor."""
     rope: RopeSpec | None
     norm: NormSpec
     """The norm of both latents."""
@@ -194,7 +194,7 @@ class DifferentialAttentionSpec:
     size: int
     """The size of a head's query, key and own value."""
     scale: float
-    """Scores are query times key times this."""
+    """The factor of attention scores: a score is query times key times this factor."""
     rope: RopeSpec | None
     share: float
     """A constant that is added to the learnt share of the second half."""
@@ -219,7 +219,7 @@ class DifferentialAttentionSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """Its entry in the KV cache, without layers."""
+        """Return the KV cache group that this mixer needs, without its layers (the model adds them)."""
         return KVGroupSpec("full", (), 2 * self.num_kv_heads, self.head_dim)
 
     @property
@@ -239,7 +239,7 @@ class BiasedAttentionSpec:
     size: int
     """The size of a head's query, key and value."""
     scale: float
-    """Scores are query times key times this."""
+    """The factor of attention scores: a score is query times key times this factor."""
     rope: RopeSpec | None
     norm: NormSpec
     """The norm of each head of query and key."""
@@ -264,7 +264,7 @@ class BiasedAttentionSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """Its entry in the KV cache, without layers."""
+        """Return the KV cache group that this mixer needs, without its layers (the model adds them)."""
         kind = "full" if self.window is None else "sliding"
         return KVGroupSpec(kind, (), self.num_kv_heads, self.head_dim, self.window)
 
@@ -286,7 +286,7 @@ class AttentionExpertsSpec:
     num_experts: int
     top_k: int
     scale: float
-    """Scores are query times key times this."""
+    """The factor of attention scores: a score is query times key times this factor."""
     rope: RopeSpec | None
 
     @property
@@ -305,7 +305,7 @@ class AttentionExpertsSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """Its entry in the KV cache, without layers."""
+        """Return the KV cache group that this mixer needs, without its layers (the model adds them)."""
         return KVGroupSpec("full", (), self.num_heads, self.head_dim)
 
     @property

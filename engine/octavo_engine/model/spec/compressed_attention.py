@@ -71,7 +71,7 @@ class CompressedAttentionSpec:
 
     @property
     def scale(self) -> float:
-        """Scores are query times key times this."""
+        """The factor of attention scores: a score is query times key times this factor."""
         return float(self.head_dim**-0.5)
 
     @property

@@ -158,7 +158,7 @@ class LayerSpec:
         return tuple(part for part in (block, self.feed_forward, self.shortcut) if part is not None)
 
     def with_attention(self, attention: AttentionMixer) -> LayerSpec:
-        """A copy of the layer with `attention` as its mixer, or as the attention part of its mixer."""
+        """Return a copy of the layer with `attention` as its mixer, or as the attention part of its mixer."""
         if isinstance(self.mixer, ParallelMixersSpec) and isinstance(attention, AttentionSpec):
             return replace(self, mixer=replace(self.mixer, attention=attention))
         return replace(self, mixer=attention)

@@ -44,7 +44,7 @@ class Mamba2Spec:
     state: int
     """The size of b and c: a head's state has `head_dim` * `state` numbers."""
     width: int
-    """Tokens that the convolution sees, the own included."""
+    """The number of tokens that the convolution reads, the current one included."""
     activation: str = "silu"
     """The activation after the convolution."""
     conv_bias: bool = True
@@ -84,7 +84,7 @@ class MambaSpec:
     state: int
     """The size of b and c, and of a channel's state."""
     width: int
-    """Tokens that the convolution sees, the own included."""
+    """The number of tokens that the convolution reads, the current one included."""
     step_rank: int
     """The size of the latent of time steps."""
     activation: str = "silu"
@@ -111,7 +111,7 @@ class MambaHeadsSpec:
     """Channels of each."""
     state: int
     width: int
-    """Tokens that the convolution sees, the own included."""
+    """The number of tokens that the convolution reads, the current one included."""
     step_rank: int
     activation: str
     """The activation after the convolution."""
@@ -147,7 +147,7 @@ class GatedDeltaNetSpec:
     key_dim: int
     value_dim: int
     width: int
-    """Tokens that the convolution sees, the own included."""
+    """The number of tokens that the convolution reads, the current one included."""
     activation: str
     """The activation after the convolution."""
     norm_eps: float
@@ -239,7 +239,7 @@ class GatedRecurrenceSpec:
     """Blocks of channels: a gate of a channel reads those of its block."""
     head_dim: int
     width: int
-    """Tokens that the convolution sees, the own included."""
+    """The number of tokens that the convolution reads, the current one included."""
     activation: str
     """The activation of the first projection."""
 
