@@ -1,8 +1,8 @@
 """`make test`: runs all tests in three pytest processes at once, two of which have a cluster.
 
 The cluster tests mostly wait for pods, so the total time is little more than that of the other tests alone. The output
-of a process is held back until those before it have ended; the summaries of all come last. Arguments are passed to all.
-The exit code is 0 only if all succeeded.
+of a process is held back until those before it have ended. The reasons of failures and the summaries of all come last,
+because CI keeps the end of a long output. Arguments are passed to all. The exit code is 0 only if all succeeded.
 """
 
 import os
@@ -52,6 +52,8 @@ BEFORE_CLUSTER = [
 """Need no cluster; in the second cluster's process, before its cluster starts, so that all take about as long. The last
 two share a real server."""
 
+MOST_REASONS = 100
+
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the pytest arguments of each process, by its name. A user's own cluster is used by one process only."""
@@ -76,9 +78,11 @@ def main(arguments: list[str]) -> int:
         ]
         try:
             closing_lines = [_print_until_end(*each) for each in zip(processes, outputs, strict=True)]
+            reasons = [line for output in outputs for line in _reasons(output)]
         finally:
             for process in processes:  # Ctrl-C ends these processes too: they are in the terminal's foreground group
                 process.wait()
+    print("".join(f"tests: {line}\n" for line in reasons), end="")
     for name, line in zip(selections, closing_lines, strict=True):
         print(f"tests: {name}: {line}")
     return int(any(process.returncode for process in processes))
@@ -103,6 +107,12 @@ def _print_until_end(process: subprocess.Popen[bytes], output: Path) -> str:
                 time.sleep(0.2)
     lines = output.read_text(errors="replace").rstrip().splitlines() or [""]
     return next((line for line in reversed(lines) if line.startswith("=====")), lines[-1])  # libraries may write later
+
+
+def _reasons(output: Path) -> list[str]:
+    """Return pytest's lines that name failed tests and say why they failed, the first `MOST_REASONS` of a process."""
+    lines = output.read_text(errors="replace").splitlines()
+    return [line for line in lines if line.startswith(("FAILED ", "ERROR ", "E   "))][:MOST_REASONS]
 
 
 if __name__ == "__main__":

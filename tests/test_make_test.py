@@ -50,3 +50,14 @@ def test_one_runs_output_comes_after_the_others_and_both_closing_lines_end_it(
     assert ["passed" in lines[number] for number in at] == [True, False, True, False]
     assert lines[at[2]].startswith("tests: first: ")
     assert at[2:] == [len(lines) - 2, len(lines) - 1]
+
+
+def test_the_reasons_of_failures_are_repeated_before_the_closing_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, monkeypatch, BAD, GOOD)
+    lines = capsys.readouterr().out.splitlines()
+    repeated = [line for line in lines[:-2] if line.startswith("tests: ")]
+    assert repeated[0].startswith("tests: E ") and "assert not 'good'" in repeated[0]
+    assert any(line.startswith("tests: FAILED ") and "test_bad" in line for line in repeated)
+    assert lines[-2 - len(repeated) : -2] == repeated
