@@ -34,9 +34,9 @@ def reapplied(client: Client, manifest: dict[str, Any]) -> list[str]:
     notes = {name: written[name] for name in (APPLIED, f"{GROUP}/tried") if name in written}
     noted = merged(manifest, {"metadata": {"annotations": notes}})
     tried = client.http.patch(path, params=_QUERY, headers=_HEADERS, content=json.dumps(noted))
-    if tried.is_client_error:  # as by a policy that was deleted a moment ago, and still acts
+    if tried.is_error:  # as by a policy that was deleted a moment ago and still acts, or by a busy API server
         return [f"{manifest['kind']} {manifest['metadata']['name']} is refused: {tried.json().get('message')}"]
-    texts = (yaml.safe_dump(_bare(each)).splitlines() for each in (live, tried.raise_for_status().json()))
+    texts = (yaml.safe_dump(_bare(each)).splitlines() for each in (live, tried.json()))
     return list(difflib.unified_diff(*texts, "in the cluster", "rendered", lineterm=""))
 
 
