@@ -200,4 +200,4 @@ class AttentionBackend(Protocol):
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """Return an upper bound of the bytes that `attend` needs besides arguments and result, kept scratch included."""
+        """Return an upper bound of the bytes that `attend` needs besides arguments and result, with what it keeps."""

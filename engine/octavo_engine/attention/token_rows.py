@@ -45,7 +45,7 @@ class RowStep:
         return blocks * -(-self.block_size // self.rate) + last % self.block_size // self.rate
 
     def tiles(self, numbers: Callable[[int], int]) -> Iterator[tuple[slice, int]]:
-        """Split T into tiles of consecutive tokens that take at most `TILE_NUMBERS`; yield each with its longest context.
+        """Split T into tiles of consecutive tokens of at most `TILE_NUMBERS`; yield each and its longest context.
 
         `numbers` returns how many numbers one token takes, by the length of its context.
         """

@@ -24,8 +24,7 @@ class PacedConnections:
         return len(self._waiting)
 
     def add(self, connection: socket.socket) -> bool:
-        """Begin the connection now or in its turn; close it, and return False, if too many wait.
-        """
+        """Begin the connection now or in its turn; close it, and return False, if too many wait."""
         if len(self._waiting) >= self._most:
             connection.close()
             return False

@@ -131,7 +131,8 @@ class Sequence:
                 message = (
                     "the request took longer than its timeout; ask for less, or raise timeout or --request-timeout"
                 )
-                headers = {"Retry-After": str(retry_after(None)), "X-Should-Retry": "false"}  # keeps SDKs from trying again by themselves
+                # The second header keeps SDKs from trying again by themselves.
+                headers = {"Retry-After": str(retry_after(None)), "X-Should-Retry": "false"}
                 return APIError(503, message, code=code, headers=headers)
             case FinishReason.ABORT:
                 return shutting_down()
