@@ -323,7 +323,7 @@ class PodTemplate(SpecModel):
     )
 
     def as_patch(self) -> dict[str, Any]:
-        """The patch to merge, in which null removes a field."""
+        """Return the strategic merge patch, in which null removes a field."""
         metadata = self.metadata.as_object() if self.metadata else {}
         parts = {"metadata": {name: value for name, value in metadata.items() if value}, "spec": self.spec or {}}
         return {name: part for name, part in parts.items() if part}

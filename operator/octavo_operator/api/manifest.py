@@ -1,4 +1,4 @@
-"""YAML files, read with suspicion and written the same way every time.
+"""Reads YAML files that are not trusted, and writes YAML deterministically.
 
 The reader refuses what the API server's would refuse or what could harm the reader: duplicate keys, tags, endless or
 exploding aliases, deep nesting, huge files. It keeps dates as strings, since Kubernetes knows JSON's types only.

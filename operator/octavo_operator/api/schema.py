@@ -128,5 +128,5 @@ class SpecModel(BaseModel):
 
 
 def section(model: type[SpecModel], description: str) -> Any:
-    """A sub-object that is always there: `default: {}` lets the API server fill in its defaults and rules read it."""
+    """Declare a nested object that is never absent: with `default: {}` the API server fills in its defaults."""
     return Field(default_factory=model, description=description, json_schema_extra={"default": {}})

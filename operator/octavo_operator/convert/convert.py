@@ -24,7 +24,7 @@ class Conversions:
 
 
 def convert(documents: Sequence[Mapping[str, Any]]) -> Conversions:
-    """The LLMServices of all objects that serve a model; other objects are left out without a word."""
+    """Return the LLMServices of all objects that serve a model; objects that serve none are ignored."""
     objects = list(_objects(documents))
     scalers = [one for one in objects if one.get("kind") == "HorizontalPodAutoscaler"]
     found = Conversions()

@@ -1,4 +1,4 @@
-"""An LLMService in the making, and what could not be carried over to it."""
+"""A draft of an LLMService, with notes on settings that could not be converted."""
 
 from __future__ import annotations
 

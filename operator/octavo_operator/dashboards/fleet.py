@@ -1,4 +1,4 @@
-"""All services at a glance: which of them needs attention?"""
+"""The fleet dashboard: all services in one view, to find those that need attention."""
 
 from __future__ import annotations
 

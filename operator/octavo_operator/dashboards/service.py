@@ -1,4 +1,4 @@
-"""One service in depth: how fast, how full, and why."""
+"""The service dashboard: one service's latency, load, cache and autoscaling in detail."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`kubectl octavo`: what a person asks about LLMServices, answered through that person's own kubectl."""
+"""The kubectl plugin `kubectl octavo`: shows, explains and starts LLMServices through the user's own kubectl."""

@@ -1,4 +1,4 @@
-"""The door to a cluster, through kubectl with the contexts, credentials and rights that the user has already."""
+"""Reaches the cluster through the user's own kubectl, with its contexts, credentials and rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what `why` and `top` look at. What the user may not read is reported instead of ending the command."""
+"""Reads the objects and metrics for `why` and `top`; objects that the user may not read are reported, not fatal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubectl octavo top`: what each LLMService's pods do, from two readings of their /metrics. Pure over these texts."""
+"""`kubectl octavo top`: the load and speed of each LLMService, from two readings of its pods' /metrics. Pure."""
 
 from __future__ import annotations
 

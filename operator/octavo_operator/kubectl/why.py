@@ -33,7 +33,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """One thing in the way: the object that `about` names, why in one word, and in a sentence."""
+    """One obstacle: the object that it is about, its reason in one word, and a sentence."""
 
     about: str
     reason: str

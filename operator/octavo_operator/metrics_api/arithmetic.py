@@ -23,7 +23,7 @@ class History:
     changes: list[tuple[float, int]] = field(default_factory=list)
 
     def forget_before(self, now: float) -> None:
-        """Drops what no window reaches back to."""
+        """Forget proposals and changes that are older than every stabilization window and period."""
         self.proposals = [each for each in self.proposals if now - each[0] <= _LONGEST_SECONDS]
         self.changes = [each for each in self.changes if now - each[0] <= _LONGEST_SECONDS]
 

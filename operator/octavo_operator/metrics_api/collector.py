@@ -36,7 +36,7 @@ class ScrapeError(Exception):
 
 
 class NoAnswerError(Exception):
-    """There is no number that could be relied on; the message says why."""
+    """The load is not known; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class _Namespace:
 
     @property
     def keep_seconds(self) -> float:
-        """The seconds for which it is kept after the last question; without pods there is nothing to remember."""
+        """Return for how many seconds the reports are kept after the last query; few if the service has no pods."""
         return KEEP_SECONDS if self.pods or self.lock.locked() else LIST_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""The pods that are asked for their metrics: those of LLMServices, and no others."""
+"""Selects the pods that are asked for their metrics: only those of LLMServices."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Registration:
         """Whether the last look created the APIService."""
 
     async def look(self) -> str:
-        """Writes if something is to be written; returns how it stands, in a sentence, and logs it when that changes."""
+        """Correct the APIService if needed; return its state as a sentence, and log the sentence when it changes."""
         try:
             state = await self._look()
             self._succeeded_at = self._clock()

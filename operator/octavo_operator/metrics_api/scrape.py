@@ -1,4 +1,4 @@
-"""Asks a pod for its metrics, without letting it keep us waiting or fill our memory."""
+"""Asks a pod for its metrics, with limits of time and bytes, since the sender is not trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of LoRA adapters that each pod has as an annotation: written to pods that have another one."""
+"""Writes each pod's list of LoRA adapters, an annotation, where it differs from the LLMService's adapters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PodWriter(Protocol):
 async def write_adapter_lists(
     cluster: PodWriter, service: LLMService, pods: Iterable[Object]
 ) -> dict[tuple[str, str], ApiError]:
-    """Gives each pod of `service` the list of its adapters; the failures by kind and name.
+    """Write the list of adapters to each pod of `service` that has another; return the failures by kind and name.
 
     Pods of a service without adapters keep what they have: they are about to be replaced by others without a sidecar.
     """

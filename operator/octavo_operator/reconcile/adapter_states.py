@@ -27,7 +27,7 @@ def adapter_statuses(
     reports: Mapping[str, AdapterReport],
     missing_claims: Container[str] = frozenset(),
 ) -> list[AdapterStatus]:
-    """A row for each adapter and pod. `reports` are by the pods' uids."""
+    """Return a row for each adapter and pod. `reports` are by the pods' uids."""
     adapters, before = service.spec.adapters, _rows_before(service)
     found = []
     for adapter in adapters:

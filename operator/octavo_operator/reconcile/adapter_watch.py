@@ -43,7 +43,7 @@ class _Asked:
 
 
 class AdapterWatch:
-    """Keeps `reports`, by the uids of pods, and queues the LLMService whose pod has news."""
+    """Keeps `reports` by pod uid, and queues the LLMService of a pod whose report has changed."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class AdapterWatch:
                 await asyncio.sleep(INTERVAL_SECONDS)
 
     async def look(self, session: aiohttp.ClientSession) -> None:
-        """Asks each pod whose turn it is."""
+        """Ask each pod whose next poll is due."""
         now, seen, questions = self._clock(), set[str](), []
         for key, generation, pod in self._pods():
             uid, engine = pod["metadata"]["uid"], running_container(pod, CONTAINER)

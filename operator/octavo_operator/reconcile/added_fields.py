@@ -54,7 +54,7 @@ def is_shared(kind: str, live: Mapping[str, Any]) -> bool:
 
 
 def nulls(paths: Iterable[Path]) -> dict[str, Any]:
-    """A merge patch that removes these fields; those in items of lists go with the lists, which it cannot reach."""
+    """Return a merge patch that removes these fields, but for those inside lists, which a merge patch cannot reach."""
     patch: dict[str, Any] = {}
     for path in paths:
         if any(isinstance(step, int) for step in path):

@@ -1,4 +1,4 @@
-"""Advice on refusals, by the words in which Kubernetes gives them: the field of the spec, or the object. Pure.
+"""Maps Kubernetes' refusals to advice: the field of the spec, or the object, that has to change. Pure.
 
 The words are those of Kubernetes 1.31 to 1.36; of others nothing is known, and the refusal stands alone.
 """

@@ -36,4 +36,4 @@ class ApiError(ExpectedError):
 
 
 class NotLeadingError(ExpectedError):
-    """This replica leads no longer: it must not write, and ends."""
+    """This replica is no longer the leader: it must not write, and its process ends."""

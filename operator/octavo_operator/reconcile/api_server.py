@@ -51,7 +51,7 @@ class ApiServer:
         return cls(client.ApiClient(configuration))
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._api.close()
 
     async def credentials(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class ApiServer:
         query: list[tuple[str, str]] | None = None,
         content_type: str = "application/json",
     ) -> Object:
-        """One write of `what`, by which metrics count it; NotLeadingError if this replica may not write any more."""
+        """Send one write; metrics count it as `what`. NotLeadingError if this replica may not write any more."""
         await self.limiter.wait()
         seconds = min(_TIMEOUT_SECONDS, self.may_write_for())
         if seconds <= 0:
@@ -96,7 +96,7 @@ class ApiServer:
         seconds: float = _TIMEOUT_SECONDS,
         at_once: bool = False,
     ) -> Object:
-        """One request, which waits while the API server asks for less, unless it is to be sent `at_once`."""
+        """Send one request; unless `at_once`, it waits while the API server asks clients to send less."""
         if not at_once:
             await self.limiter.wait()
         headers = {"Accept": accept, "Content-Type": content_type}

@@ -133,7 +133,7 @@ class Scaling:
 def scaling(
     service: LLMService, bounds: Bounds, children: Mapping[tuple[str, str], Object], ready: int, unmade: str = ""
 ) -> Scaling:
-    """The autoscaling of `service`, of whose replicas `ready` answer; `unmade`: why it has no autoscaler."""
+    """Return the autoscaling of `service`, which has `ready` ready replicas; `unmade`: why it has no autoscaler."""
     deployment = children.get(("Deployment", service.name), {})
     replicas = int((deployment.get("spec") or {}).get("replicas", bounds.floor))
     scaled_object = children.get((SCALED_OBJECT, service.name))
@@ -163,7 +163,7 @@ def _reason(condition: Mapping[str, Any]) -> Reason:
 
 
 def _why_not(condition: Mapping[str, Any]) -> str:
-    """The metrics API's own words, without the wrapping that each program on the way put around them."""
+    """Return the metrics API's own message, without the prefixes that the programs on the way put before it."""
     message = str(condition.get("message"))
     if _SAID_BY_CLIENT not in message:
         return message

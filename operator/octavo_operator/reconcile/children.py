@@ -63,7 +63,7 @@ class NameTakenError(ApiError):
 
     @property
     def transient(self) -> bool:
-        """False: only a person can resolve it."""
+        """Return False: only a person can resolve the error."""
         return False
 
 
@@ -104,7 +104,7 @@ class Applied:
 
 
 class Children:
-    """Applies children. Remembers what was last applied, so that what is as it should be is not written again."""
+    """Applies children. Remembers what was last applied, so that an unchanged child is not written again."""
 
     def __init__(
         self, cluster: Writer, field_conflicts: FieldConflicts, clock: Callable[[], float] = time.monotonic
@@ -122,7 +122,7 @@ class Children:
         self._field_conflicts.forget(key)
 
     async def apply(self, key: Key, service: LLMService, observed: Observation, wanted: Sequence[Object]) -> Applied:
-        """Applies and prunes each child for itself: a claim that cannot grow must not keep a Deployment from stopping.
+        """Apply and prune each child on its own: a claim that cannot grow must not keep a Deployment from stopping.
 
         The result has the children as they are now, ahead of the watches: a Deployment as it was before would be rolled
         out still, and be reported so for the new generation.
@@ -185,7 +185,7 @@ class Children:
                 applied.children[identity] = child
 
     async def _is_kept(self, key: Key, service: LLMService, identity: Identity, child: Mapping[str, Any]) -> bool:
-        """Deletes a child that is not wanted; True: it is going, or another's as KEDA's own autoscaler."""
+        """Delete a child that is not wanted; return True if it is going, or belongs to others as KEDA's own HPA."""
         kind = BY_NAME[identity[0]]
         if is_going(child):
             return True
@@ -200,7 +200,7 @@ class Children:
     async def _apply_one(
         self, key: Key, service: LLMService, seen: Mapping[str, Any] | None, manifest: Object, start: int
     ) -> Mapping[str, Any] | None:
-        """The child as it is now; None: it was deleted again and again, and is not made for now."""
+        """Return the live child, or None if it was deleted so often that it is not made again for now."""
         identity = identity_of(manifest)
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
         manifest = marked(manifest, digest)
@@ -248,7 +248,7 @@ class Children:
         digest: str,
         start: int,
     ) -> Mapping[str, Any] | None:
-        """Sets back what is not as it was applied, but for what was set back just now already."""
+        """Revert fields that differ from what was applied, except fields that were reverted a moment ago."""
         kind = BY_NAME[identity[0]]
         drift = await self._drift(live, manifest)
         held = self._field_conflicts.held(key, identity, drift)
@@ -268,7 +268,7 @@ class Children:
         return self._remember_applied(key, identity, digest, live, "corrected")
 
     async def _drift(self, live: Mapping[str, Any] | None, manifest: Object) -> dict[Path, str]:
-        """The fields of ours that an apply would change in the live object, each with the manager who changed it."""
+        """Return our fields that an apply would change in the live object, each with the manager that changed it."""
         if live is None:
             return {(): "another client, which deletes it"}
         if has_other_address(manifest, live):  # it is made anew: the API server refuses to change it, even in a dry run
@@ -328,7 +328,7 @@ class Children:
     def _remember_applied(
         self, key: Key, identity: Identity, digest: str, live: Mapping[str, Any], done: str = ""
     ) -> Mapping[str, Any]:
-        """Remembers that the child is as it should be."""
+        """Remember that the child is as it was applied."""
         if done:
             logger.info("%s/%s: %s %s %s", *key, done, *identity)
         kept = trimmed(BY_NAME[identity[0]], live)
@@ -337,7 +337,7 @@ class Children:
 
 
 def crowded_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
-    """A list of `manifest` to which others have added items in `live`, of those that are ours as a whole."""
+    """Return a list of `manifest` that is entirely ours and to which others have added items in `live`."""
     if manifest["kind"] not in _WHOLE_LISTS:
         return None
     section, name = path = _WHOLE_LISTS[manifest["kind"]]
@@ -386,5 +386,5 @@ def _out_of_time(identity: Identity) -> ApiError:
 
 
 def digest_of(manifest: Object) -> str:
-    """A hash of what is wanted."""
+    """Return a hash of the manifest."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:32]

@@ -46,7 +46,7 @@ class Cluster:
         await self.server.close()
 
     async def wait_for_crd(self) -> None:
-        """Returns once the API server knows LLMServices; says so while it does not."""
+        """Return once the API server serves LLMServices; log that it does not while waiting."""
         warned = False
         while True:
             try:
@@ -237,7 +237,7 @@ class Cluster:
         return True
 
     async def repeat_event(self, namespace: str, name: str, now: str) -> None:
-        """Counts one more of an event that exists; `now` is RFC 3339 with microseconds."""
+        """Increase the count of an event that exists; `now` is RFC 3339 with microseconds."""
         path = EVENT.path(namespace, name)
         known = (await self.server.request("GET", path)).get("series") or {"count": 1}
         series = {"series": {"count": known["count"] + 1, "lastObservedTime": now}}
@@ -254,7 +254,7 @@ class Cluster:
 
 
 def _joined(fields: Mapping[str, Any], more: Mapping[str, Any]) -> Object:
-    """`fields` with what only `more` has, also inside of its mappings."""
+    """Return `fields` with the keys that only `more` has added, in nested mappings too."""
     inner = {name: _joined(fields[name], more[name]) for name in fields.keys() & more.keys()}
     return {**more, **fields, **inner}
 

@@ -65,7 +65,7 @@ def exit_trouble(pod: str, container: Mapping[str, Any], terminated: Mapping[str
 
 
 def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
-    """Of a container that spec.podTemplate or an admission webhook has added."""
+    """Return the problem of a container that spec.podTemplate or an admission webhook has added."""
     name, code, words = container.get("name"), terminated.get("exitCode", -1), terminated.get("message") or ""
     killed = ", killed for exceeding its memory limit" if terminated.get("reason") == "OOMKilled" else ""
     said = f": {last_words(words)}" if words else f"; kubectl logs {pod} -c {name} --previous may say why"

@@ -1,4 +1,4 @@
-"""Children that name another child: where that name is a stranger's, they would write to or scale what is not ours."""
+"""Children that refer to another child by name: if an object of others has that name, they would act on it."""
 
 from __future__ import annotations
 

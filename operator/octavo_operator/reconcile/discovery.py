@@ -38,7 +38,7 @@ async def present_kinds(cluster: Discoverer) -> tuple[Kind, ...]:
 
 
 async def check_crd(cluster: Discoverer) -> None:
-    """KindsChangedError if the cluster knows LLMServices no longer."""
+    """Raises KindsChangedError if the cluster does not serve LLMServices any more."""
     if LLMSERVICE.plural not in await cluster.plurals(LLMSERVICE.api_version):
         raise KindsChangedError(f"the CRD of {LLMSERVICE.api_version} was removed")
 

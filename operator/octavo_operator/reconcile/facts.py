@@ -89,7 +89,7 @@ class Facts:
 
     @property
     def trouble(self) -> Problem | None:
-        """The worst that is wrong with what runs: first the pods, then what the Deployment says.
+        """Return the first problem of the pods (newest first), the claim and the Deployment; None: there is none.
 
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
         """
@@ -112,12 +112,12 @@ class Facts:
 
     @property
     def out_of_time(self) -> bool:
-        """True if the Deployment gave the rollout up."""
+        """Return True if the Deployment has exceeded its progress deadline."""
         return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
 
     @property
     def late(self) -> Problem:
-        """The problem of a rollout that the Deployment gave up."""
+        """Return the problem of a rollout that has exceeded the Deployment's progress deadline."""
         limit = progress_deadline(self.service.spec.rollout)
         knob = "raise spec.rollout.startupTimeoutSeconds if the model needs longer to load"
         cause = self.waits.message if self.waits else knob

@@ -70,7 +70,7 @@ class _Revert:
 
     @property
     def end(self) -> float:
-        """The time at which the conflict is over if nobody has changed the field."""
+        """The time at which the conflict is over if no other manager changes the field until then."""
         return self.when + max(self.lasts, 2 * self.pause)
 
 
@@ -90,7 +90,7 @@ class FieldConflicts:
         self._mends.pop(key, None)
 
     def settled(self, key: Key, child: Child) -> None:
-        """The child is to be another than before: the manager that changed it may be content with that."""
+        """Forget a child's conflicts, as its manifest changes: the other manager may accept the new one."""
         mends = self._mends.get(key, {})
         for which in [which for which in mends if which[0] == child]:
             del mends[which]
@@ -107,7 +107,7 @@ class FieldConflicts:
         return held
 
     def mended(self, key: Key, child: Child, fields: Mapping[Path, str]) -> None:
-        """Record that `fields` of `child` were set back; each has the manager who had changed it."""
+        """Record that `fields` of `child` were reverted; each comes with the manager that had changed it."""
         mends, now = self._lasting(key), self._clock()
         for path, who in fields.items():
             before = mends.get((child, path))

@@ -96,7 +96,7 @@ async def apply_scaled(cluster: Applier, manifest: Object, start: int) -> Object
 
 
 async def _let_go(cluster: Applier, manifest: Object, live: Object, start: int) -> None:
-    """Makes sure that omitting replicas changes nothing; ApiError 409 if they are not what `live` says any more."""
+    """Make sure that omitting replicas from the manifest changes nothing; ApiError 409 if `live` is outdated."""
     if not live["spec"].get("replicas"):  # after a suspension: autoscalers leave a Deployment of none alone, forever
         await _own_for_now(cluster, manifest, start, force=True)
     elif owns_replicas(live, FIELD_MANAGER):

@@ -1,4 +1,4 @@
-"""The operator's own health: not only that a server answers, but that work is done and that events arrive."""
+"""The operator's own health: whether its work queue makes progress and events of the cluster arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds all requests back while the API server asks for less, so that a thousand retries do not keep it down."""
+"""Delays all requests while the API server says that it is overloaded, so that retries do not keep it so."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Limiter:
             await self._sleep(left)
 
     def answered(self, status: int, retry_after: float | None) -> None:
-        """Takes note of a refusal; `retry_after`: the seconds that the API server asks for."""
+        """Note that the API server refused a request; `retry_after`: the seconds that it asks clients to wait."""
         if status in _OVERLOADED:
             pause = PAUSE_SECONDS if retry_after is None else min(retry_after, LONGEST_SECONDS)
             self._until = max(self._until, self._clock() + pause)

@@ -129,7 +129,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
 
 async def _lead(process: _Process, lease: Lease | None) -> None:
-    """Leads as soon as it may, forever; LeaseLostError once it may no longer."""
+    """Acquire the lease and keep it; raises LeaseLostError once another replica may lead."""
     if lease:
         process.cluster.server.may_write_for = lease.seconds_left
         await lease.acquire()
@@ -139,7 +139,7 @@ async def _lead(process: _Process, lease: Lease | None) -> None:
 
 
 async def _serve_for_ever(process: _Process) -> None:
-    """Opens the watches, and again whenever a CRD or a right comes or goes or a watch fails, until stopped.
+    """Watch and work until stopped; reopen the watches when CRDs or rights change, or when a watch fails.
 
     Each opening lists the whole cluster, so where watches fail again and again the pauses between grow.
     """

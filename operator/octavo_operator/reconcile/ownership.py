@@ -1,4 +1,4 @@
-"""Decides whether a child is as it was last applied: an operator that takes over need not write it. Pure.
+"""Decides whether a child is as it was last applied, so that a new leader does not write it again. Pure.
 
 An annotation holds a digest of the manifest that was applied last. If another manager has changed or removed a field of
 that manifest since, the managed fields no longer count the field as ours.

@@ -27,7 +27,7 @@ _USUAL_SECONDS = {Reason.WAITING_FOR_VOLUMES: 10.0, Reason.NO_SCHEDULER: 10.0, R
 
 @dataclass(frozen=True)
 class PodView:
-    """One pod as far as a status is concerned. `waits` is no fault (yet); `trouble` is one.
+    """A pod's phase and problems. `waits`: a delay that is not a problem (yet); `trouble`: a problem.
 
     `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
     `waits_since`: since when it finds no node, or waits for its volumes (RFC 3339); empty: neither.
@@ -193,7 +193,7 @@ def _seconds_between(first: str | None, second: str | None) -> float:
 
 
 def _unfinished(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The init container that has not done its work yet. A sidecar has, once it is ready."""
+    """Return the first init container that has not ended, or, of sidecars, is not ready; None if there is none."""
     containers: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or ()
     for container in containers:
         state = container.get("state") or {}

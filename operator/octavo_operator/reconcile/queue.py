@@ -63,7 +63,7 @@ class WorkQueue(Generic[Key]):
         return len(self._waiting)
 
     def add(self, key: Key, urgent: bool = False) -> None:
-        """Has `key` worked on soon; if `urgent`, before all that is not."""
+        """Queue `key`; an `urgent` key comes before all others."""
         lane, known = (_URGENT if urgent else _USUAL), self._waiting.get(key)
         if known and known.lane <= lane:
             return
@@ -72,12 +72,12 @@ class WorkQueue(Generic[Key]):
             self._put(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Has `key` worked on in `seconds`, or sooner if something else asks for it; the latest call counts."""
+        """Queue `key` in `seconds`, unless it is queued sooner; the latest call replaces earlier ones."""
         self._cancel_timer(key)
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
     def clear(self) -> None:
-        """Forgets all keys, their timers and failures. To be called while no worker runs."""
+        """Forget all keys, their timers and failures. To be called while no worker runs."""
         for key in list(self._timers):
             self._cancel_timer(key)
         self._waiting.clear()

@@ -60,7 +60,7 @@ class ReconcileCluster(Writer, StatusCluster, PodWriter, Protocol):
 
 
 class Reconciler:
-    """Brings each LLMService's children and status to what they should be. Keeps only what it last wrote."""
+    """Makes each LLMService's children and status match its spec. Remembers only its own last writes."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Reconciler:
         return again
 
     async def _report_held(self, live: Mapping[str, Any], observed: Observation) -> None:
-        """Reports what still runs of an LLMService that others' finalizers keep from going, and that they do."""
+        """Report that others' finalizers hold up the deletion of the LLMService, and which of its pods still run."""
         metadata = live["metadata"]
         if not (holders := [each for each in metadata.get("finalizers") or () if each not in _GARBAGE_COLLECTORS]):
             return
@@ -233,7 +233,7 @@ class Reconciler:
 
 
 def _needed(unwatched: Mapping[Kind, str], wanted: Sequence[Mapping[str, Any]]) -> Mapping[Kind, str]:
-    """The unwatched kinds of which there is something to know: what is wanted, and what Kubernetes makes of it."""
+    """Return the unwatched kinds that this pass must read: those of wanted children, and of objects made from them."""
     names = {manifest["kind"] for manifest in wanted} | {kind.name for kind in OBSERVED}
     return {kind: why for kind, why in unwatched.items() if kind.name in names}
 
@@ -266,7 +266,7 @@ def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]
 def _again(
     service: LLMService, applied: Applied, now: RolloutState, moment: datetime, mounting: list[float]
 ) -> float | None:
-    """In how many seconds there will be something to do though nothing changes; None: never."""
+    """Return in how many seconds the next pass is due even if no event arrives; None: never."""
     pauses = mounting + [conflict.seconds for conflict in applied.conflicts]
     pauses += [seconds for seconds in (now.again, now.retry) if seconds is not None]
     in_force = bounds_in_force(service.spec, moment)

@@ -1,4 +1,4 @@
-"""Lists everything from time to time and looks at it again, in case a watch missed an event or died."""
+"""Lists all objects from time to time, in case a watch missed an event or ended unnoticed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Lister(Protocol):
 
 
 class WatchLostError(Exception):
-    """The watches no longer tell what happens; only a new start of the operator opens new ones."""
+    """The watches have stopped reporting changes; only a restart of the operator opens new ones."""
 
 
 class Resync:
@@ -66,7 +66,7 @@ class Resync:
                 pause = RETRY_SECONDS
 
     async def once(self) -> None:
-        """One look at everything; WatchLostError names what the watches have not reported even after a while."""
+        """Compare the lists with the watches once; WatchLostError names objects that the watches fail to report."""
         behind = await self._look()
         self._heartbeat.beat()
         if not behind:

@@ -1,4 +1,4 @@
-"""Writes an LLMService's status where it has changed, and sees to it that it holds nothing but what the operator says.
+"""Writes an LLMService's status when it changes, and removes fields that other clients put there.
 
 Conditions of other types than ours are left alone: other controllers may add theirs. Fields that the cluster's CRD does
 not have, since it is older than the operator, are left out: the rest is worth more than none.
@@ -109,7 +109,7 @@ class StatusWriter:
         return seen
 
     async def write(self, live: Mapping[str, Any], status: Object, now: str) -> float | None:
-        """Writes the status if it has changed; returns in how many seconds it is to be written though it has."""
+        """Write the status if it has changed; return the seconds until a delayed write is due, or None."""
         metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
         key = metadata["namespace"], metadata["name"]
         before, status = self.newest(key, live).get("status") or {}, self._known(status)
@@ -138,7 +138,7 @@ class StatusWriter:
         return None
 
     def _before_admission(self, key: Key, before: Mapping[str, Any]) -> Object:
-        """What we wrote, if admission has made `before` of it: it would do so again, for ever. Else `before` itself."""
+        """Return our last write if admission made `before` of it, else `before`: rewrites would never end."""
         last, own = self._last.get(key), _own(before)
         return last.asked if last is not None and last.status == own else own
 

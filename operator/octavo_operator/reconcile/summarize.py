@@ -130,7 +130,7 @@ def _lost_claim(observed: Observation) -> Problem | None:
 
 
 def _settled(pod: PodView, now: str) -> PodView:
-    """The pod without a wait that every pod has."""
+    """Return the pod without a wait that is normal for every starting pod."""
     return replace(pod, waits=None) if usual_wait_seconds(pod, now) else pod
 
 
@@ -154,7 +154,7 @@ _LOAD = ("queueDepth", "concurrencyPercent")
 
 
 def without_load(status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status, as the API has it, without the numbers that are others at each look of an autoscaler."""
+    """Return a status, as the API has it, without the numbers that change at each sync of an autoscaler."""
     autoscaling = status.get("autoscaling") or {}
     return {**status, "autoscaling": {name: value for name, value in autoscaling.items() if name not in _LOAD}}
 

@@ -34,7 +34,7 @@ def unobserved_patience(deployment: Mapping[str, Any], now: str) -> list[float]:
 
 
 def _waited(deployment: Mapping[str, Any], now: str) -> float | None:
-    """The seconds since the last change, unless it was looked at; the controller notes that, but not with a refusal."""
+    """Return the seconds since the last change; None if the controller has observed it, or its pods are refused."""
     changed, metadata = deployment.get("changed"), deployment.get("metadata") or {}
     seen = (deployment.get("status") or {}).get("observedGeneration") == metadata.get("generation")
     if not changed or seen or refusal_of(deployment):

@@ -73,7 +73,7 @@ class WatchedNamespaces:
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for all that cannot be read."""
+        """Return a sentence for each namespace or kind that cannot be read."""
         return [_sentence(*identity, why) for identity, why in self._refused.items()]
 
     def by_namespace(self) -> dict[str, bool]:

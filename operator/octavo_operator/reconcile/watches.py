@@ -74,7 +74,7 @@ class _EndlessBackoffs:
 
 
 class _NotKopfs:
-    """The tasks that do not run code of kopf's.
+    """The tasks of the event loop that do not run kopf's code.
 
     When it ends, kopf cancels all tasks but those that it is to ignore, taking what has begun since its start for its
     own: a connection to /healthz or /metrics that is kept alive would stay open, and answer nothing any more.

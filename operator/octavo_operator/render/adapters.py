@@ -53,7 +53,7 @@ def digest_of_list(text: str) -> str:
 
 
 def sidecar(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any] | None:
-    """The container that fetches adapters for as long as the pod lives; None where there are none."""
+    """Return the sidecar that fetches adapters while the pod lives; None if there are no adapters to fetch."""
     spec = llmservice.spec
     if not spec.adapters:
         return None

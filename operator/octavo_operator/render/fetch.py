@@ -99,7 +99,7 @@ def _secret(name: str, key: str, *, optional: bool = False) -> dict[str, Any]:
 
 
 def _own_cache(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any]:
-    """Gives the folder of the node that is ours alone, which the kubelet makes for root, to the engine's user."""
+    """Return the init container that gives our folder on the node, which root owns at first, to the engine's user."""
     return {
         "name": OWN_CACHE,
         "image": image,

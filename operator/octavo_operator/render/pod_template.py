@@ -1,4 +1,4 @@
-"""spec.podTemplate as the last word: a strategic merge patch over the rendered pod template.
+"""Merges spec.podTemplate, a strategic merge patch, over the rendered pod template.
 
 As with `kubectl patch`, mappings are merged, values replaced, and null removes. A list replaces the list before, unless
 Kubernetes identifies its items by a key (`patchMergeKey` in its API): then it is merged item by item, new ones come at
@@ -36,7 +36,7 @@ Object = Mapping[str, Any]
 
 
 def merge_pod_template(template: Object, patch: Object) -> dict[str, Any]:
-    """`template` with `patch` over it. The labels of `template` stay as they are: by them pods are found again."""
+    """Return `template` with `patch` merged over it. Labels of `template` are kept, because they select the pods."""
     merged = _merge(template, patch)
     labels = {**(merged["metadata"].get("labels") or {}), **template["metadata"]["labels"]}
     merged["metadata"] = {**merged["metadata"], "labels": labels}

@@ -31,7 +31,7 @@ class Bounds:
 
     @property
     def floor(self) -> int:
-        """The fewest replicas that are really kept: with none, nothing would be left to say that requests wait."""
+        """Return the fewest replicas in force, at least 1: with none, no pod would report waiting requests."""
         return max(1, self.min_replicas)
 
 
@@ -69,7 +69,7 @@ def bounds(autoscaling: Autoscaling, now: datetime) -> Bounds:
 
 
 def _window(schedule: Schedule, now: datetime) -> _Window:
-    """A start is a time on the clock of its zone; a duration is time that passes, also over a change of the clock."""
+    """Return the schedule's window. Starts are local times of its zone, durations are elapsed time."""
     latest, following = _starts(
         schedule.start, schedule.time_zone, now.astimezone(UTC).replace(second=0, microsecond=0)
     )

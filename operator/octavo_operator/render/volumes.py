@@ -1,4 +1,4 @@
-"""The volumes of the engine's container. The root file system is read-only: all writing is to these."""
+"""The volumes of the engine's container, the only places it can write to: its root file system is read-only."""
 
 from __future__ import annotations
 
