@@ -1,4 +1,4 @@
-"""How the results of a context's segments are added up (flash decoding's second kernel)."""
+"""Adds up the results of a context's segments (flash decoding's second kernel)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Partials:
 
     @staticmethod
     def size(cells: int, head_dim_padded: int) -> int:
-        """Numbers for so many results of a token, a head and a segment."""
+        """Return how many float32 numbers the results of so many tokens, heads and segments take."""
         return cells * (head_dim_padded + 2)
 
     @classmethod
@@ -43,7 +43,7 @@ class Partials:
 
 @triton.jit
 def store_partials(partial_sums, partial_maxima, partial_totals, cells, kept, sums, maximum, total):
-    """Put rows of one segment's result into their `cells`, those that are `kept`."""
+    """Store the `kept` rows of one segment's result at `cells`."""
     columns = tl.arange(0, sums.shape[1])
     tl.store(partial_maxima + cells, maximum, mask=kept)
     tl.store(partial_totals + cells, total, mask=kept)

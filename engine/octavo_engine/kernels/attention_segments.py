@@ -1,4 +1,4 @@
-"""Contexts in segments (flash decoding): how a launch cuts them, and the list of the segments there are.
+"""Splits contexts into segments (flash decoding), and lists the segments of a step on the device.
 
 A long context beside short ones would keep few programs busy long after all others. So a context's segments are work of
 their own, and a fixed number of programs shares all of them: what one computes follows from a list that is made on the
@@ -88,7 +88,7 @@ def visible_range(position, queries, context_len, WINDOW: tl.constexpr, TILE_TOK
 
 @triton.jit
 def segment_size(tokens, most, least, TILE_TOKENS: tl.constexpr):
-    """Tokens in each segment of so many: at least `least` whole tiles, so that there are at most `most` segments.
+    """Return a segment's tokens: whole tiles, at least `least`, and so many that there are at most `most` segments.
 
     That it is a multiple of TILE_TOKENS has to be seen by the compiler: places in blocks then take no division.
     """
@@ -97,7 +97,7 @@ def segment_size(tokens, most, least, TILE_TOKENS: tl.constexpr):
 
 @triton.jit
 def segment_range(begin, end, segment, most, least, TILE_TOKENS: tl.constexpr):
-    """The tokens of begin..end that are this segment's, and whether there are others' too; maybe none."""
+    """Return this segment's tokens of begin..end, perhaps none, and whether other segments have tokens too."""
     size = segment_size(end - begin, most, least, TILE_TOKENS)
     first = begin + segment * size
     return first, tl.minimum(first + size, end), end - begin > size
@@ -115,7 +115,7 @@ def count_segments(
     TILE_QUERIES: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
 ):
-    """The segments of each of `sequences` that is `real`: one if it has no context, none if it has no query."""
+    """Return how many segments each `real` sequence has: one without a context, none without a query."""
     first_row = tl.load(cu_query_lens + sequences, mask=real, other=0)
     query_len = tl.load(cu_query_lens + sequences + 1, mask=real, other=0) - first_row
     context_len = tl.load(context_lens + sequences, mask=real, other=0)

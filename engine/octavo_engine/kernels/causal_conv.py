@@ -109,7 +109,7 @@ def causal_conv(
     max_query_len: int,
     silu: bool,
 ) -> torch.Tensor:
-    """The causal convolution of `x` [T, C], rows contiguous, and its silu if asked for; [T, C] of the same dtype.
+    """Return the causal convolution of `x` [T, C], rows contiguous, and its silu if asked for, as [T, C] in x's dtype.
 
     `weight` [C, WIDTH] and `bias` [C] are contiguous. `state` [rows, WIDTH - 1, C], contiguous and of x's dtype, holds
     the last inputs of each sequence, the newest last; sequence s has row state_rows[s] of it, which no other has. It is

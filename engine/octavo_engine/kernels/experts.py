@@ -43,11 +43,11 @@ class Experts:
 
     @property
     def intermediate(self) -> int:
-        """The numbers between an expert's products."""
+        """The intermediate size: how many numbers an expert's first product gives and its second one reads."""
         return self.down.shape[2] * (1 if self.down_scales is None else 2)
 
     def activate(self, gate_up: Tensor) -> Tensor:
-        """[..., intermediate] of [gate up] [..., 2 * intermediate], or of up alone, in their dtype."""
+        """Return [..., intermediate] from [gate up] [..., 2 * intermediate], or from up alone, in their dtype."""
         if not self.gated:
             return self._activated(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
@@ -63,6 +63,6 @@ class Experts:
 
 
 def cut_off(gate: Tensor, up: Tensor, limit: float, alpha: float, up_offset: float = 1.0) -> Tensor:
-    """gpt-oss's gate of up, as `Experts.limit` says."""
+    """Return gpt-oss's gated up, with numbers limited as `Experts.limit` says."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (up + up_offset) * (gate * torch.sigmoid(gate * alpha))

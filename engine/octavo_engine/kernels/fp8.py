@@ -17,7 +17,7 @@ PART = 1024
 
 @triton.jit
 def to_fp8(x):
-    """float32 to e4m3, what is too large to the largest there is; what is no number stays none."""
+    """Convert float32 to e4m3; numbers that are too large become the largest number, NaN stays NaN."""
     # The hardware's conversion saturates by itself, the interpreter's does not.
     return tl.clamp(x, -FP8_MAX, FP8_MAX, propagate_nan=tl.PropagateNan.ALL).to(tl.float8e4nv)
 
@@ -69,7 +69,7 @@ def quantize_kernel(
 
 
 def quantize(x: torch.Tensor, scaling: Scaling) -> Quantized:
-    """x [T, N] in e4m3, scaled as asked for."""
+    """Quantize x [T, N] to e4m3 with the wanted scaling."""
     tokens, size = x.shape
     x = x if x.stride(1) == 1 else x.contiguous()
     result = empty_quantized(tokens, size, scaling, x.device)
@@ -90,7 +90,7 @@ def quantize(x: torch.Tensor, scaling: Scaling) -> Quantized:
 
 
 def parts(size: int, scaling: Scaling) -> tuple[int, int]:
-    """Columns of a program, and of a group, where rows of `size` are cut; a row with one scale is one program's."""
+    """Return a program's columns and a group's, for rows of `size`; one program takes all of a row with one scale."""
     if scaling.group is not None:
         return PART, scaling.group
     padded = triton.next_power_of_2(size)

@@ -1,4 +1,4 @@
-"""Matrix multiplication in e4m3 whose scales are by blocks (DeepSeek-V3, arXiv 2412.19437, section 3.3).
+"""Matrix multiplication in e4m3 with a scale for each block (DeepSeek-V3, arXiv 2412.19437, section 3.3).
 
 The activation has a scale for each token and 128 columns, the weight one for each 128 x 128. Products of 128 columns
 are added up by the tensor cores and come into the float32 sum with their scales; longer sums would lose bits, as
@@ -55,7 +55,7 @@ def block_fp8_matmul_kernel(
 def block_fp8_matmul(
     x: torch.Tensor, x_scale: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """x [T, K] times weight [N, K] transposed, both e4m3, in `dtype` [T, N].
+    """Return x [T, K] times weight [N, K] transposed, both e4m3, as [T, N] in `dtype`.
 
     N and K are multiples of 128; `x_scale` float32 [T, K / 128], `weight_scale` float32 [N / 128, K / 128].
     """

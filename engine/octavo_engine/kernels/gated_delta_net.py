@@ -264,7 +264,7 @@ def gated_delta_net(
     scale: float,
     normalize: bool,
 ) -> torch.Tensor:
-    """Gated DeltaNet of queries and keys [T, key heads, Dk] and values [T, heads, Dv]; [T, heads, Dv] of their dtype.
+    """Return Gated DeltaNet of queries, keys [T, key heads, Dk] and values [T, heads, Dv] as [T, heads, Dv].
 
     `heads` is a multiple of the key heads, each of which serves as many heads in a row. `log_decay` [T, heads] float32
     is not positive (-exp(A_log) * softplus(a + dt_bias) in Qwen3-Next); `strength` (beta) [T, heads] is contiguous.
@@ -314,5 +314,5 @@ def gated_delta_net(
 
 
 def _heads_contiguous(x: torch.Tensor) -> torch.Tensor:
-    """`x` itself if each token's heads are contiguous, as they do in a slice of the fused projection."""
+    """Return `x` with each token's heads contiguous: itself if they are, as in a slice of the fused projection."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -1,4 +1,4 @@
-"""A step's inputs, gathered from the rows of the state table.
+"""Gathers a step's inputs from the rows of the state table.
 
 One launch for each KV group, the first of which gathers all that is not a group's as well. The host sends four integers
 a sequence, in one copy, and every token and block id is read on the device.

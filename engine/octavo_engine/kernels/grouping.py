@@ -1,4 +1,4 @@
-"""Rows that are multiplied with the same weights, put together: tokens by adapter, routed tokens by expert.
+"""Groups rows that are multiplied with the same weights: tokens by adapter, routed tokens by expert.
 
 A counting sort on the device whose grid and results have sizes the host knows, so that a CUDA graph can hold it. The
 rows of a group keep their order, which makes everything that follows deterministic.
@@ -29,7 +29,7 @@ class RowGroups:
 
     @property
     def max_tiles(self) -> int:
-        """An upper bound of the tiles there are: what a grid is made of."""
+        """Return an upper bound of the number of tiles, which is the size of the grid."""
         return self.tiles.shape[0]
 
 
@@ -99,7 +99,7 @@ def group_rows(group_of_row: torch.Tensor, num_groups: int, tile_rows: int) -> R
 
 @triton.jit
 def tile_rows(order, tiles, tile, TILE_ROWS: tl.constexpr):
-    """Group of a tile, its places in the order, its rows (0 where there are fewer than TILE_ROWS), and which exist."""
+    """Return a tile's group, its places in the order, its rows (0 beyond the last one), and which of them exist."""
     group = tl.load(tiles + tile * 3).to(tl.int64)
     places = tl.load(tiles + tile * 3 + 1) + tl.arange(0, TILE_ROWS)
     exists = places < tl.load(tiles + tile * 3 + 2)

@@ -22,7 +22,7 @@ _WRITTEN_AT_ONCE = 256
 
 @triton.jit
 def normalised(first, second, weight, eps, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TILE: tl.constexpr):
-    """Both halves of TILE heads, each head divided by its root mean square, times `weight` [2 * HALF].
+    """Return both halves of TILE heads, each head divided by its root mean square, times `weight` [2 * HALF].
 
     Rounded where Hugging Face's Qwen3 does: normalised, and multiplied.
     """
@@ -36,7 +36,7 @@ def normalised(first, second, weight, eps, HALF: tl.constexpr, HALF_PADDED: tl.c
 
 @triton.jit
 def cached(x, cache, scale):
-    """x as the cache holds it: rounded to its type, or divided by `scale` and rounded to e4m3."""
+    """Return x in the cache's type: rounded to it, or divided by `scale` and rounded to e4m3."""
     if cache.dtype.element_ty == tl.float8e4nv:
         result = to_fp8(tl.div_rn(x.to(tl.float32), scale))
     else:

@@ -127,7 +127,7 @@ def latent_attention(
     sinks: torch.Tensor | None = None,
     window: int | None = None,
 ) -> None:
-    """Causal attention of queries [T, H, latent + rotated] over a cache [num_blocks, B, latent + rotated].
+    """Compute causal attention of queries [T, H, latent + rotated] over a cache [num_blocks, B, latent + rotated].
 
     `sinks` [H]: a logit more in the softmax for each head, without a value. `window`: tokens that a query sees, its own
     included.
@@ -186,10 +186,10 @@ def latent_attention(
 
 
 def num_latent_segments(programs: int) -> int:
-    """Segments for `programs` pairs of a sequence and a tile of heads: a power of two, at most SEGMENTS."""
+    """Return the segments for `programs` pairs of a sequence and a tile of heads: a power of two, at most SEGMENTS."""
     return min(SEGMENTS, 1 << max(0, (_PROGRAMS // programs).bit_length() - 1))
 
 
 def latent_scratch_floats(latent: int) -> int:
-    """Size of the scratch memory that every launch can do with."""
+    """Return the size of scratch memory that is enough for every launch."""
     return _PROGRAMS * ROWS * (latent + 2)

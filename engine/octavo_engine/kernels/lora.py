@@ -141,7 +141,7 @@ def lora_expand_kernel(
 
 
 def add_lora(output: torch.Tensor, x: torch.Tensor, weights: LoraWeights, groups: RowGroups) -> None:
-    """Adds to `output` [T, out], in place, what the adapter of each token makes of `x` [T, in].
+    """Add each token's adapter's product with `x` [T, in] to `output` [T, out], in place.
 
     `groups` is `group_by_adapter` of the step; tokens without an adapter are left as they are. `x` and `output` have
     contiguous rows and the weights' dtype; what comes out of shrink is rounded to it, all sums are float32. Scratch: at

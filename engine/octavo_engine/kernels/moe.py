@@ -183,7 +183,7 @@ def moe_sum_kernel(
     HIDDEN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program adds up BLOCK columns of one token, expert after expert; what no expert computed is not read."""
+    """One program adds up BLOCK columns of one token's experts in turn; rows that no expert computed are not read."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     sums = tl.zeros([BLOCK], dtype=tl.float32)
@@ -211,7 +211,7 @@ FEW_ROWS, SOME_ROWS = 16, 64
 
 
 def tiles_for(rows: int, experts: int) -> Tiles:
-    """Small tiles while an expert has few rows and its weights are what is read, large ones for prefill."""
+    """Return small tiles for few rows an expert, when reading weights dominates, and large ones for prefill."""
     if rows <= FEW_ROWS * experts:
         return Tiles(rows=16, gate_up_columns=64, down_columns=64, warps=4, stages=4)
     if rows <= SOME_ROWS * experts:
@@ -223,7 +223,7 @@ class RoutedRows:
     """The T * k rows of a step's tokens, by expert, and the three products of them."""
 
     def __init__(self, x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> None:
-        """As `mixture_of_experts` has them, of at least one token."""
+        """Take the arguments of `mixture_of_experts`, for at least one token."""
         self.x, self.experts = x, experts
         self.chosen, self.weights = chosen.contiguous(), weights.contiguous()
         self.num_experts, hidden = experts.down.shape[:2]
@@ -237,7 +237,7 @@ class RoutedRows:
         self._options["num_stages"] = cut.stages
 
     def gate_up(self, *, activate: bool) -> torch.Tensor:
-        """[T * k, intermediate] in the order of `groups`; not activated [T * k, 2 * intermediate]."""
+        """Return [T * k, intermediate] in the order of `groups`; without activation [T * k, 2 * intermediate]."""
         columns = self.intermediate if activate else 2 * self.intermediate
         inner = torch.empty(self.chosen.numel(), columns, dtype=self.x.dtype, device=self.x.device)
         moe_gate_up_kernel[triton.cdiv(self.intermediate, self._cut.gate_up_columns), self.groups.max_tiles](
@@ -260,7 +260,7 @@ class RoutedRows:
         return inner
 
     def down(self, inner: torch.Tensor) -> torch.Tensor:
-        """[T, k, hidden], weighted, of activated rows; what no expert computed is undefined."""
+        """Return the weighted outputs [T, k, hidden] of activated rows; rows that no expert computed are undefined."""
         hidden = self._sizes["HIDDEN"]
         routed = torch.empty(*self.chosen.shape, hidden, dtype=inner.dtype, device=inner.device)
         moe_down_kernel[triton.cdiv(hidden, self._cut.down_columns), self.groups.max_tiles](
@@ -278,7 +278,7 @@ class RoutedRows:
         return routed
 
     def total(self, routed: torch.Tensor) -> torch.Tensor:
-        """[T, hidden] of [T, k, hidden], expert after expert."""
+        """Add up [T, k, hidden] over the experts, in their order, to [T, hidden]."""
         tokens, top_k, hidden = routed.shape
         output = torch.empty(tokens, hidden, dtype=routed.dtype, device=routed.device)
         moe_sum_kernel[tokens, triton.cdiv(hidden, _BLOCK_SUM)](
@@ -288,7 +288,7 @@ class RoutedRows:
 
 
 def mixture_of_experts(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """`x` [T, hidden] through its experts, in x's dtype or MXFP4; [T, hidden] of the same dtype.
+    """Return the experts' weighted sum [T, hidden] for `x` [T, hidden]; weights are in x's dtype or MXFP4.
 
     `chosen` [T, k] (int32 or int64) and `weights` [T, k] float32 are the router's; an expert outside of 0..E-1 adds
     nothing (padding, another rank's expert). Products are summed in float32; the activation's result and each expert's

@@ -27,7 +27,7 @@ def mixture_with_adapters(
     down: LoraWeights,
     adapter_of_token: torch.Tensor,
 ) -> torch.Tensor:
-    """What `mixture_of_experts` computes, with each token's adapter; `adapter_of_token` [T], -1: none.
+    """Compute `mixture_of_experts` with each token's adapter; `adapter_of_token` [T], -1: none.
 
     `gate_up` and `down` have as many adapters as there are adapters times experts. Scratch beside that of
     `mixture_of_experts`: T * k * (2 * hidden + 2 * intermediate) elements, and lora.py's.

@@ -59,7 +59,7 @@ def rms_norm_kernel(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Rows of x [T, N], or of x + residual, divided by their root mean square, times weight [N]; and that sum, or x.
+    """Return the RMS norm of x [T, N], or of x + residual, times weight [N]; and the sum x + residual, or x.
 
     Rows are contiguous, any distance apart; bfloat16, float16 or float32, weight and residual as x.
     """
@@ -85,7 +85,7 @@ def _launch(
     residual: Tensor | None,
     scaling: Scaling,
 ) -> Tensor:
-    """Fill `output`, and `scales` if it is quantized; x + residual, or x."""
+    """Fill `output`, and `scales` if it is quantized; return x + residual, or x."""
     tokens, size = x.shape
     summed = x if residual is None else torch.empty(tokens, size, dtype=x.dtype, device=x.device)
     if tokens:
@@ -111,6 +111,6 @@ def _launch(
 
 
 def row_shape(size: int) -> tuple[int, int]:
-    """Elements of a padded row, and warps: each thread reads 8 at once (16 bytes of bfloat16), up to 4096 elements."""
+    """Return a padded row's elements and its warps: a thread reads 8 at once (16 bytes of bfloat16), up to 4096."""
     padded = triton.next_power_of_2(size)
     return padded, min(16, max(1, padded // 256))

@@ -26,7 +26,7 @@ class NormWeights:
 
     @property
     def is_plain_rms(self) -> bool:
-        """True if it is x / rms(x) * weight [N] and nothing else, which is what our kernels compute."""
+        """Return True if the norm is x / rms(x) * weight [N] and nothing else, which our kernels compute."""
         return self.kind == "rms" and self.bias is None and self.weight_offset == 0 and self.weight.dim() == 1
 
     def apply(self, x: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ def attend_own_tile(
     ROWS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
 ):
-    """Compute the tile and segment that this program's place in the grid stands for."""
+    """Compute the tile and segment of this program's place in the grid."""
     TILE_QUERIES: tl.constexpr = ROWS // GROUP
     cu_query_lens, context_lens = lens
     sequence, first_row, first_query = find_tile(cu_query_lens, num_seqs, TILE_QUERIES, False)
@@ -190,7 +190,7 @@ def attend_listed(
     TILE_TOKENS: tl.constexpr,
     MAX_SEGMENTS: tl.constexpr,
 ):
-    """Compute this program's share of the list, of sequences that have one tile each.
+    """Compute this program's share of the list of segments, whose sequences have one tile each.
 
     The KV heads of a segment follow each other: their keys lie side by side. What does not change from segment to
     segment is computed anew in each: before the loop it would take up registers that keep a third program from running.
@@ -301,7 +301,7 @@ def paged_attention(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
 ) -> None:
-    """Attention of queries [T, H, D] over caches [num_blocks, B, K, D] into `output` [T, H, D].
+    """Write the attention of queries [T, H, D] over caches [num_blocks, B, K, D] to `output` [T, H, D].
 
     Scores are q k * scale, with a softcap c then c * tanh(scores / c) (Gemma 2, arXiv 2408.00118). `sinks` [H] are one
     logit a head that takes a share of the weights and has no value (gpt-oss, arXiv 2508.10925; after arXiv 2309.17453).
@@ -439,6 +439,6 @@ def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype
 
 
 def scratch_floats(num_heads: int, kv_heads: int, head_dim: int) -> int:
-    """Size of the scratch memory that every launch with these heads can do with."""
+    """Return the size of scratch memory that is enough for every launch with these heads."""
     rows = max(128, triton.next_power_of_2(num_heads // kv_heads))
     return Partials.size(most_cells(num_heads, kv_heads, rows), padded(head_dim))

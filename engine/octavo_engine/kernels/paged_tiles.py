@@ -1,4 +1,4 @@
-"""Tiles of paged attention: which rows a program has, and the loop over cached tokens with its online softmax."""
+"""Tiles of paged attention: a program's rows, and the loop over cached tokens with its online softmax."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES: tl.constexpr):
-    """The sequence that tile number `tile` belongs to.
+    """Return the sequence that tile number `tile` belongs to.
 
     Sequence s has its tiles from (cu_query_lens[s] - cu_query_lens[0]) // TILE_QUERIES + s on, which leaves room for
     one partly filled tile in each.
@@ -27,7 +27,7 @@ def find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES: tl.constexpr):
 
 @triton.jit
 def find_tile(cu_query_lens, num_seqs, TILE_QUERIES: tl.constexpr, ONE_TILE: tl.constexpr):
-    """This program's sequence, that one's first token in T, and the first query token of the tile, counted from it."""
+    """Return this program's sequence, the sequence's first token in T, and the tile's first query token in it."""
     if ONE_TILE:
         sequence = tl.program_id(0)
         first_row = tl.load(cu_query_lens + sequence)
@@ -64,7 +64,7 @@ def row_offsets(tokens, heads, token_stride, head_stride, HEAD_DIM_PADDED: tl.co
 
 @triton.jit
 def load_queries(pointers, inside, key_cache):
-    """The rows' queries, in the type in which they are multiplied with keys of `key_cache`."""
+    """Return the rows' queries, in the type in which they are multiplied with keys of `key_cache`."""
     q = tl.load(pointers, mask=inside, other=0.0)
     if key_cache.dtype.element_ty.primitive_bitwidth == 8 and q.dtype == tl.bfloat16:
         q = q.to(tl.float16)  # Hopper turns two FP8 numbers into these by one instruction, into bfloat16 by five
@@ -103,7 +103,7 @@ def cut_where_all_see(
     TILE_TOKENS: tl.constexpr,
     ONE_TILE: tl.constexpr,
 ):
-    """Cut begin..end in three, so that in the middle each row sees each token and no mask is needed.
+    """Cut begin..end in three parts; in the middle one each row sees each token, so that no mask is needed.
 
     There is no middle for few queries: each further loop would start its reads anew, and masks cost them little.
     """
@@ -118,7 +118,7 @@ def cut_where_all_see(
 
 @triton.jit
 def online_softmax(scores, scale, v, maximum, total, sums, PRECISION: tl.constexpr):
-    """Take one more tile of scores and values into the running maximum, sum of weights and weighted sum.
+    """Add one tile of scores and values to the running maximum, sum of weights and weighted sum.
 
     `scale` (positive) makes scores exponents of 2. It is applied in the exponent, where it costs no instruction.
     """
@@ -134,7 +134,7 @@ def online_softmax(scores, scale, v, maximum, total, sums, PRECISION: tl.constex
 
 @triton.jit
 def round_to_bfloat16(x):
-    """The nearest bfloat16 to finite float32 numbers, in float32; of two the even one. A cast rounds by device."""
+    """Round finite float32 to bfloat16, ties to even, and return float32. A cast's rounding differs by device."""
     bits = x.to(tl.int32, bitcast=True)
     bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
     return bits.to(tl.float32, bitcast=True)
@@ -171,7 +171,7 @@ def attend_tiles(
     SOFTCAP: tl.constexpr,
     ALIBI: tl.constexpr,
 ):
-    """Take one part of the cached tokens into the running softmax of the rows.
+    """Add one part of the cached tokens to the running softmax of the rows.
 
     What lies beyond the part's end or before the window is never read: it may be another request's, or not a number.
     """

@@ -25,7 +25,7 @@ def tile_of_heads(tile, count, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TI
 
 @triton.jit
 def for_each_head(row, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TILE: tl.constexpr):
-    """HALF elements of `row` for each of TILE heads, [TILE, HALF_PADDED] float32.
+    """Return HALF elements of `row` for each of TILE heads, [TILE, HALF_PADDED] float32.
 
     Loaded as often as there are heads: from the cache, at once where each lane needs them, where a row loaded once
     would have to pass through shared memory.
@@ -87,6 +87,6 @@ def rope(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 
 def tile_shape(head_dim: int) -> tuple[int, int]:
-    """Elements of a padded half head, and heads of a program."""
+    """Return the elements of a padded half head, and the heads of a program."""
     padded = triton.next_power_of_2(head_dim // 2)
     return padded, max(1, _TILE_HALVES // padded)

@@ -59,14 +59,14 @@ class SamplingColumns:
 
 @triton.jit
 def sort_key(values):
-    """int32 in the order of the float32 `values`; -0 counts as 0."""
+    """Return int32 keys in the order of the float32 `values`; -0 counts as 0."""
     bits = (values + 0.0).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def key_value(key):
-    """The float32 whose `sort_key` it is."""
+    """Return the float32 number that has this `sort_key`."""
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
@@ -118,7 +118,7 @@ def group_maxima_kernel(
     num_groups,
     TILE_GROUPS: tl.constexpr,
 ):
-    """One program takes TILE_GROUPS groups of one row. What is not finite counts as -inf: such a row gets no token."""
+    """One program takes TILE_GROUPS groups of one row. Logits that are not finite count as -inf: no token then."""
     row = tl.program_id(0).to(tl.int64)
     if is_filtered(row, temperatures, top_ks, top_ps, min_ps):
         groups = tl.program_id(1) * TILE_GROUPS + tl.arange(0, TILE_GROUPS)
@@ -154,7 +154,7 @@ def weight_above(values, listed, count, size, pivots, peak, inverse, LISTED: tl.
 
 @triton.jit
 def search(values, listed, count, size, low, high, target, peak, inverse, LISTED: tl.constexpr, UNIT: tl.constexpr):
-    """The smallest key from low to high with less weight than `target` above it; above high there is none."""
+    """Return the smallest key from low to high with less weight than `target` above it; no key is above high."""
     low = low.to(tl.int64)
     high = high.to(tl.int64)
     while low < high:
@@ -193,7 +193,7 @@ def search_row(logits, maxima, listed, vocab, num_groups, low, high, target, pea
 
 @triton.jit
 def largest(maxima, num_groups):
-    """The largest logit of a row, 0 if there is none that is finite."""
+    """Return the largest finite logit of a row, or 0."""
     peaks = tl.full([_TILE_MAXIMA], float("-inf"), tl.float32)
     for start in range(0, num_groups, _TILE_MAXIMA):
         groups = start + tl.arange(0, _TILE_MAXIMA)
@@ -307,7 +307,7 @@ def pick_kernel(
 
 
 def keep_thresholds(logits: torch.Tensor, columns: SamplingColumns) -> torch.Tensor:
-    """The smallest logit [R], float32, that each row of `logits` [R, V] may draw; -inf if it may draw any.
+    """Return the smallest logit [R], float32, that each row of `logits` [R, V] may draw; -inf if it may draw any.
 
     `logits` are float32, bfloat16 or float16, each row in one piece.
     """
@@ -327,7 +327,7 @@ def keep_thresholds(logits: torch.Tensor, columns: SamplingColumns) -> torch.Ten
 def sample_tokens(
     logits: torch.Tensor, columns: SamplingColumns, *, filtered: bool, part: int = PART
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A token [R], int64, for each row of `logits` [R, V], and whether its logits were finite [R], bool.
+    """Sample a token [R], int64, for each row of `logits` [R, V]; also return whether they were finite [R], bool.
 
     `logits` are float32, bfloat16 or float16, each row in one piece; some may be -inf, but not all. A row that is not
     finite gets some token. Not `filtered` means that no row that draws asks for top-k, top-p or min-p. `part`, a power

@@ -1,4 +1,4 @@
-"""Says on which devices Triton's kernels can be launched."""
+"""Decides on which devices Triton kernels can be launched."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from octavo_engine.model.spec import ModelSpec
 
 
 def check_alignment(spec: ModelSpec, ranks: int) -> None:
-    """An OctavoError unless each projection of each of so many ranks consists of complete blocks.
+    """Raises an OctavoError unless each rank's part of each projection consists of complete blocks.
 
     Ranks need not be alike.
     """

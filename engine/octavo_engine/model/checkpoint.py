@@ -33,11 +33,11 @@ class Span:
         return slice(self.start, self.start + self.size)
 
     def times(self, count: int) -> Span:
-        """The same of a dimension that has `count` elements for each of this one's."""
+        """Return the span of a dimension that has `count` elements for each element of this one."""
         return replace(self, start=self.start * count, size=self.size * count, total=self.total * count)
 
     def by(self, count: int) -> Span:
-        """The same of a dimension that has one element for each `count` of this one's, the last one perhaps for fewer.
+        """Return the span of a dimension with one element for each `count` (the last perhaps for fewer) of this one.
 
         It begins where one of those does.
         """
@@ -46,7 +46,7 @@ class Span:
 
 
 def unsharded(size: int, what: str = "") -> Span:
-    """All of a dimension."""
+    """Return a span that is a whole dimension of this size."""
     return Span(0, size, size, what)
 
 
@@ -109,7 +109,7 @@ class CheckpointTensor:
 
 
 def transposed(tensor: CheckpointTensor) -> CheckpointTensor:
-    """The same matrix, stored as its transpose."""
+    """Return the tensor of the same matrix that is stored as its transpose."""
     pieces = (replace(piece, part=piece.part[::-1], transposed=True) for piece in tensor.pieces)
     shape = None if tensor.shape is None else tensor.shape[::-1]
     return replace(tensor, shape=shape, pieces=tuple(pieces), as_columns=False)
@@ -123,19 +123,19 @@ def plain(name: str, target: Tensor, *spans: Span, order: Tensor | None = None) 
 
 
 def vector_of_first_rank(name: str, target: Tensor | None, size: Span) -> CheckpointTensor:
-    """A vector that one rank adds to a sum of all ranks'; None: another one does."""
+    """Describe a vector that only one rank adds to the sum of all ranks; on the others `target` is None."""
     if target is None:
         return CheckpointTensor(name=name, shape=(size.total,), pieces=())
     return plain(name, target, size)
 
 
 def ignored(name: str) -> CheckpointTensor:
-    """A tensor that some checkpoints have and nothing reads."""
+    """Return a tensor that some checkpoints have and that is not read."""
     return CheckpointTensor(name=name, shape=None, pieces=(), optional=True)
 
 
 def joined(tensors: Iterable[CheckpointTensor]) -> Iterator[CheckpointTensor]:
-    """Tensors of one name, the rows of several projections, as the one that is stored.
+    """Join tensors of one name, each some projections' rows, to the one tensor that is stored.
 
     Each tensor's `part` counts from its own first row, and its shape is its own: here they follow one another.
     """

@@ -34,7 +34,7 @@ _SMALL_BYTES = 256 << 10
 
 
 class SmallSums(Protocol):
-    """A quicker way to sums of few numbers."""
+    """The interface of a faster all-reduce for few numbers."""
 
     def takes(self, x: Tensor) -> bool:
         """Return True if x can be summed this way; the answer is the same on all ranks."""
@@ -69,7 +69,7 @@ class Collectives:
         return x if self.shard.rank == 0 else None
 
     def gather(self, x: Tensor) -> Tensor:
-        """On the first rank all ranks' x [N, M] side by side, [N, size * M]; on others x."""
+        """Gather all ranks' x [N, M] as [N, size * M] on the first rank; other ranks return x."""
         if self._backend is None:
             return x
         first = self.shard.rank == 0
@@ -78,7 +78,7 @@ class Collectives:
         return torch.cat(parts, dim=-1) if first else x
 
     def close(self) -> None:
-        """Leave the others; at the interpreter's very end gloo's threads would not be stopped any more."""
+        """Leave the group. When the interpreter ends, gloo's threads would not be stopped any more."""
         self._backend = self._small = None
 
     def broadcast(self, x: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dtype: torch.dtype) -> SmallSums | None:
-    """Sums over symmetric memory if all ranks can have them: one that went another way than the rest would hang.
+    """Return sums over symmetric memory if all ranks can map it; a rank that chose otherwise would hang the others.
 
     After each step all ranks exchange over NCCL whether they succeeded, and all stop if one did not.
     """
@@ -198,7 +198,7 @@ def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dty
 def connect(
     shard: Shard, meeting: str, device: torch.device, dtype: torch.dtype, *, symmetric: bool = True
 ) -> Collectives:
-    """Meet the other ranks in the file `meeting`, to speak over NCCL on GPUs, else over gloo on the loopback interface.
+    """Connect to the other ranks by the file `meeting`: over NCCL on GPUs, else over gloo on the loopback interface.
 
     `dtype` is the model's. `symmetric`: small sums of GPUs may use symmetric memory. The backends are made here rather
     than by `init_process_group`, whose one default group belongs to the program that uses `LLM` as a library.

@@ -143,7 +143,7 @@ def _read(config: dict[str, Any], path: Path) -> ModelSpec:
 
 
 def _refuse_unread(fields: Fields, family: Family) -> None:
-    """ModelLoadError about a field that changes what is computed and that the family does not read."""
+    """Raises ModelLoadError about a field that changes what is computed and that the family does not read."""
     for name in _CHANGES_THE_ANSWER:
         value = fields.values.get(name)
         if (

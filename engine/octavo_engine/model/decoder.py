@@ -1,4 +1,4 @@
-"""A whole decoder on one page: tokens in, hidden states out, logits from those.
+"""The decoder: turns tokens into hidden states, and hidden states into logits.
 
 The order of operations is Hugging Face transformers', so that float32 answers are the same token for token.
 """
@@ -194,7 +194,7 @@ class Decoder(nn.Module):
         return [module for module in self.modules() if isinstance(module, MoE)]
 
     def prepare(self) -> None:
-        """All weights are in place now."""
+        """Prepare the layers for computing, once all weights are loaded."""
         modules = list(self.modules())
         codes = [
             module.coded for module in modules if isinstance(module, VocabularyWeight) and module.coded is not None

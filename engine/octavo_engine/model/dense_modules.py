@@ -56,11 +56,11 @@ class DenseModules:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of their weights."""
+        """The bytes of the modules' weights."""
         return sum(tensor.nbytes for pair in self._weights for tensor in pair if tensor is not None)
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """[R, in] of the first one to [R, out] of the last one, both float32."""
+        """Compute [R, out] of the last module from [R, in] of the first one, both float32."""
         for (weight, bias), activation in zip(self._weights, self._activations, strict=True):
             vectors = activation(torch.nn.functional.linear(vectors, weight, bias))
         return vectors

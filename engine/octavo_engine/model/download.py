@@ -85,13 +85,13 @@ def check_room(model: str, folder: Path, needed: int, variable: str) -> None:
 
 
 def without_queries(text: str) -> str:
-    """`text` without the queries of its URLs: those of redirections are signed, and open the file to any reader."""
+    """Return `text` without the queries of its URLs: a redirection's query is signed, and gives access to the file."""
     return _QUERY.sub(r"\1?...", text)
 
 
 @contextmanager
 def one_at_a_time(model: str, report: Report) -> Iterator[None]:
-    """Waits while another program, perhaps a pod on another node, fetches `model` into the same cache.
+    """Wait while another program, perhaps a pod on another node, fetches `model` into the same cache.
 
     The lock is the kernel's (flock): it ends with its holder, however that ends. Not every network file system shares
     it between nodes, and some say that they do: then several fetch at once, each into files of its own, which get

@@ -24,7 +24,7 @@ class AdaptersStructure(ctypes.Structure):
 
 
 class CPUAdapters:
-    """The slots of one linear layer, whose tensors stay where they are."""
+    """The adapter slots of one linear layer, whose tensors must not move, since C holds their addresses."""
 
     def __init__(self, kernels: CPUKernels, a: Tensor, b: Tensor, parts: Sequence[int]) -> None:
         """`a` [slots, parts * rank, columns] and `b` [slots, rank, rows], both contiguous, float32 or bfloat16.
@@ -40,7 +40,7 @@ class CPUAdapters:
         self.structure = AdaptersStructure(*pointers, len(parts), rank, a.shape[2], rows)
 
     def add_to(self, y: Tensor, x: Tensor, slots: Tensor) -> None:
-        """Add B A x[t] of each token's slot to y [T, rows], for x [T, columns] and `slots` [T] int32; -1: nothing.
+        """Add B A x[t] of each token's slot to y [T, rows], for x [T, columns] and `slots` [T] int32; -1: no adapter.
 
         x and y are contiguous and of the type of A and B. Sums are float32, rounded once.
         """

@@ -1,4 +1,4 @@
-"""Compiles the C files of this folder for an instruction set, once: the result is kept.
+"""Compiles the C files of this folder for an instruction set, once; the compiled file is kept.
 
     python -m octavo_engine.kernels.cpu.build [--native]
 
@@ -110,7 +110,7 @@ def _sources(pattern: str) -> list[Path]:
 
 
 def _file_name(level: str) -> str:
-    """Changes whenever a source or an option does."""
+    """Return the compiled file's name, which changes when a source or a compiler option changes."""
     digest = hashlib.sha256(repr((_OPTIONS, LEVELS[level])).encode())
     for source in _sources("*.[ch]"):
         digest.update(source.read_bytes())
@@ -141,7 +141,7 @@ def _copied(level: str) -> Path:
 
 
 def main() -> None:
-    """Compile for all LEVELS, or with --native for this machine's alone, into PACKAGED."""
+    """Compile for all LEVELS, or with --native only for this machine's, into PACKAGED."""
     PACKAGED.mkdir(exist_ok=True)
     try:
         made = [_copied(_level())] if "--native" in sys.argv[1:] else [compile_to(PACKAGED, level) for level in LEVELS]

@@ -91,7 +91,7 @@ class CodedWeight:
 
     @property
     def rows(self) -> int:
-        """The rows of all parts."""
+        """The number of rows of all parts."""
         return sum(len(part.codes) for part in self.parts)
 
     @property

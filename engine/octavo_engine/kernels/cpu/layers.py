@@ -44,7 +44,7 @@ class LayerWeights:
 
     @property
     def coded(self) -> list[CodedWeight]:
-        """Those of its linears' weights that are codes."""
+        """Return the weights of its linears that are stored as codes."""
         weights = (each.weight for each in (self.qkv, self.output, self.gate_up, self.down))
         return [weight for weight in weights if isinstance(weight, CodedWeight)]
 
@@ -92,7 +92,7 @@ class _Shape(ctypes.Structure):
 
 
 class CPULayers:
-    """Layers whose tensors stay where they are."""
+    """The layers of a decoder, whose tensors must not move, since C holds their addresses."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class CPULayers:
         groups: Sequence[AttentionStep],
         slots: Tensor | None = None,
     ) -> Tensor:
-        """x [T, hidden] through all layers, in place; angles float32 [T, 1, D / 2], attention for each KV group.
+        """Compute all layers on x [T, hidden] in place; angles are float32 [T, 1, D / 2], attention is by KV group.
 
         `slots` [T] int32: each token's adapter, -1 for none; None: no token has one.
         """
@@ -168,7 +168,7 @@ class CPULayers:
         return x
 
     def _input_bytes(self, tokens: int) -> int:
-        """Scratch memory in which any of the linears lays out its input."""
+        """Return the bytes of scratch memory in which each of the linears can lay out its input."""
         plain = packed_words(tokens, self._widest) * _WORD_BYTES
         if not self.coded:
             return plain

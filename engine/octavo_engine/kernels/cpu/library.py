@@ -102,7 +102,7 @@ def load(path: Path) -> CPUKernels:
 
 @dataclass(frozen=True, slots=True)
 class CPUKernels:
-    """The functions of the C files beside this one; calls let go of the interpreter."""
+    """The functions of the C files beside this one. Calls release the interpreter's lock."""
 
     library: ctypes.CDLL
 
@@ -119,7 +119,7 @@ class CPUKernels:
         return output
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [T, in] weight [out, in]^T, both bfloat16; the sums as they are, float32 [T, out]."""
+        """Return x [T, in] weight [out, in]^T of bfloat16 numbers, unrounded: float32 [T, out]."""
         output = x.new_empty(x.shape[0], weight.shape[0], dtype=torch.float32)
         self._linear(x, weight, None, None, output, _WIDE)
         return output
@@ -179,7 +179,7 @@ class CPUKernels:
         return output
 
     def interleave(self, weight: CodedWeight, *, back: bool = False) -> None:
-        """Put the codes and scales of a weight that can be interleaved into that order, or `back` into the one before.
+        """Interleave the codes and scales of a weight that `can_be_interleaved`; `back`: restore their first order.
 
         Nothing is done if they are already in it.
         """
@@ -188,14 +188,14 @@ class CPUKernels:
             weight.interleaved = not back
 
     def decode(self, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
-        """The numbers of a weight [out, in] in `dtype`, computed in float32."""
+        """Return a coded weight's numbers [out, in] in `dtype`, computed in float32."""
         output = torch.empty(weight.rows, weight.columns, dtype=dtype, device="cpu")
         pointers = ctypes.byref(weight.structure), output.data_ptr()
         self.library.decode(*pointers, DTYPES[dtype], torch.get_num_threads())
         return output
 
     def decode_some(self, weight: CodedWeight, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """The numbers [N, in] of a weight's `rows` [N], int64; zeros for those that it does not have."""
+        """Return the numbers [N, in] of a coded weight's `rows` [N], int64; zeros for rows that it does not have."""
         rows = rows.contiguous()
         output = torch.empty(len(rows), weight.columns, dtype=dtype, device="cpu")
         pointers = ctypes.byref(weight.structure), rows.data_ptr(), output.data_ptr()
@@ -236,7 +236,7 @@ class CPUKernels:
         seeds: Tensor,
         positions: Tensor,
     ) -> Tensor:
-        """A token [R], int64, for each row of `logits` [R, vocab], by the Gumbel-max trick; all arguments contiguous.
+        """Sample a token [R], int64, for each row of `logits` [R, vocab] by the Gumbel-max trick; all contiguous.
 
         Temperatures [R] are greater than 0. Of each row only logits from its threshold [R] on are drawn. Random numbers
         depend on seed [R], position [R] and token alone, and are those of kernels/sampling.py. `likeliest` [R] are the
@@ -251,7 +251,7 @@ class CPUKernels:
     def top_p_thresholds(
         self, logits: Tensor, peaks: Tensor, thresholds: Tensor, temperatures: Tensor, top_ps: Tensor
     ) -> Tensor:
-        """The smallest logit [R] of the smallest set of likeliest tokens that has `top_ps` [R] of the mass.
+        """Return the smallest logit [R] of the smallest set of likeliest tokens that has `top_ps` [R] of the mass.
 
         Of each row of `logits` [R, vocab], those from its threshold [R] on have mass; its largest is in `peaks` [R]. A
         row that is not finite, or whose top-p is 1, keeps its threshold. All are float32 and contiguous.
@@ -297,7 +297,7 @@ class CPUKernels:
         first_part: Tensor,
         scale: float,
     ) -> Tensor:
-        """Attention of queries [T, H, D] to their parts of the cache; [T, H, D], zero for a query without any.
+        """Return the attention of queries [T, H, D] to their parts of the cache; zeros for a query without parts.
 
         `parts` [P, 4] int32 are (query, row of the block table, first token, end), those of a query one after another
         from `first_part` [T + 1] int64 on; `table` [S, blocks] int32. D is one of HEAD_DIMS, the block size a multiple
@@ -334,7 +334,7 @@ class CPUKernels:
         window: int | None,
         scale: float,
     ) -> None:
-        """Causal attention of the queries [T, H, D] of `chunks` into `output` [T, H, D], contiguous.
+        """Write the causal attention of the queries [T, H, D] of `chunks` to `output` [T, H, D], contiguous.
 
         `chunks` [C, 4] int32 are (first query, row of the block table, its position in the sequence, queries); a query
         sees `window` tokens, its own among them. Other sizes are as for `attend`.

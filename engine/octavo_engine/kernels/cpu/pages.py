@@ -1,4 +1,4 @@
-"""Huge pages for what every step reads.
+"""Huge pages for tensors that every step reads.
 
 A step on a CPU reads all weights, and memory hands them over by a quarter to a third faster when a page is 2 MiB
 instead of 4 KiB (34 instead of 26 GB/s on a virtual machine of two cores): fewer addresses are looked up, and the
@@ -17,7 +17,7 @@ _HUGE = 2 << 20
 
 
 def use_huge_pages(tensor: Tensor) -> None:
-    """Ask the kernel for huge pages where `tensor` on the CPU lies; to be called before anything is written there.
+    """Ask the kernel for huge pages for the memory of a CPU tensor. To be called before the tensor is written.
 
     Only whole huge pages count, so a tensor should be much larger than 2 MiB. A kernel that has none says no, and
     nothing changes.
