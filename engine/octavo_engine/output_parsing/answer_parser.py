@@ -47,12 +47,12 @@ class AnswerParser:
             yield MORE
 
     def push(self, text: str) -> list[Event]:
-        """More of the answer."""
+        """Read more of the answer's text; return the events that are complete."""
         self._text.append(text)
         return self._events()
 
     def finish(self) -> list[Event]:
-        """The answer is complete."""
+        """End the answer; return its last events."""
         self._text.ended = True
         return self._events()
 

@@ -34,7 +34,7 @@ class Part:
 
     @property
     def text(self) -> str:
-        """The text as far as it has come; of a call, its arguments."""
+        """The part's text so far; of a tool call, its arguments."""
         return "".join(self.pieces)
 
 

@@ -14,7 +14,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model says to itself."""
+    """More of the model's reasoning."""
 
     text: str
 

@@ -33,13 +33,13 @@ class StreamedText:
         """Whether no more text will arrive."""
 
     def append(self, text: str) -> None:
-        """More text has arrived."""
+        """Append text that has arrived."""
         if self._mark is None and self._at > _HEAD:
             self._text, self._at = self._text[self._at :], 0
         self._text += text
 
     def mark(self) -> None:
-        """Keep what is read from now on, in case that it was something else than it looked like."""
+        """Keep the text that is read from now on, so that it can be read again in another way."""
         self._mark = self._at
 
     def read_since_mark(self) -> str:
@@ -54,7 +54,7 @@ class StreamedText:
         return self._text[self._at + index]
 
     def take(self, count: int | None = None) -> str:
-        """The next `count` characters, or all there are; they count as read."""
+        """Read and return the next `count` characters, or all that have arrived."""
         end = len(self._text) if count is None else self._at + count
         text, self._at = self._text[self._at : end], end
         return text

@@ -21,7 +21,7 @@ _KEY = re.compile(rb"(?i)\b(sk|key|token)[-_=][A-Za-z0-9_-]{6,}")
 
 
 class AccessLog:
-    """A token bucket of lines. What does not fit is counted, and the count logged with the next line."""
+    """A token bucket of log lines. Lines beyond it are counted, and the count is logged with the next line."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

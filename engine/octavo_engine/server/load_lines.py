@@ -1,4 +1,4 @@
-"""A log line every 10 s that says what the server does, as long as it does anything."""
+"""Logs a line about the server's load every 10 s while there are requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class LoadReading:
-    """All that a line is made of."""
+    """The numbers of one log line."""
 
     stats: SchedulerStats
     queued: int

@@ -142,7 +142,7 @@ class OtlpSpan:
         self._span.set_status(Status(StatusCode.ERROR))
 
     def end(self, status: int) -> None:
-        """The last byte has been sent."""
+        """End the span: the last byte has been sent."""
         self._span.set_attribute("http.response.status_code", status)
         if status >= 500 and not self._failed:
             self.failed(str(status))
@@ -180,7 +180,7 @@ def _remote(parent: TraceContext, tracestate: str) -> NonRecordingSpan:
 
 
 def _traces_url(endpoint: str) -> str:
-    """ConfigurationError for what is no URL of OTLP over HTTP."""
+    """Return the URL of the collector's traces; ConfigurationError if `endpoint` is not an http(s) URL."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         message = f"--otlp-traces-endpoint: {endpoint!r} must be a URL of OTLP over HTTP, such as http://collector:4318"

@@ -1,4 +1,4 @@
-"""Calls that a request demands (tool_choice required, or a tool by name): a grammar holds the model to this JSON."""
+"""Tool calls that a request demands (tool_choice required, or a named tool): a grammar enforces this JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _within(required: Any, names: Mapping[str, Any]) -> bool:
 
 
 def _moved(schema: Any, pointer: str) -> Any:
-    """A part of a schema whose root becomes a part of another one, at `pointer`: references to its root are moved."""
+    """Return a part of a schema that is moved to `pointer` of another one, with references to its root adjusted."""
     if isinstance(schema, list):
         return [_moved(each, pointer) for each in schema]
     if not isinstance(schema, Mapping):

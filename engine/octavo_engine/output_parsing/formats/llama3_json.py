@@ -21,7 +21,7 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
 
 
 def _calls(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
-    """Calls from here to the end; what is none is left as it is."""
+    """Read tool calls to the end of the answer; text that is no call stays content."""
     text.mark()
     yield from skip_spaces(text)
     yield from expect(text, _TAG)

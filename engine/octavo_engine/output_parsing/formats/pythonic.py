@@ -16,7 +16,7 @@ _LONGEST = 1 << 16
 
 
 def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
-    """A list of calls is known as such once it is complete: until then an answer that begins with [ is held back."""
+    """Hold an answer that begins with [ back until the list is complete, since only then it is known to be calls."""
     yield from skip_spaces(text)
     for tag in _TAGS:
         yield from expect(text, tag)

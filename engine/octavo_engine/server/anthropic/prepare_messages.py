@@ -21,7 +21,7 @@ _NAMES = {"response_format": "output_config.format"}
 
 
 class TokenCount(msgspec.Struct):
-    """A prompt's tokens."""
+    """The number of a prompt's tokens."""
 
     input_tokens: int
 

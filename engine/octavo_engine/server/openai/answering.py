@@ -71,7 +71,7 @@ class Begun:
 async def answer(
     serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest, LoadedModel], Writer]
 ) -> Response:
-    """Run one request from its body to its last byte. `job` is what a text worker does with the body."""
+    """Answer one request, from its body to the last byte. `job` names how a text worker prepares the body."""
     if (begun := await _begin(serving, request, job)) is None:
         return Response(status_code=499)
     written = writer(serving.names[0], begun.asked, begun.model)
@@ -174,7 +174,7 @@ def _enter(serving: Serving, request: Request, prepared: Prepared, times: Times)
 
 
 async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes, None]:
-    """Server-sent events until all sequences have ended, or the first has failed."""
+    """Yield server-sent events until all sequences have ended, or the first one has failed."""
     opened: set[int] = set()
     usage = partial(usage_of, generation)
     try:
@@ -193,7 +193,7 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
 
 
 async def collect_answer(generation: Generation, writer: WholeWriter) -> bytes:
-    """One JSON body, once all sequences have ended."""
+    """Return one JSON body when all sequences have ended."""
     outputs: list[list[SequenceOutput]] = [[] for _ in generation.sequences]
     async for output in generation:
         outputs[output.index].append(output)
@@ -226,7 +226,7 @@ def _work(output: SequenceOutput) -> int:
 
 
 def merge(outputs: Sequence[SequenceOutput]) -> SequenceOutput:
-    """All of one sequence's outputs as one."""
+    """Merge all outputs of one sequence into one."""
     last = outputs[-1]
     return SequenceOutput(
         last.index,
@@ -241,7 +241,7 @@ def merge(outputs: Sequence[SequenceOutput]) -> SequenceOutput:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """The work's result; None if the client goes away, by which the work is cancelled."""
+    """Return the result of the work; None, after cancelling the work, if the client goes away."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(wait_for_disconnect(request.receive))
     try:
@@ -254,7 +254,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
 
 
 def usage_of(generation: Generation) -> Usage:
-    """Tokens read and written so far; a prompt counts once, whatever n is."""
+    """Return the usage so far; a prompt counts once, however many choices it has."""
     prompt = generation.request.prompt_tokens
     answers = sum(sequence.num_tokens for sequence in generation.sequences)
     cached = sum(sequence.cached_tokens for sequence in generation.sequences[:: generation.request.n])

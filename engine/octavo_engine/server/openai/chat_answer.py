@@ -27,7 +27,7 @@ class ChatAnswer:
         return [delta for event in events if (delta := self._delta(event)) is not None]
 
     def message(self) -> AssistantMessage:
-        """All of it."""
+        """Return the whole message."""
         content, reasoning, calls = self._text_of("text"), self._text_of("reasoning"), self._answer.calls
         message = AssistantMessage(content=None if calls and not content else content)
         if reasoning and not self._form.hides_reasoning:

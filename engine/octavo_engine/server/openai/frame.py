@@ -43,7 +43,7 @@ class Frame:
         )
 
     def chunk(self, choice: Choice, usage: UsageSoFar, prompt_token_ids: Sequence[int] | UnsetType = UNSET) -> bytes:
-        """The event of what a chunk adds to one answer, with the usage so far if each chunk is to have it."""
+        """Return the event of a chunk, with the usage so far if the client asked for it in each chunk."""
         if self._counts:
             return event(self.full([choice], usage(), prompt_token_ids=prompt_token_ids))
         return event(encode(msgspec.structs.replace(self._empty, choices=[choice], prompt_token_ids=prompt_token_ids)))

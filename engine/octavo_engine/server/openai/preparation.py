@@ -146,7 +146,7 @@ def _check_prompt_logprobs(body: GenerationBody, sampling: SamplingParams, promp
 
 
 def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
-    """The engine's parameters: what the body says, else what the model wants, else the declared default.
+    """Return the sampling parameters: the body's, else the model's defaults, else the declared defaults.
 
     A field of the body is copied by its name, through `_MEANINGS` where a client's value means another one.
     APIError 400 for tokens that the model does not have.
@@ -206,7 +206,7 @@ def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
 
 
 def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: EngineInfo, param: str) -> int:
-    """max_tokens: what was asked for, or `default`, or all the room there is; APIError 400 if it does not fit.
+    """Return max_tokens: the requested one, `default`, or all that the context has room for; APIError 400 if none fits.
 
     `param` is the request's field with the prompt.
     """

@@ -14,7 +14,7 @@ from octavo_engine.server.prepared import JSONAnswer
 
 
 class Tokens(msgspec.Struct):
-    """A text's tokens."""
+    """The tokens of a text, in vLLM's shape."""
 
     count: int
     max_model_len: int

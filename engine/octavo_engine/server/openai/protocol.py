@@ -189,7 +189,7 @@ class GenerationBody(RefusedFields, IgnoredFields, StructuredFields, SamplingFie
 
 
 def _only_text(value: Any) -> Any:
-    """Some clients keep other things under this name, which mean nothing here."""
+    """Ignore values that are not text: some clients send other things under this name."""
     return value if isinstance(value, str) else None
 
 

@@ -98,7 +98,7 @@ class StructuralTag(_Strict):
         return self
 
     def grammar(self) -> str:
-        """Compile it to a grammar; GrammarError if it is not valid."""
+        """Return the grammar of the form; GrammarError if the form is not valid."""
         if self.format is not None:
             return structural_tag_grammar(self.format.model_dump())
         return structural_tag_grammar(older_form(self.structures or [], self.triggers or []))

@@ -24,7 +24,7 @@ class Times:
         self.deadline = self.arrival + min(_header_timeout(request) or longest, longest)
 
     def shorten(self, asked: float | None) -> None:
-        """Take the body's timeout into account."""
+        """Bring the deadline forward if the body's timeout is shorter."""
         if asked is not None:
             self.deadline = min(self.deadline, self.arrival + asked)
 

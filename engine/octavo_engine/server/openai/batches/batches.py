@@ -1,4 +1,4 @@
-"""All keys' batches: what begins, what is cancelled, and what goes on when a server starts again."""
+"""Starts, cancels and, after a restart of the server, resumes the batches of all API keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Batches:
         self._stopped = False
 
     def start(self) -> None:
-        """Go on with what an earlier server has begun."""
+        """Resume the batches that an earlier server has begun."""
         for owner in self.storage.owners:
             for batch in owner.active:
                 self._run(owner, batch)
@@ -40,14 +40,14 @@ class Batches:
         expiring.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Leave all batches as they are, to be gone on with by the next server."""
+        """Stop all batches, so that the next server can resume them."""
         self._stopped = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def create(self, owner: Owned, body: BatchBody) -> BatchObject:
-        """A new batch, which begins; APIError if there is no such file, or too much under way, or no time left."""
+        """Create and start a batch; APIError if its file does not exist, too many batches run, or no time is left."""
         if self._stopped:
             raise shutting_down()
         if (file := owner.files.get(body.input_file_id)) is None or file.purpose != "batch":
@@ -77,7 +77,7 @@ class Batches:
         return batch
 
     async def cancel(self, batch: BatchObject) -> None:
-        """Have it end; APIError 400 if it has ended."""
+        """Cancel a batch; APIError 400 if it has ended."""
         if batch.status in ENDED or (job := self._jobs.get(batch.id)) is None:
             message = f"the batch is {batch.status} and cannot be cancelled any more"
             raise APIError(400, message, param="batch_id", code="batch_ended")
@@ -85,7 +85,7 @@ class Batches:
             await job.cancel()
 
     async def _expire_files(self) -> None:
-        """Remove files whose time is over, also those of keys that ask for none of theirs."""
+        """Remove expired files, also those of keys that send no requests."""
         while True:
             for owner in self.storage.owners:
                 try:

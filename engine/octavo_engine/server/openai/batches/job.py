@@ -1,4 +1,4 @@
-"""One batch from its first line to its end, whatever that is; what an earlier server has done of it is not repeated."""
+"""Runs one batch to its end. Lines that an earlier server has answered are not answered again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Job:
         self._cancelled = asyncio.Event()
 
     async def run(self) -> None:
-        """Work until the batch has ended and is kept so. Cancelled, it can be run again later."""
+        """Run the batch until it has ended and its end is stored. A cancelled run can be repeated later."""
         try:
             await self._results.open()
             if self._batch.status == "validating" and not await self._check():
@@ -48,7 +48,7 @@ class Job:
             await self._fail([LineError("internal_error", "something went wrong here; the log says more")])
 
     async def cancel(self) -> None:
-        """End it as soon as possible; lines that are being answered are aborted."""
+        """End the batch as soon as possible; lines that are being answered are aborted."""
         self._batch.status, self._batch.cancelling_at = "cancelling", self._now()
         self._cancelled.set()
         await self._storage.save(self._owner, self._batch)
@@ -66,7 +66,7 @@ class Job:
         return True
 
     async def _answer_in_time(self) -> End:
-        """Answer all lines; how that ended."""
+        """Answer all lines, and return how the batch ended."""
         if self._batch.status == "cancelling":
             return "cancelled"
         answering = asyncio.create_task(self._answer_all())
@@ -114,7 +114,7 @@ class Job:
         await self._end(end)
 
     async def _expire_rest(self) -> None:
-        """An error for each line that has no answer."""
+        """Write an error for each line that has no answer."""
         lines = requests_of(self._input)
         while (entry := await asyncio.to_thread(next, lines, None)) is not None:
             number, line = entry

@@ -101,7 +101,7 @@ class LineAnswers:
         self.gate = Gate(serving)
 
     async def ask(self, key_name: str, path: str, body: bytes) -> Answer:
-        """The answer to a body, however long the server is full; APIError if the key does not exist any more."""
+        """Return the answer to a body, however long the server is full; APIError if the key no longer exists."""
         while True:
             answer = await self.gate.run(key_name, partial(self._ask_once, key_name, path, body))
             if answer is not None:

@@ -1,4 +1,4 @@
-"""Files and batches as the API shows them and as the folder keeps them."""
+"""Files and batches, in the shapes of the API, in which they are also stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FileObject(msgspec.Struct, kw_only=True):
 
 
 class Deleted(msgspec.Struct, kw_only=True):
-    """A file that is not there any more."""
+    """The answer to the deletion of a file."""
 
     id: str
     object: str = "file"

@@ -105,7 +105,7 @@ class Results:
 
 
 def _recover(path: Path) -> tuple[set[int], int, int]:
-    """The numbers of the lines that are complete, their bytes, and those of a last one that is not: it is cut off."""
+    """Return the numbers of the complete lines and their bytes; an incomplete last line is cut off the file."""
     found: set[int] = set()
     complete = 0
     with path.open("rb") as file:

@@ -125,7 +125,7 @@ def _add_batches(router: APIRouter, batches: Batches) -> None:
 
 
 async def _owner(request: Request, storage: Storage) -> Owned:
-    """Returns what the request's key has, without what has expired."""
+    """Return the files and batches of the request's key that have not expired."""
     owner = storage.of(key_of(request.scope).name)
     with contextlib.suppress(StorageError):  # it has been logged; a file that cannot be removed stops no other request
         await storage.expire(owner)

@@ -90,12 +90,12 @@ class Storage:
             raise ConfigurationError(f"--batch-storage {folder} cannot be used: {error.strerror}") from None
 
     def close(self) -> None:
-        """Let another server use the folder."""
+        """Release the folder, so that another server may use it."""
         self._lock.close()
 
     @property
     def owners(self) -> list[Owned]:
-        """Every key that has something here."""
+        """All keys that have files or batches."""
         return list(self._owners.values())
 
     def of(self, key_name: str) -> Owned:
@@ -164,7 +164,7 @@ class Storage:
         owner.bytes -= size
 
     async def save(self, owner: Owned, batch: BatchObject) -> None:
-        """Keep a batch as it is now. The oldest that has ended is forgotten where there are too many."""
+        """Store a batch's present state. If there are too many batches, the oldest one that has ended is removed."""
         owner.batches[batch.id] = batch
         async with self._saving:  # so that an older state never replaces a newer one
             await on_disk(_write, owner.batch_path(batch.id), encode(batch))

@@ -34,7 +34,7 @@ _CLOSE = {"Connection": "close"}
 
 
 class _Form:
-    """Takes a form's bytes in; `content` has the file's bytes since it was emptied last.
+    """Parses a form's bytes; `content` has the file's bytes since `content` was last emptied.
 
     All else that a form may hold has a budget of bytes: a form of a million small parts would take long to read.
     """
@@ -138,7 +138,7 @@ async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned
 
 
 class _Body:
-    """A request's body as it comes."""
+    """The parts of a request's body as they arrive."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
