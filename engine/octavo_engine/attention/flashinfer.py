@@ -194,7 +194,7 @@ def _why_not(task: AttentionTask) -> str | None:
     plain = task.plain and not task.latent
     if not (plain and known_heads and known_types and task.block_size in _BLOCK_SIZES):
         return (
-            "only for half precision, heads of 64, 128 or 256, blocks of 16 to 128; no latents, softcap, sinks or ALiBi"
+            "it is for half precision, heads of 64, 128 or 256, blocks of 16 to 128; no latents, softcap, sinks, ALiBi"
         )
     try:
         _module("decode"), _module("prefill")
