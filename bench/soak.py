@@ -157,8 +157,8 @@ class Soak:
             await process.wait()
             name = f"attack: {attack}"
         elif name == "worker":
-            workers = [each for each in serving.http.children() if "octavo_engine.server.text_worker" in each.cmdline()]
-            self.chance.choice(workers).kill()
+            if workers := text_workers(serving.http):
+                self.chance.choice(workers).kill()
         elif name == "pause":
             serving.engine.send_signal(signal.SIGSTOP)
             await asyncio.sleep(1)
@@ -182,6 +182,16 @@ class Soak:
                     "series": await asyncio.to_thread(serving.num_series),
                 })  # fmt: skip
             await asyncio.sleep(5)
+
+
+def text_workers(http: psutil.Process) -> list[psutil.Process]:
+    """Return the text workers that run; one that an attack has just ended may still be there as a zombie."""
+    running = []
+    for child in http.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "octavo_engine.server.text_worker" in child.cmdline():
+                running.append(child)
+    return running
 
 
 _MOST_GROWTH = {"MiB": 1.0, "file handles": 0.5, "threads": 0.2, "series": 1.0}
