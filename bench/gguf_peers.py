@@ -50,6 +50,10 @@ Engine = Callable[[int], float]
 """Users to output tokens/s."""
 
 
+_PEERS_ENVIRONMENT = dict(os.environ)
+"""Without `sleep_soon`: llama.cpp too may use GNU OpenMP, and is measured as its users run it."""
+
+
 class Octavo:
     """One of our engines, in a process that stays between rounds: its threads sleep while others are measured."""
 
@@ -88,7 +92,7 @@ def llama(program: Path, file: Path, threads: int, tokens: int, users: int) -> f
     """`speed_tg` of llama-batched-bench."""
     sizes = f"-npp {_PROMPT} -ntg {tokens} -npl {users} -c {users * (_PROMPT + tokens) + 256} -t {threads}"
     command = (str(program), "-m", str(file), *sizes.split(), "--output-format", "jsonl")
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True, env=_PEERS_ENVIRONMENT).stdout
     [line] = (line for line in output.splitlines() if line.startswith("{"))
     return float(json.loads(line)["speed_tg"])
 
@@ -96,7 +100,9 @@ def llama(program: Path, file: Path, threads: int, tokens: int, users: int) -> f
 def openvino(python: Path, file: Path, threads: int, tokens: int, users: int) -> float:
     """Measure the tokens per second of OpenVINO GenAI in a process of its own."""
     command = (str(python), "-c", _OPENVINO, str(file), *map(str, (threads, users, tokens)))
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+    return float(
+        subprocess.run(command, capture_output=True, text=True, check=True, env=_PEERS_ENVIRONMENT).stdout.split()[-1]
+    )
 
 
 def page(title: str, args: argparse.Namespace, best: dict[str, dict[int, float]]) -> str:
