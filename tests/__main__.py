@@ -53,6 +53,7 @@ BEFORE_CLUSTER = [
 two share a real server."""
 
 MOST_REASONS = 100
+"""Lines about failures that are repeated of each process."""
 
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
