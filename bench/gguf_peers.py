@@ -3,9 +3,9 @@
 Octavo computes in bfloat16, with the file's blocks kept (`--quantization gguf`) and without; llama.cpp is its own
 `llama-batched-bench` (`--llama PATH`), OpenVINO GenAI is imported by another environment's Python (`--openvino PATH`).
 A peer that is not given is left out. Each round every engine decodes once at each number of users: output tokens/s
-without the prompts. Each engine has a process of its own, as a server has: two of ours in one process have two teams of
-OpenMP threads, which are more than the cores. The table has the best round of each, as other work on the machine only
-ever makes a round slower.
+without the prompts. Each engine has a process of its own, as a server has: two of ours in one process, with OpenMP's
+default spinning, decoded 1.4 to 2.3 times fewer tokens than one alone. The table has the best round of each, as other
+work on the machine only ever makes a round slower.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ print(users * tokens / (seconds(tokens + 1) - seconds(1)))
 """
 Engine = Callable[[int], float]
 """Users to output tokens/s."""
-
-
 _PEERS_ENVIRONMENT = dict(os.environ)
 """Without `sleep_soon`: llama.cpp too may use GNU OpenMP, and is measured as its users run it."""
 
@@ -73,36 +71,33 @@ class Octavo:
 
     @classmethod
     def _measure(cls, tokens: int, users: int) -> float:
-        return octavo(cls._llm, tokens, users)
+        return users * tokens / (cls._seconds(tokens + 1, users) - cls._seconds(1, users))
 
-
-def octavo(llm: LLM, tokens: int, users: int) -> float:
-    """Measure the tokens per second of an engine in this process."""
-
-    def seconds(count: int) -> float:
-        params = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True)
+    @classmethod
+    def _seconds(cls, tokens: int, users: int) -> float:
+        params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
         start = time.perf_counter()
-        llm.generate([[1000 + user] * _PROMPT for user in range(users)], params)
+        cls._llm.generate([[1000 + user] * _PROMPT for user in range(users)], params)
         return time.perf_counter() - start
 
-    return users * tokens / (seconds(tokens + 1) - seconds(1))
+
+def output_of(command: tuple[str, ...]) -> str:
+    """Run a peer and return its standard output."""
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=_PEERS_ENVIRONMENT).stdout
 
 
 def llama(program: Path, file: Path, threads: int, tokens: int, users: int) -> float:
     """`speed_tg` of llama-batched-bench."""
     sizes = f"-npp {_PROMPT} -ntg {tokens} -npl {users} -c {users * (_PROMPT + tokens) + 256} -t {threads}"
     command = (str(program), "-m", str(file), *sizes.split(), "--output-format", "jsonl")
-    output = subprocess.run(command, capture_output=True, text=True, check=True, env=_PEERS_ENVIRONMENT).stdout
-    [line] = (line for line in output.splitlines() if line.startswith("{"))
+    [line] = (line for line in output_of(command).splitlines() if line.startswith("{"))
     return float(json.loads(line)["speed_tg"])
 
 
 def openvino(python: Path, file: Path, threads: int, tokens: int, users: int) -> float:
     """Measure the tokens per second of OpenVINO GenAI in a process of its own."""
     command = (str(python), "-c", _OPENVINO, str(file), *map(str, (threads, users, tokens)))
-    return float(
-        subprocess.run(command, capture_output=True, text=True, check=True, env=_PEERS_ENVIRONMENT).stdout.split()[-1]
-    )
+    return float(output_of(command).split()[-1])
 
 
 def page(title: str, args: argparse.Namespace, best: dict[str, dict[int, float]]) -> str:
