@@ -264,7 +264,7 @@ def gated_delta_net(
     scale: float,
     normalize: bool,
 ) -> torch.Tensor:
-    """Return Gated DeltaNet of queries, keys [T, key heads, Dk] and values [T, heads, Dv] as [T, heads, Dv].
+    """Return Gated DeltaNet of queries, keys [T, key heads, Dk] and values [T, heads, Dv]: [T, heads, Dv], their dtype.
 
     `heads` is a multiple of the key heads, each of which serves as many heads in a row. `log_decay` [T, heads] float32
     is not positive (-exp(A_log) * softplus(a + dt_bias) in Qwen3-Next); `strength` (beta) [T, heads] is contiguous.

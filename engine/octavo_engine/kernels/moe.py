@@ -288,7 +288,7 @@ class RoutedRows:
 
 
 def mixture_of_experts(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return the experts' weighted sum [T, hidden] for `x` [T, hidden]; weights are in x's dtype or MXFP4.
+    """Return the experts' weighted sum [T, hidden] of `x` [T, hidden], in its dtype; weights are in it or MXFP4.
 
     `chosen` [T, k] (int32 or int64) and `weights` [T, k] float32 are the router's; an expert outside of 0..E-1 adds
     nothing (padding, another rank's expert). Products are summed in float32; the activation's result and each expert's

@@ -118,7 +118,7 @@ def group_maxima_kernel(
     num_groups,
     TILE_GROUPS: tl.constexpr,
 ):
-    """One program takes TILE_GROUPS groups of one row. Logits that are not finite count as -inf: no token then."""
+    """One program takes TILE_GROUPS groups of one row. Logits that are not finite count as -inf."""
     row = tl.program_id(0).to(tl.int64)
     if is_filtered(row, temperatures, top_ks, top_ps, min_ps):
         groups = tl.program_id(1) * TILE_GROUPS + tl.arange(0, TILE_GROUPS)
