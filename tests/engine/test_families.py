@@ -422,12 +422,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "layers with experts": (
         "Step3p7TextForCausalLM",
         {**FOUR, "moe_layers_enum": "1,x"},
-        "moe_layers_enum '1,x' is no list",
+        "moe_layers_enum '1,x' is not a list",
     ),
     "a layer of thousands of digits": (
         "Step3p7TextForCausalLM",
         {**FOUR, "moe_layers_enum": "9" * 5000},
-        "is no list of numbers of layers",
+        "is not a list of numbers of layers",
     ),
     "a bound that is no float": (
         "Step3p7TextForCausalLM",

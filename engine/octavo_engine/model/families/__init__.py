@@ -1,4 +1,4 @@
-"""The supported families, one small file each."""
+"""The registry of model families: one small file describes each family."""
 
 from octavo_engine.model.families.afmoe import AFMOE
 from octavo_engine.model.families.apertus import APERTUS
@@ -263,11 +263,11 @@ _ALL = (
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
-"""The families by the architecture's name in config.json."""
+"""The families by the name of the architecture in config.json."""
 
 
 def family_of(architecture: str) -> Family | None:
-    """The family of an architecture, or of the model that it is without its head; None if it is not supported."""
+    """Return the family of an architecture, with its head or without; None if it is not supported."""
     return FAMILIES.get(architecture) or family_without_head(architecture, FAMILIES)
 
 

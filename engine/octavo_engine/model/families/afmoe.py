@@ -1,4 +1,9 @@
-"""Arcee's AFMoE, Trinity: gated attention with QK norm, RoPE in layers with a window alone, norms around both parts."""
+"""AFMoE, the architecture of Arcee's Trinity models: a mixture of experts with gated attention.
+
+Unlike in Llama, each head of query and key is normalised, the heads' results are multiplied with a gate, and only
+layers with a sliding window have RoPE. Norms stand before and after attention and feed-forward. The first layers are
+dense; in the others a router with sigmoid scores and a correction bias chooses experts, beside shared ones.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +43,7 @@ def _read(fields: Fields) -> ModelSpec:
         scale=reading.scale(fields, "route_scale"),
     )
     moe = mixtures.experts(fields, router, shared=mixtures.shared(fields, "num_shared_experts"))
-    feed_forward = mixtures.after_dense_ones(fields, moe, "num_dense_layers")
+    feed_forward = mixtures.after_dense(fields, moe, "num_dense_layers")
     layers = tuple(
         LayerSpec(
             mixer=_mixer(fields, norm, window),

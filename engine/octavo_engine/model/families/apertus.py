@@ -1,4 +1,7 @@
-"""The Swiss AI Initiative's Apertus (arXiv 2509.14233): a feed-forward with xIELU and without a gate, and QK norm."""
+"""Apertus of the Swiss AI Initiative (arXiv 2509.14233): Llama with QK norm, and a feed-forward without a gate.
+
+The activation of the feed-forward is xIELU, whose parameters each layer has learnt.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Llama's layers with a feed-forward that has no gate: Arcee's AFM, Inception's Jais 2, NVIDIA's Nemotron."""
+"""AFM of Arcee, Jais 2 of Inception and Nemotron of NVIDIA: Llama with a feed-forward that has no gate. Its activation
+is squared ReLU. AFM has Llama's RMSNorm; the others have LayerNorm, and Nemotron multiplies with 1 + its weight and
+rotates only a half of each head."""
 
 from __future__ import annotations
 

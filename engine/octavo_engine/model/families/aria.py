@@ -1,4 +1,8 @@
-"""The language model of Aria (arXiv 2410.05993): Llama's attention, experts stored together, shared ones beside."""
+"""The language model of Aria (arXiv 2410.05993): Llama with experts in every layer, and shared experts beside them.
+
+Two tensors hold all experts of a layer, each expert transposed. The routed experts are computed with SiLU whatever
+`hidden_act` says, as in transformers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ def _read(fields: Fields) -> ModelSpec:
     router, sizes = RouterSpec(), {"count": "moe_num_experts", "top_k": "moe_topk", "size": "intermediate_size"}
     layer = LayerSpec(
         mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias),
-        feed_forward=mixtures.experts(fields, router, **sizes, shared=shared, activation="silu"),  # whatever it says
+        feed_forward=mixtures.experts(fields, router, **sizes, shared=shared, activation="silu"),  # not `hidden_act`
         norms=reading.norms_before(norm),
     )
     return reading.model(fields, ARIA_TEXT.architecture, reading.repeated(fields, layer), norm=norm, names=_NAMES)

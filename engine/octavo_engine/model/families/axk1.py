@@ -1,4 +1,7 @@
-"""SK Telecom's A.X K1: DeepSeek V3's shape, and a norm after the experts."""
+"""A.X K1 of SK Telecom: DeepSeek V3 with a norm after the experts.
+
+Layers with a dense feed-forward have no such norm.
+"""
 
 from __future__ import annotations
 

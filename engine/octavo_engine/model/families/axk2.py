@@ -1,4 +1,8 @@
-"""SK Telecom's A.X K2: DeepSeek V3.2's shape, gated norms, and gates of attention made with the queries."""
+"""A.X K2 of SK Telecom: DeepSeek V3.2 with gated norms and gated attention.
+
+A gated norm multiplies its result with the sigmoid of two small projections of it (`gated_norm_rank`). The norm before
+a dense feed-forward is a plain one. One projection makes the queries and the gates of the heads' results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Ant's Ling 3: Kimi Delta Attention in most layers, latent attention with gated heads in the others, and experts."""
+"""Ling 3 of Ant Group (BailingHybrid): linear attention in most layers, latent attention in the others, and experts.
+
+The last of every `layer_group_size` layers has DeepSeek's latent attention with a gate for each head's result; the
+others have Kimi Delta Attention. The first layers are dense; the others have DeepSeek V3's experts.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _linear(fields: Fields) -> KimiDeltaAttentionSpec:
-    """Transformers writes `linear_head_dim`; `head_dim` is then that of what rotates."""
+    """Read Kimi Delta Attention; beside transformers' `linear_head_dim`, `head_dim` is the size that rotates."""
     size = "linear_head_dim" if fields.has("linear_head_dim") else "head_dim"
     heads = "linear_num_heads" if fields.has("linear_num_heads") else "num_attention_heads"
     bounded = fields.boolean("kda_safe_gate", True)

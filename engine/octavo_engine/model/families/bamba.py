@@ -1,4 +1,7 @@
-"""IBM's Bamba: Mamba-2 in most layers, attention in the others."""
+"""Bamba of IBM: Mamba-2 in most layers and Llama's attention in the others (`attn_layer_indices`).
+
+By default half of each head has RoPE.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
-"""BERT (arXiv 1810.04805), RoBERTa (arXiv 1907.11692) and their like: encoders with learned positions and norms after
-each part. They give vectors; with a head that classifies, classes or the score of a pair."""
+"""BERT (arXiv 1810.04805), RoBERTa (arXiv 1907.11692) and encoders of their shape.
+
+Unlike in Llama, each token also sees the tokens after it, positions are learnt vectors instead of RoPE, and norms
+follow attention and feed-forward. What they give for a text is a vector; with a classification head it is classes, or
+the score of a pair of texts.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ BERT_DEFAULTS: Mapping[str, Any] = {
 
 
 def bert_parts(fields: Fields) -> tuple[AttentionSpec, MLPSpec]:
-    """Attention without RoPE and a feed-forward without a gate, with biases."""
+    """Return attention without RoPE and a feed-forward without a gate, both with biases."""
     reading.refuse_if_true(fields, "sinusoidal_pos_embds", "use_task_id")
     name = "position_embedding_type"
     if fields.text(name, "absolute") != "absolute":
@@ -54,8 +58,8 @@ def bert_parts(fields: Fields) -> tuple[AttentionSpec, MLPSpec]:
     return attention, reading.plain_mlp(fields, bias=True)
 
 
-def behind_padding(fields: Fields) -> int:
-    """RoBERTa's rows up to that of padding stand for no position."""
+def first_row_after_padding(fields: Fields) -> int:
+    """Return the row of position 0: in RoBERTa the rows up to the padding token's id stand for no position."""
     return fields.integer("pad_token_id", 0, 1 << 26) + 1
 
 
@@ -65,7 +69,7 @@ _ELECTRA = replace(_BERT, prefixes=("electra.",), head=("classifier.dense", "cla
 _ROBERTA = replace(
     _BERT,
     prefixes=("roberta.",),
-    first_position=behind_padding,
+    first_position=first_row_after_padding,
     head=("classifier.dense", "classifier.out_proj"),
 )
 _DISTIL_LAYER = "transformer.layer.{layer}"

@@ -1,7 +1,8 @@
-"""BERT and its like as decoders: each token sees those before it, and BERT's transform stands before the head.
+"""BERT and models of its shape as decoders: each token sees only itself and the tokens before it.
 
-RoBERTa and those that number positions as it does are not here: transformers counts their positions from 0 while it
-generates and from behind the padding's row elsewhere, so there is no one right answer.
+The head is BERT's: a linear, an activation and a norm before the product with the vocabulary. RoBERTa, and others that
+number positions as it does, are not supported as decoders: transformers counts their positions from 0 while it
+generates, and from the row after the padding token's elsewhere, so neither answer is the right one.
 """
 
 from __future__ import annotations

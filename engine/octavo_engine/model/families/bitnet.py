@@ -1,4 +1,7 @@
-"""Microsoft's BitNet b1.58 (arXiv 2504.12285), unpacked: norms before the last projections too, squared ReLU."""
+"""BitNet b1.58 of Microsoft (arXiv 2504.12285) with unpacked weights: Llama with two more norms in each layer.
+
+They stand before the last projection of attention and of the feed-forward, whose activation is squared ReLU.
+"""
 
 from __future__ import annotations
 

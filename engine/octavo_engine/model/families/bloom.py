@@ -1,4 +1,8 @@
-"""BigScience's BLOOM (arXiv 2211.05100): ALiBi and normalised embeddings."""
+"""BLOOM of BigScience (arXiv 2211.05100): a decoder with ALiBi instead of RoPE.
+
+Norms are LayerNorm, one of them right after the embedding; linears have biases, and the feed-forward has no gate. One
+tensor has query, key and value, head by head.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a classifier's classes from config.json: their names, and the activation that makes their probabilities."""
+"""Reads the classes of a classifier from config.json: their names, and the function from logits to probabilities."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODULES: dict[str, Literal["softmax", "sigmoid", "identity"]] = {
 
 
 def classifier(fields: Fields, **values: Any) -> ClassifierSpec:
-    """The classes of a model; `values` say how its head computes their logits."""
+    """Return the classification head of a model; `values` are its fields that say how logits are computed."""
     labels = _labels(fields)
     return ClassifierSpec(labels=labels, activation=_activation(fields, len(labels)), **values)
 

@@ -1,4 +1,8 @@
-"""Cohere's Command R: attention and feed-forward of one LayerNorm, neighbouring dimensions rotated, scaled logits."""
+"""Command R of Cohere: Llama with attention and feed-forward in parallel, both reading the result of one LayerNorm.
+
+RoPE rotates pairs of neighbouring dimensions, and logits are scaled. Some models normalise query and key, with weights
+of each head's own.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Cohere's Command R7B and Command A: both parts of a layer read one LayerNorm; three layers of four have a window.
+"""Command R7B and Command A of Cohere (arXiv 2504.00698): Command R with a sliding window in most layers.
 
-Those with a window rotate neighbouring dimensions, the others rotate nothing (arXiv 2504.00698).
+By default three of four layers have a window and Command R's RoPE; the others see all tokens and have no RoPE.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def parallel_layer(fields: Fields, mixer: AttentionSpec) -> LayerSpec:
-    """`mixer` and a gated feed-forward, which read one LayerNorm."""
+    """Return a layer whose mixer and gated feed-forward both read the result of one LayerNorm."""
     norms = LayerNorms(before_mixer=reading.layer_norm(fields, bias=False))
     return LayerSpec(mixer=mixer, feed_forward=reading.mlp(fields), norms=norms, parallel=True)
 

@@ -1,4 +1,7 @@
-"""Cohere's mixtures of experts: Cohere2's layers with experts in most of them."""
+"""Cohere's mixtures of experts: Command A with experts in all layers, or in all but the first ones.
+
+The dense layers at the start (`first_k_dense_replace`) have a pattern of sliding windows of their own.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _windowed(fields: Fields, layer: int, first: int) -> bool:
-    """Return True if a layer has a window; the first, dense layers have a period of their own."""
+    """Return True if a layer has a window; the dense layers at the start have a pattern of their own."""
     name = "prefix_dense_sliding_window_pattern" if layer < first else "sliding_window_pattern"
     return ((layer if layer < first else layer - first) + 1) % fields.integer(name, 1, 4096) != 0
 
@@ -42,17 +45,17 @@ def _mixer(fields: Fields, window: int | None, *, dense: bool) -> AttentionSpec:
 
 
 def _experts(fields: Fields) -> MoESpec:
-    choice, mean = fields.text("expert_selection_fn"), fields.text("shared_expert_combination_strategy")
+    choice, combination = fields.text("expert_selection_fn"), fields.text("shared_expert_combination_strategy")
     if choice not in ("softmax", "sigmoid"):
         raise fields.wrong("expert_selection_fn", choice, "is neither softmax nor sigmoid")
-    if mean not in ("sum", "average"):
-        raise fields.wrong("shared_expert_combination_strategy", mean, "is neither sum nor average")
+    if combination not in ("sum", "average"):
+        raise fields.wrong("shared_expert_combination_strategy", combination, "is neither sum nor average")
     router = RouterSpec(
         scores="softmax of chosen" if choice == "softmax" else "sigmoid of chosen",
         renormalize=choice == "sigmoid" and fields.boolean("norm_topk_prob", True),
     )
     shared = mixtures.shared(fields, "num_shared_experts", "intermediate_size")
-    scale = 0.5 if shared is not None and mean == "average" else 1.0
+    scale = 0.5 if shared is not None and combination == "average" else 1.0
     return mixtures.experts(fields, router, size="intermediate_size", shared=shared, scale=scale)
 
 

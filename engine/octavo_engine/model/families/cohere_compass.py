@@ -1,5 +1,7 @@
-"""Cohere's North Micro (Compass): Command A's layers, each type of which rotates halves or, where its RoPE is null,
-nothing."""
+"""North Micro (Compass) of Cohere: Command A with a RoPE for each type of layers, or none where the type's is null.
+
+Unlike in Command A, RoPE rotates dimension i with i + D/2, not pairs of neighbours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reads the fields of attention to compressed keys, in config.json as published and as transformers writes it."""
+"""Reads DeepSeek V4's attention: to a window of tokens, and to compressed keys for the tokens before it.
+
+Fields may have the names of published files or those that transformers writes. Errors are ModelLoadError.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,27 @@ from octavo_engine.model.spec import CompressedAttentionSpec, CompressorSpec, In
 
 _SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 _KINDS = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
-"""The kinds of layers that published files name by their `compress_ratios`."""
+"""The types of layers by the `compress_ratios` of published files: the tokens of one compressed key, 0 for none."""
 _OLD_RATES = {_SPARSE: "compress_rate_csa", _HEAVY: "compress_rate_hca"}
-_ODD = range(3, 1 << 16, 2)
-"""The layers that are sparse where no field says it."""
+_SPARSE_ONES = range(3, 1 << 16, 2)
+"""The layers that are sparse where no field states the type of each."""
 _ROPES = ("default", "linear", "llama3", "yarn")
 
 
 def attentions(fields: Fields) -> list[CompressedAttentionSpec]:
-    """The mixer of each layer."""
+    """Return the attention of each layer."""
     kinds = _kinds(fields)
     of_kind = {kind: _attention(fields, kind) for kind in dict.fromkeys(kinds)}
     return [of_kind[kind] for kind in kinds]
 
 
 def _kinds(fields: Fields) -> list[str]:
-    """The kind of each layer; where no field says it, two are heavily compressed, and every second one behind them."""
+    """Return the type of each layer; by default the first three are heavily compressed, then every second one."""
     count, ratios = reading.num_layers(fields), fields.integers("compress_ratios")
     if fields.has("layer_types") or not ratios:
-        return reading.layer_types(fields, set(_KINDS.values()), lambda layer: _SPARSE if layer in _ODD else _HEAVY)
+        return reading.layer_types(
+            fields, set(_KINDS.values()), lambda layer: _SPARSE if layer in _SPARSE_ONES else _HEAVY
+        )
     if len(ratios) < count or set(ratios) - set(_KINDS):
         raise fields.wrong("compress_ratios", list(ratios), f"is not {count} times 0, 4 or 128")
     return [_KINDS[ratio] for ratio in ratios[:count]]
@@ -71,7 +76,7 @@ def _compressor(fields: Fields, kind: str, rotary_dim: int) -> CompressorSpec:
 
 
 def _rope(fields: Fields, label: str, head_dim: int) -> tuple[RopeSpec, int]:
-    """The angles of layers that compress, or of others (`main`), and how many dimensions rotate."""
+    """Return the RoPE of layers with compressed keys (`compress`) or without (`main`), and its number of dimensions."""
     values = _rope_values(fields, label, head_dim)
     if (kind := values.text("rope_type", default=values.values.get("type", "default"))) not in _ROPES:
         raise values.wrong("rope_type", kind, f"is not supported; supported: {', '.join(_ROPES)}")
@@ -85,7 +90,7 @@ def _rope(fields: Fields, label: str, head_dim: int) -> tuple[RopeSpec, int]:
 
 
 def _rope_values(fields: Fields, label: str, head_dim: int) -> Fields:
-    """What transformers writes of either, or else makes of the fields that published files have."""
+    """Return the RoPE fields of `label`, as transformers writes them or makes them of a published file's fields."""
     given = fields.mapping("rope_parameters") or fields.mapping("rope_scaling") or Fields(fields.origin, {})
     if (main := given.mapping("main")) is not None and (compress := given.mapping("compress")) is not None:
         return main if label == "main" else compress

@@ -1,4 +1,8 @@
-"""Salesforce's CTRL (arXiv 1909.05858): the Transformer's sines and cosines, biases everywhere, tied embeddings."""
+"""CTRL of Salesforce (arXiv 1909.05858): a decoder with sinusoidal positions (arXiv 1706.03762) instead of RoPE.
+
+Sines and cosines of a token's position are added to its scaled embedding. Norms are LayerNorm, linears have biases, and
+the feed-forward has ReLU and no gate. The head has the embedding's weight and a bias.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ _NAMES = TensorNames(
     down="transformer.h.{layer}.ffn.2",
 )
 _LAYER_NORM = NormSpec(1e-6, "layer", bias=True)
-"""The norms of layers: config.json's epsilon is that of the last norm alone."""
+"""The norms in layers; the epsilon in config.json is that of the last norm alone."""
 
 
 def _read(fields: Fields) -> ModelSpec:

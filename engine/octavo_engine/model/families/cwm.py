@@ -1,4 +1,4 @@
-"""Meta's Code World Model (arXiv 2510.02387): Llama's layers, three of four with a window."""
+"""Code World Model of Meta (arXiv 2510.02387): Llama with a sliding window in three of four layers."""
 
 from __future__ import annotations
 

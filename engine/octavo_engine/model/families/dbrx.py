@@ -1,4 +1,8 @@
-"""Databricks' DBRX: experts stored one after another, LayerNorm without biases, clamped query, key and value."""
+"""DBRX of Databricks: Llama with a mixture of experts in every layer.
+
+Norms are LayerNorm without biases, and query, key and value are clamped to `clip_qkv`. Three tensors hold a layer's
+experts (gate, up and down), each with the rows of one expert after another's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DeepSeek V2 (arXiv 2405.04434), V3 and R1 (arXiv 2412.19437), and models of their shape: GLM-4.7-Flash."""
+"""DeepSeek V2 (arXiv 2405.04434), V3 and R1 (arXiv 2412.19437), and GLM-4.7-Flash, which has V3's shape: Llama with
+latent attention, which caches one vector for each token, and with experts in all but the first layers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def _model(fields: Fields, architecture: str, parts: list[FeedForward], *, inter
     return reading.model(fields, architecture, layers, norm=norm)
 
 
-def _each(fields: Fields, moe: MoESpec, first_dense: int, dense: FeedForward) -> list[FeedForward]:
+def _dense_then_experts(fields: Fields, moe: MoESpec, first_dense: int, dense: FeedForward) -> list[FeedForward]:
     return [dense if layer < first_dense else moe for layer in range(reading.num_layers(fields))]
 
 
@@ -31,17 +32,17 @@ def _read_v2(fields: Fields) -> ModelSpec:
     shared = mixtures.shared(fields, "n_shared_experts", bias=bias, output_bias=bias)
     moe = mixtures.experts(fields, router, count="n_routed_experts", shared=shared)
     dense, first = reading.mlp(fields, bias=bias, output_bias=bias), fields.integer("first_k_dense_replace", 0, 1 << 16)
-    return _model(fields, DEEPSEEK_V2.architecture, _each(fields, moe, first, dense), interleaved=True)
+    return _model(fields, DEEPSEEK_V2.architecture, _dense_then_experts(fields, moe, first, dense), interleaved=True)
 
 
 def _read_v3(fields: Fields) -> ModelSpec:
-    feed_forward = mixtures.after_dense_ones(fields, mixtures.deepseek_experts(fields))
+    feed_forward = mixtures.after_dense(fields, mixtures.deepseek_experts(fields))
     parts = [feed_forward(layer) for layer in range(reading.num_layers(fields))]
     return _model(fields, DEEPSEEK_V3.architecture, parts, interleaved=fields.boolean("rope_interleave", True))
 
 
 def read_by_type(fields: Fields, architecture: str, first_dense: int = 1) -> ModelSpec:
-    """A model of DeepSeek V3's shape whose `mlp_layer_types` says which layers are dense, or else the first ones."""
+    """Return a model of DeepSeek V3's shape; `mlp_layer_types` or else `first_dense` says which layers are dense."""
     feed_forward = mixtures.by_type(fields, mixtures.deepseek_experts(fields), first_dense)
     parts = [feed_forward(layer) for layer in range(reading.num_layers(fields))]
     return _model(fields, architecture, parts, interleaved=fields.boolean("rope_interleave", True))

@@ -1,4 +1,5 @@
-"""DeepSeek V4: attention to compressed keys, a residual stream of several vectors, experts that tokens choose."""
+"""DeepSeek V4: attention to a window and to compressed keys, hyper-connections (a residual stream of several vectors
+for each token), and experts, which in the first layers a table chooses by the token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The experts of DeepSeek V4's layers: with a shared one beside, and in the first layers chosen by the token alone."""
+"""Reads the experts of DeepSeek V4, of which every layer has some, beside a shared one.
+
+In the first layers a table names the experts of each token (`hash_moe`); in the others a router chooses them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _BY_SCORES, _BY_TOKEN = "moe", "hash_moe"
 
 
 def experts(fields: Fields) -> list[MoESpec]:
-    """The experts of each layer. By default those of three layers are chosen by the token."""
+    """Return the experts of each layer; by default the token chooses those of the first three layers."""
     first = fields.integer("num_hash_layers", 0, 4096, default=3)
     kinds = reading.layer_types(
         fields, {_BY_SCORES, _BY_TOKEN}, lambda layer: _BY_TOKEN if layer < first else _BY_SCORES, "mlp_layer_types"

@@ -1,4 +1,7 @@
-"""The names of DeepSeek V4's tensors, as transformers writes them; published files lack `model.` and rename some."""
+"""The tensor names of DeepSeek V4's checkpoints, in published files and in those that transformers writes.
+
+Published files omit the prefix `model.`, and name the embedding and the hyper-connections otherwise.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _MODULES = {
     "mlp.shared_experts.up_proj": "ffn.shared_experts.w3",
     "mlp.shared_experts.down_proj": "ffn.shared_experts.w2",
 }
-"""The names of modules in transformers, by which adapters name them."""
+"""The names of modules in transformers, which adapters use, and the same modules' names in files."""
 _PREFIXES = {"embed.": "embed_tokens.", "norm.": "norm.", "layers.": "layers.", "hc_head_": "hc_head.hc_"}
 _CONNECTIONS = {"attn": "attn_hc", "ffn": "ffn_hc"}
 

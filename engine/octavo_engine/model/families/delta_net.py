@@ -1,4 +1,4 @@
-"""Reads the config.json of families with Gated DeltaNet in most layers; errors are ModelLoadError."""
+"""Reads the mixers of families with Gated DeltaNet in most layers; errors are ModelLoadError."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from octavo_engine.model.spec import GatedDeltaNetSpec
 
 
 def mixer(fields: Fields, **values: Any) -> GatedDeltaNetSpec:
-    """The layers' linear attention; `values` add to what fields say."""
+    """Return the Gated DeltaNet of every layer that has it; `values` are further fields of its spec."""
     heads, key_heads = (fields.integer(f"linear_num_{kind}_heads", 1, 1 << 12) for kind in ("value", "key"))
     if heads % key_heads:
         raise fields.wrong("linear_num_key_heads", key_heads, f"does not divide linear_num_value_heads {heads}")
@@ -27,9 +27,9 @@ def mixer(fields: Fields, **values: Any) -> GatedDeltaNetSpec:
 
 
 def attends(fields: Fields, default: Callable[[int], bool], *others: str) -> list[bool]:
-    """Return for each layer whether it attends to all tokens: by `layer_types`, or by `default` without it.
+    """Return for each layer whether it has attention, by `layer_types`, or by `default` where that is absent.
 
-    `others` are further names of types of layers that do.
+    `others` are further layer types with attention.
     """
     count, kinds, known = reading.num_layers(fields), fields.values.get("layer_types"), ("full_attention", *others)
     if kinds is None:
@@ -39,7 +39,7 @@ def attends(fields: Fields, default: Callable[[int], bool], *others: str) -> lis
     return [kind != "linear_attention" for kind in kinds]
 
 
-def every(fields: Fields) -> Callable[[int], bool]:
+def last_of_each_interval(fields: Fields) -> Callable[[int], bool]:
     """Return a function that is true for the last of every `full_attention_interval` layers."""
     interval = fields.integer("full_attention_interval", 1, 4096)
     return lambda layer: (layer + 1) % interval == 0

@@ -25,10 +25,10 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _attention(fields: Fields) -> DifferentialAttentionSpec:
-    """That of any layer, but for the share that its number gives."""
+    """Return the attention of every layer but for its `share`, which depends on the layer's number."""
     heads = reading.attention(fields)
     if heads.num_kv_heads % 2:
-        raise fields.wrong("num_key_value_heads", heads.num_kv_heads, "is odd, and heads attend by twos")
+        raise fields.wrong("num_key_value_heads", heads.num_kv_heads, "is odd, and differential attention pairs heads")
     return DifferentialAttentionSpec(
         num_heads=heads.num_heads // 2,
         num_kv_heads=heads.num_kv_heads // 2,

@@ -1,6 +1,8 @@
-"""SmallDoge's Doge: scores grow by what a key's values say, and the residual stream has learnt weights.
+"""Doge of SmallDoge: Llama with a bias for each key, and learnt weights of the residual stream.
 
-Of contexts longer than `keep_window_size` only the keys with the largest numbers count: no longer one is computed.
+A key's bias is computed from its token's values and added to its attention scores. In contexts longer than
+`keep_window_size` only the keys with the largest biases are attended to. This is not computed here: `keep_window_size`
+is the longest context.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layers of dots3: those with windows have sizes and a RoPE of their own."""
+"""Reads the sizes and the RoPE of each layer of dots3; layers with a sliding window have their own."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OF_WINDOWS = {
     "qk_nope_head_dim": 192,
     "v_head_dim": 128,
 }
-"""The sizes of layers with windows, in published files with `swa_` before their names."""
+"""The default sizes of layers with windows; published files have `swa_` before these names."""
 
 
 def fields_of_layers(fields: Fields) -> list[tuple[str, Fields]]:
     """Return for each layer its type, and `fields` with its sizes and its RoPE in place of the model's."""
-    kinds = reading.layer_types(fields, {_FULL, _INDEXED, _SLIDING}, lambda layer: _by_default(fields, layer))
+    kinds = reading.layer_types(fields, {_FULL, _INDEXED, _SLIDING}, lambda layer: _default_type(fields, layer))
     if fields.boolean("use_dsa", not fields.has("per_layer_config")):
         kinds = [_INDEXED if kind == _FULL else kind for kind in kinds]
     elif fields.has("use_dsa"):
@@ -32,13 +32,13 @@ def fields_of_layers(fields: Fields) -> list[tuple[str, Fields]]:
     return [(kind, _of_layer(fields, kind, layer)) for layer, kind in enumerate(kinds)]
 
 
-def _by_default(fields: Fields, layer: int) -> str:
+def _default_type(fields: Fields, layer: int) -> str:
     windows = fields.boolean("use_sliding_window", True)
     return _SLIDING if windows and layer >= 2 and layer % 4 != 1 else _INDEXED
 
 
 def _of_layer(fields: Fields, kind: str, layer: int) -> Fields:
-    """The fields of one layer: of each in `per_layer_config`, or in published files of all that have windows."""
+    """Return one layer's fields: by `per_layer_config`, or in published files by those of all layers with windows."""
     own = of_layer(fields, layer, {*_OF_WINDOWS, "qk_rope_head_dim", "num_key_value_heads"})
     if kind == _SLIDING and not fields.has("per_layer_config"):
         own = replace(own, values={**own.values, **_sizes_of_windows(fields)})
@@ -53,7 +53,7 @@ def _sizes_of_windows(fields: Fields) -> Mapping[str, Any]:
 
 
 def _rope(fields: Fields, kind: str) -> Mapping[str, Any]:
-    """The RoPE of layers of one type; `qk_rope_head_dim` says which share of a head rotates."""
+    """Return the RoPE fields of one type of layers; `qk_rope_head_dim` says how much of a head rotates."""
     theta, given = fields.number("rope_theta", 1e-3, 1e12), rope_of_type(fields, kind)
     if given is None and kind == _SLIDING:
         theta = fields.number("swa_rope_theta", 1e-3, 1e12, default=50_000.0)

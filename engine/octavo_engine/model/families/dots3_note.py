@@ -1,4 +1,9 @@
-"""dots3: latent attention of two sizes, with windows or with DeepSeek V3.2's indexer, and DeepSeek V3's experts."""
+"""dots3: latent attention with a sliding window or with DeepSeek V3.2's indexer, and DeepSeek V3's experts.
+
+Layers with a window have sizes and a RoPE of their own. Each head's result has a gate. The indexer chooses `index_topk`
+tokens for each query. It is not computed here: `index_topk` is the longest context, in which it would choose all
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +34,12 @@ def _read(fields: Fields) -> ModelSpec:
     indexed = [layer for layer, (kind, _) in enumerate(kinds) if kind == "indexed_attention"]
     ignored = tuple(f"model.layers.{layer}.self_attn.indexer." for layer in indexed)
     longest = fields.integer("index_topk", 1, 1 << 30) if indexed else spec.max_position
-    ignored += (f"model.layers.{spec.num_layers}.",)  # it predicts a second token
+    ignored += (f"model.layers.{spec.num_layers}.",)  # the layer of multi-token prediction
     return replace(spec, max_position=min(spec.max_position, longest), stored_names=StoredNames(ignored=ignored))
 
 
 def _with_types(fields: Fields) -> Fields:
-    """The fields with `mlp_layer_types`; published files say it by `first_k_dense_replace` and `moe_layer_freq`."""
+    """Return `fields` with `mlp_layer_types`; published files have `first_k_dense_replace` and `moe_layer_freq`."""
     if fields.has("mlp_layer_types"):
         return fields
     count, first = reading.num_layers(fields), fields.integer("first_k_dense_replace", 0, 1 << 16)
@@ -48,7 +53,7 @@ def _with_types(fields: Fields) -> Fields:
 
 
 def _mixer(fields: Fields, kind: str) -> LatentAttentionSpec:
-    """Both latents are scaled as if they were as wide as the residual stream."""
+    """Return latent attention whose latents are scaled as if they were as wide as the residual stream."""
     spec, hidden = latent.attention(fields, interleaved=True), reading.hidden_size(fields)
     rank = fields.integer("q_lora_rank", 1, 1 << 16)
     return replace(

@@ -1,7 +1,7 @@
-"""Reads the config.json of encoders of BERT's kind: norms after each part, and no cache.
+"""Reads the config.json of encoders like BERT, which have norms after attention and feed-forward, and no KV cache.
 
-A checkpoint has one of three forms: the encoder alone, with the head that guesses masked tokens, which is not read, or
-with one that classifies.
+A checkpoint has one of three forms: the encoder alone, the encoder with a head for masked language modelling, which is
+not read, or the encoder with a classification head.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from octavo_engine.model.spec import (
 )
 
 _UNREAD = ("embeddings.position_ids", "cls.", "lm_head.", "vocab_", "qa_outputs.", "discriminator_predictions.")
-"""Numbers of positions, and heads that guess masked tokens or which tokens are guessed."""
+"""Prefixes of tensors that are not read: position ids, and the heads of pretraining and of question answering."""
 OLD_NORM_ENDINGS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderKind:
-    """The differences between such encoders."""
+    """What differs between the encoders that this module reads."""
 
     prefixes: tuple[str, ...]
     """Prefixes of the encoder's tensor names where it is a part of a model with a head."""
@@ -44,13 +44,13 @@ class EncoderKind:
     first_position: Callable[[Fields], int] | None = lambda _: 0
     """The row of the first token's position; None: there is no table of positions."""
     head: tuple[str, str] = ("pooler.dense", "classifier")
-    """The linear and the product of the head that classifies."""
+    """The two linears of the classification head: the one before the activation, and the one that gives logits."""
     activation: str = "tanh"
-    """The activation between the two."""
+    """The activation between these two linears."""
 
 
 def encoder_families(kind: EncoderKind, stem: str, model_type: str, **values: Any) -> tuple[Family, ...]:
-    """All three forms of the classes whose names begin with `stem`."""
+    """Return the families of all three forms of an encoder, whose class names begin with `stem`."""
     return tuple(
         Family(
             architecture=f"{stem}{ending}",
@@ -87,9 +87,9 @@ def _read(kind: EncoderKind, architecture: str, fields: Fields) -> ModelSpec:
 
 
 def _with_positions(spec: ModelSpec, first: int, fields: Fields) -> ModelSpec:
-    """`spec` with a table of positions, whose rows before `first` stand for none."""
+    """Return `spec` with a table of positions whose row `first` is position 0."""
     if spec.max_position <= first:
-        raise fields.wrong("max_position_embeddings", spec.max_position, f"leaves no row behind the first {first}")
+        raise fields.wrong("max_position_embeddings", spec.max_position, f"leaves no row after the first {first}")
     positions = PositionSpec(offset=first, uncounted=first - 1 if first else None)
     return replace(spec, positions=positions, max_position=spec.max_position - first)
 
@@ -104,7 +104,7 @@ def _classifier(kind: EncoderKind, fields: Fields) -> ClassifierSpec:
 
 
 def _stored_names(kind: EncoderKind, architecture: str) -> StoredNames:
-    """A pooler is read where it belongs to the head: what is pooled here is another vector."""
+    """Return the names in files; a pooler is read only where it is a part of the classification head."""
     heads: tuple[str, ...] = ("pooler.", "classifier.", "pre_classifier.")
     if _classifies(architecture):  # old files of RoBERTa have a pooler that nothing reads
         heads = () if kind.head[0].startswith("pooler.") else ("pooler.",)

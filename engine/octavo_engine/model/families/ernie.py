@@ -1,4 +1,4 @@
-"""Baidu's dense ERNIE 4.5 and Kyutai's Helium 1: Llama's layers, with neighbouring dimensions rotated."""
+"""Dense ERNIE 4.5 of Baidu and Helium 1 of Kyutai: Llama whose RoPE rotates pairs of neighbouring dimensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Baidu's ERNIE 4.5 mixtures of experts: the choice is corrected, and the sum of its weights has a floor."""
+"""ERNIE 4.5's mixtures of experts, of Baidu: dense ERNIE 4.5 with experts in all but the first layers. The router adds
+a correction bias to its softmax scores for the choice alone, and divides the chosen scores by their sum, or by
+`moe_norm_min` if the sum is smaller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EuroBERT (arXiv 2503.05500): Llama in which a token sees those behind it too."""
+"""EuroBERT (arXiv 2503.05500): Llama as an encoder, in which each token also sees the tokens after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LG's EXAONE 4 (arXiv 2507.11407): norms after each part, QK norm; layers have a window or no RoPE."""
+"""EXAONE 4 of LG (arXiv 2507.11407): Llama with QK norm, and norms after attention and feed-forward, not before.
+
+In models with a sliding window three of four layers have it; the others see all tokens and have no RoPE.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from octavo_engine.model.spec import LayerNorms, LayerSpec, ModelSpec, QKNormSpe
 
 def _read(fields: Fields) -> ModelSpec:
     norm, hybrid = reading.rms_norm(fields), fields.has("sliding_window")
-    # Published files say "LLLG" there, and each layer's type besides.
+    # Published files have "LLLG" in this field, and state `layer_types` too.
     period = fields.integer("sliding_window_pattern", 0, 4096) if hybrid and not fields.has("layer_types") else 0
     rotating = reading.attention(fields, qk_norm=QKNormSpec(norm))
     layers = tuple(

@@ -1,4 +1,5 @@
-"""LG's K-EXAONE: experts of DeepSeek V3's shape; layers have a window or no RoPE."""
+"""K-EXAONE of LG: Llama with QK norm, sliding windows, and DeepSeek V3's experts in all but the first layers. Where
+some layers have a window, the others have no RoPE."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Models made with fairseq: Meta's XGLM (arXiv 2112.10668), Microsoft's BioGPT (2210.10341), and OPT (opt.py).
+"""Models trained with fairseq: XGLM of Meta (arXiv 2112.10668), BioGPT of Microsoft (2210.10341), and OPT (opt.py).
 
-Their LayerNorms have PyTorch's own epsilon, whatever config.json says, and positions begin at row 2.
+They are decoders with learnt or sinusoidal positions, of which position 0 has row 2 of the table, instead of RoPE.
+Their LayerNorms have PyTorch's default epsilon, whatever config.json says.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ def fairseq_names(decoder: str, norm: str, head: str = "lm_head") -> TensorNames
 
 
 def fairseq_layers(fields: Fields, width: str, norms: LayerNorms, *, bias: bool) -> tuple[LayerSpec, ...]:
-    """Alike; the field `width` is that of feed-forwards."""
+    """Return equal layers; the field `width` is the intermediate size."""
     mixer = reading.attention(fields, grouped=False, rope=None, qkv_bias=bias, output_bias=bias)
     layer = LayerSpec(mixer=mixer, feed_forward=reading.plain_mlp(fields, width, bias=bias), norms=norms)
     return reading.repeated(fields, layer)
 
 
 def _read_scaled(fields: Fields, family: Family, width: str, positions: PositionSpec, names: TensorNames) -> ModelSpec:
-    """XGLM and BioGPT, whose embeddings may be scaled."""
+    """Return the spec of XGLM or BioGPT, whose embeddings may be scaled by the root of the hidden size."""
     norm = NormSpec(EPS, "layer", bias=True)
     return reading.model(
         fields,

@@ -1,4 +1,9 @@
-"""TII's Falcon (arXiv 2311.16867): parts of a layer side by side with one norm or two, or in turn; RoPE or ALiBi."""
+"""Falcon of TII (arXiv 2311.16867): three generations of decoders, with RoPE or ALiBi.
+
+In the first, attention (with one KV head) and feed-forward run in parallel after one LayerNorm; in the second
+(`new_decoder_architecture`) each has a LayerNorm of its own, and KV heads are groups. Falcon RW has ALiBi and computes
+attention before the feed-forward (`parallel_attn` false).
+"""
 
 from __future__ import annotations
 
@@ -54,7 +59,7 @@ def _mixer(fields: Fields, *, new: bool) -> AttentionSpec:
     bias, alibi = fields.boolean("bias", False), fields.boolean("alibi", False)
     values: dict[str, Any] = {"rope": None} if alibi else {}
     mixer = reading.attention(fields, grouped=False, qkv_bias=bias, output_bias=bias, **values)
-    if alibi:  # which is scaled as scores are
+    if alibi:  # transformers scales ALiBi's terms together with the scores
         mixer = replace(mixer, alibi=ALiBiSpec(factor=mixer.scale, rounded=True))
     if not new:
         return replace(mixer, num_kv_heads=1) if fields.boolean("multi_query", True) else mixer

@@ -1,4 +1,7 @@
-"""TII's Falcon-H1 (arXiv 2507.22448): attention and Mamba-2 side by side in each layer, and many multipliers."""
+"""Falcon-H1 of TII (arXiv 2507.22448): attention and Mamba-2 in parallel in each layer, with their results added.
+
+config.json states multipliers for the inputs and results of both, for keys, embeddings, the feed-forward and logits.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def _mamba(fields: Fields, eps: float) -> Mamba2Spec:
 def _read(fields: Fields) -> ModelSpec:
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias)
-    scaled = mixer.scale * reading.scale(fields, "key_multiplier")  # scores are as large as keys are
+    scaled = mixer.scale * reading.scale(fields, "key_multiplier")  # a factor of keys is a factor of scores
     mixers = ParallelMixersSpec(
         attention=reading.attention(fields, qkv_bias=bias, output_bias=bias, scale=scaled),
         state_mixer=_mamba(fields, norm.eps),

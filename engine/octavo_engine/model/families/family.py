@@ -1,4 +1,4 @@
-"""The description of a model family: all that differs between families is in these fields."""
+"""Describes what the engine needs to know of a model family in order to read its config.json."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from octavo_engine.model.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A Hugging Face model class this engine computes."""
+    """A model class of transformers that this engine computes."""
 
     architecture: str
-    """The class's name in config.json."""
+    """The name of the class, as `architectures` in config.json has it."""
     model_type: str
     read: Callable[[Fields], ModelSpec]
-    """Reads the spec from a config.json, or from a GGUF header in its words; ModelLoadError if it is not supported."""
+    """Returns the spec of a config.json, or of a GGUF header translated to its fields; may raise ModelLoadError."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Fields that config.json may omit, with the values the family's own configuration class gives them."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """The family's own names of fields, and what most families call them."""
+    """The family's own names of fields, each with the name that most families have for it."""
     nullable: frozenset[str] = frozenset()
     """Fields in which null is a value of its own, not the default."""
     without_effect: frozenset[str] = frozenset()
-    """Fields of other families that its files state, and that change nothing in it."""
+    """Fields that the family's files may state although they change nothing in it."""
 
     def fields(self, origin: str, config: Mapping[str, Any]) -> Fields:
-        """`config` with the family's defaults for what it omits."""
+        """Return the fields of `config`, with the family's defaults for those that it omits."""
         renamed = {common: config[own] for own, common in self.aliases.items() if config.get(own) is not None}
         config = {**config, **renamed}
         given = {name: value for name, value in config.items() if value is not None}
@@ -38,6 +38,6 @@ class Family:
             for name, value in self.defaults.items()
             if not (name in self.nullable and name in config and config[name] is None)
         }
-        if "rope_scaling" in given:  # the older name: all that the file says of RoPE, and no default beside it
+        if "rope_scaling" in given:  # the older field for all of RoPE: no default is added to it
             defaults.pop("rope_parameters", None)
         return Fields(origin, {**defaults, **given})

@@ -1,4 +1,8 @@
-"""Recursive's Flint: Qwen3's mixtures with sinks, windows or no RoPE, a router of sigmoids and a shared expert."""
+"""Flint of Recursive: Qwen3's mixture of experts with attention sinks and sliding windows.
+
+Layers with a window have RoPE; the others see all tokens and have none. The router has sigmoid scores, and a shared
+expert stands beside the experts.
+"""
 
 from __future__ import annotations
 

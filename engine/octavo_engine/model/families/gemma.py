@@ -1,4 +1,8 @@
-"""Google's Gemma (arXiv 2403.08295): Llama's layers, norms by 1 + weight, embeddings times the root of their width."""
+"""Gemma of Google (arXiv 2403.08295): Llama with scaled embeddings, and norms that multiply with 1 + their weight.
+
+Embeddings are multiplied with the root of the hidden size, the activation is GELU, and the head's weight is the
+embedding's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ def _read(fields: Fields) -> ModelSpec:
     activation = reading.activation(fields)
     layer = LayerSpec(
         mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias),
-        # Early files say "gelu" and mean the approximation.
+        # Early files say "gelu" for the approximation by tanh.
         feed_forward=reading.mlp(fields, activation="gelu_pytorch_tanh" if activation == "gelu" else activation),
         norms=reading.norms_before(norm),
     )

@@ -1,6 +1,7 @@
-"""Google's Gemma 2 (arXiv 2408.00118): norms before and after each part, softcaps, a window in every second layer.
+"""Gemma 2 (arXiv 2408.00118) and VaultGemma (arXiv 2510.15001) of Google: Gemma with softcaps and sliding windows.
 
-VaultGemma (arXiv 2510.15001) has the norms before alone.
+Attention scores and logits are softcapped, and every second layer has a window. Norms stand before and after attention
+and feed-forward; VaultGemma has only those before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Google's Gemma 3 (arXiv 2503.19786): QK norm for Gemma 2's softcap; five layers of six have a window."""
+"""Gemma 3 of Google (arXiv 2503.19786): Gemma 2 with QK norm in place of the softcap of attention scores.
+
+Five of six layers have a sliding window, and a RoPE base of their own. With `use_bidirectional_attention`
+(EmbeddingGemma) a token also sees those after it.
+"""
 
 from __future__ import annotations
 

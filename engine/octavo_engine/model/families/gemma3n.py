@@ -1,5 +1,8 @@
-"""Google's Gemma 3n: several vectors for each token, inputs for each layer, a residual of low rank, sparse gates, and
-last layers that read what earlier ones have cached."""
+"""Gemma 3n of Google: Gemma 3 with several vectors for each token in the residual stream (AltUp).
+
+Besides, layers read per-layer embeddings and have a residual of low rank beside attention (LAuReL), in the first layers
+gates are sparse, and the last layers read what earlier ones have cached.
+"""
 
 from __future__ import annotations
 

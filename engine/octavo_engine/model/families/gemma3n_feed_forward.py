@@ -1,4 +1,4 @@
-"""Gemma 3n's feed-forwards: each layer may have a width of its own, and gates of which only the largest count."""
+"""Reads Gemma 3n's feed-forwards: each layer may have its own size, and gates of which only the largest count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _sizes(fields: Fields) -> list[int]:
 
 
 def _sparsities(fields: Fields) -> list[float]:
-    """Return the sparsity of each layer's gates; by default the first ten of a deep model are sparse."""
+    """Return the sparsity of each layer's gates; by default 0.95 in the first ten of more than ten layers."""
     layers, given = reading.num_layers(fields), fields.values.get("activation_sparsity_pattern")
     if given is None:
         return [0.95 if layer < 10 < layers else 0.0 for layer in range(layers)]

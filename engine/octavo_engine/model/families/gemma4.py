@@ -1,5 +1,8 @@
-"""Google's Gemma 4: Gemma 3's layers without a scale of scores, larger heads where all tokens are seen, inputs for each
-layer beside the residual stream; the last layers may read what earlier ones have cached."""
+"""Gemma 4 of Google: Gemma 3 with larger heads in the layers that see all tokens, and per-layer embeddings.
+
+Attention scores are not scaled. The last layers may read what earlier ones have cached, and some models have experts
+beside the dense feed-forward. The last layer always sees all tokens.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def _read(fields: Fields, architecture: str) -> ModelSpec:
         norms = replace(norms, before_feed_forward=None)
 
     def feed_forward(mlp: MLPSpec) -> FeedForward:
-        return gemma4_experts.beside(fields, mlp, norm) if experts else mlp
+        return gemma4_experts.experts_beside(fields, mlp, norm) if experts else mlp
 
     layers = tuple(
         LayerSpec(
@@ -94,4 +97,4 @@ GEMMA4_UNIFIED: Family = Family(
         "hidden_size_per_layer_input": 0,
     },
 )
-"""The text model of Gemma 4 without vision and audio encoders; its layers have no inputs of their own."""
+"""The language model of Gemma 4 Unified, by default without per-layer embeddings."""

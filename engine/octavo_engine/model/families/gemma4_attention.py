@@ -1,5 +1,4 @@
-"""Gemma 4's attention: heads of another size where all tokens are seen, without a scale of scores; errors are
-ModelLoadError."""
+"""Reads Gemma 4's attention; its heads have another size in layers that see all tokens. Errors are ModelLoadError."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from octavo_engine.model.spec import AttentionSpec, NormSpec, QKNormSpec
 
 def mixer(fields: Fields, norm: NormSpec, window: int | None, layer: int, source: int | None) -> AttentionSpec:
     """Return the attention of a layer with this window, which reads the cache of the layer `source` if given."""
-    bias, alike = fields.boolean("attention_bias", False), fields.boolean("attention_k_eq_v", False)
+    bias, value_is_key = fields.boolean("attention_bias", False), fields.boolean("attention_k_eq_v", False)
     return reading.attention(
         Fields(fields.origin, {**fields.values, **_overrides(fields, layer, window)}, read=fields.read),
         layer_type=reading.layer_type(window),
@@ -21,18 +20,18 @@ def mixer(fields: Fields, norm: NormSpec, window: int | None, layer: int, source
         output_bias=bias,
         qk_norm=QKNormSpec(norm),
         value_norm=None if source is not None else NormSpec(norm.eps, weight=False),
-        value_is_key=alike and window is None and source is None,
+        value_is_key=value_is_key and window is None and source is None,
         kv_of_layer=source,
         window=window,
     )
 
 
 def _overrides(fields: Fields, layer: int, window: int | None) -> dict[str, Any]:
-    """The fields that one layer has of its own."""
+    """Return the fields of which a layer has values of its own."""
     given = fields.mapping("per_layer_config")
     if given is None and window is None:
-        of_its_own = fields.boolean("attention_k_eq_v", False) and fields.has("num_global_key_value_heads")
-        heads = {"num_key_value_heads": fields.values["num_global_key_value_heads"]} if of_its_own else {}
+        own_heads = fields.boolean("attention_k_eq_v", False) and fields.has("num_global_key_value_heads")
+        heads = {"num_key_value_heads": fields.values["num_global_key_value_heads"]} if own_heads else {}
         return {"head_dim": fields.integer("global_head_dim", 2, 1024, default=512), **heads}
     if given is None:
         return {}

@@ -1,4 +1,4 @@
-"""Gemma 4's mixtures: experts beside the dense feed-forward, each with norms of its own; errors are ModelLoadError."""
+"""Reads Gemma 4's experts beside the dense feed-forward, each with norms before and after it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NAMES = TensorNames(
 )
 
 
-def beside(fields: Fields, mlp: MLPSpec, norm: NormSpec) -> MoESpec:
-    """The experts of a layer beside its dense feed-forward, which every token goes through."""
+def experts_beside(fields: Fields, mlp: MLPSpec, norm: NormSpec) -> MoESpec:
+    """Return a layer's experts, with its dense feed-forward `mlp` as the shared expert."""
     count = reading.num_experts(fields, "num_experts")
     return MoESpec(
         num_experts=count,

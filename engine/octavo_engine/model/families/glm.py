@@ -1,4 +1,8 @@
-"""Zhipu's GLM-4 (arXiv 2406.12793) and GLM-4-0414: half of each head rotated, by neighbouring dimensions."""
+"""GLM-4 (arXiv 2406.12793), GLM-4-0414 and the language model of GLM-OCR, of Zhipu: Llama with partial RoPE.
+
+Half of each head rotates (in GLM-OCR all of it), in pairs of neighbouring dimensions; GLM-4's query, key and value have
+biases. GLM-4-0414 and GLM-OCR also have norms after attention and feed-forward. Gate and up are one tensor.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts of DeepSeek V3's shape over grouped-query attention: GLM-4.5, Solar Open, dots.llm1."""
+"""GLM-4.5, Solar Open and dots.llm1: Llama's attention with DeepSeek V3's experts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from octavo_engine.model.spec import AttentionSpec, ModelSpec, QKNormSpec
 
 def _model(fields: Fields, architecture: str, mixers: tuple[AttentionSpec, ...]) -> ModelSpec:
     norm = reading.rms_norm(fields)
-    feed_forward = mixtures.after_dense_ones(fields, mixtures.deepseek_experts(fields))
+    feed_forward = mixtures.after_dense(fields, mixtures.deepseek_experts(fields))
     return reading.model(fields, architecture, mixtures.layers(mixers, feed_forward, norm), norm=norm)
 
 
 def _read(fields: Fields, architecture: str) -> ModelSpec:
-    """GLM-4.5 (arXiv 2508.06471), and Solar Open, which is the same without QK norm and dense layers."""
+    """Return the spec of GLM-4.5 (arXiv 2508.06471), or of Solar Open, which has no QK norm and no dense layers."""
     bias = fields.boolean("attention_bias", False)
     qk_norm = QKNormSpec(reading.rms_norm(fields)) if fields.boolean("use_qk_norm", False) else None
     mixer = reading.attention(fields, partial_rotary=True, qkv_bias=bias, qk_norm=qk_norm)
@@ -25,7 +25,7 @@ def _read(fields: Fields, architecture: str) -> ModelSpec:
 
 
 def _read_dots(fields: Fields) -> ModelSpec:
-    """dots.llm1 (arXiv 2506.05767): QK norm, and maybe windows in the last layers."""
+    """Return the spec of dots.llm1 (arXiv 2506.05767): QK norm, and in some models windows in the last layers."""
     values: dict[str, Any] = dict.fromkeys(("qkv_bias", "output_bias"), fields.boolean("attention_bias", False))
     qk_norm, first = QKNormSpec(reading.rms_norm(fields)), fields.integer("max_window_layers", 0, 1 << 16)
     windows = reading.windows(fields, default=lambda layer: fields.has("sliding_window") and layer >= first)

@@ -1,4 +1,8 @@
-"""OpenAI's GPT-2 and the models that share its class: learned positions, LayerNorm, weights stored as [in, out]."""
+"""GPT-2 of OpenAI and the models that share its class: a decoder with learnt positions instead of RoPE.
+
+Norms are LayerNorm, linears have biases and are stored as [in, out], the feed-forward has no gate, and the head has the
+embedding's weight.
+"""
 
 from __future__ import annotations
 

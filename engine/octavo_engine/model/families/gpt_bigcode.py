@@ -1,4 +1,7 @@
-"""BigCode's SantaCoder and StarCoder (arXiv 2305.06161): GPT-2's layers, heads may share one key and value."""
+"""SantaCoder and StarCoder of BigCode (arXiv 2305.06161): GPT-2 whose heads share one key and value (`multi_query`).
+
+Weights are stored as [out, in], unlike GPT-2's.
+"""
 
 from __future__ import annotations
 

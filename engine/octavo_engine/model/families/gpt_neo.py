@@ -1,4 +1,7 @@
-"""EleutherAI's GPT-Neo: learned positions, scores that are not scaled, a window in some layers."""
+"""GPT-Neo of EleutherAI: GPT-2 with attention scores that are not scaled, and a sliding window in some layers.
+
+Weights are stored as [out, in], and query, key and value have no biases.
+"""
 
 from __future__ import annotations
 

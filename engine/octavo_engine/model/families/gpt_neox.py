@@ -1,4 +1,8 @@
-"""EleutherAI's GPT-NeoX and Pythia (arXiv 2204.06745): both parts of a layer read one stream, by norms of their own."""
+"""GPT-NeoX and Pythia of EleutherAI (arXiv 2204.06745): attention and feed-forward in parallel, and partial RoPE.
+
+Both read the residual stream, each through a LayerNorm of its own; `use_parallel_residual: false` computes one after
+the other. By default a quarter of each head rotates. One tensor has query, key and value, head by head.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ABEJA's GPT-NeoX Japanese: GPT-NeoX one part after the other and without biases, but for the last attention's."""
+"""GPT-NeoX Japanese of ABEJA: GPT-NeoX without biases, and with attention before the feed-forward, not in parallel.
+
+Only the output projection of the last layer's attention has a bias.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""OpenAI's gpt-oss (arXiv 2508.10925): experts in MXFP4, attention sinks, windows in every second layer."""
+"""gpt-oss of OpenAI (arXiv 2508.10925): Llama with experts in MXFP4, attention sinks and sliding windows.
+
+Every second layer has a window. Linears have biases, the router and the experts too, and the experts' gate and up are
+cut off at `swiglu_limit`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""EleutherAI's GPT-J and Salesforce's CodeGen: both parts of a layer read one norm; neighbours rotate together."""
+"""GPT-J of EleutherAI and CodeGen of Salesforce: attention and feed-forward in parallel after one LayerNorm.
+
+RoPE rotates the first `rotary_dim` dimensions of each head, in pairs of neighbours.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _NAMES = TensorNames(
 )
 _QKV = f"{_ATTENTION}.qkv_proj"
 _CODEGEN_QKV = replace(_NAMES, query=_QKV, key=_QKV, value=_QKV, qkv_layout=QKVLayout(groups=4, order=(0, 2, 1)))
-"""The layout for four TPU cores: each one's queries, values and keys."""
+"""CodeGen's names: one tensor has the queries, values and keys of four groups of heads, one for each TPU core."""
 
 
 def _read(fields: Fields, architecture: str, names: TensorNames) -> ModelSpec:

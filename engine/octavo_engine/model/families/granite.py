@@ -1,4 +1,4 @@
-"""IBM's Granite 3 and 4: Llama's layers with four scales, of embeddings, scores, residuals and logits."""
+"""Granite 3 and 4 of IBM: Llama with four scales: of embeddings, attention scores, residuals and logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo_engine.model.spec import AttentionSpec, FeedForward, HeadSpec, Layer
 def model(
     fields: Fields, architecture: str, mixers: tuple[Mixer, ...], feed_forward: FeedForward, **values: Any
 ) -> ModelSpec:
-    """A Granite with these mixers and this feed-forward in each layer; `values` are the model's."""
+    """Return a Granite with these mixers, and this feed-forward in each layer; `values` are fields of ModelSpec."""
     norm = reading.rms_norm(fields)
     layers = tuple(
         LayerSpec(
@@ -36,13 +36,13 @@ def model(
 
 
 def mlp(fields: Fields) -> MLPSpec:
-    """The dense feed-forward."""
+    """Return the dense feed-forward of every layer."""
     bias = fields.boolean("mlp_bias", False)
     return reading.mlp(fields, bias=bias, output_bias=bias)
 
 
 def mixer(fields: Fields, **values: Any) -> AttentionSpec:
-    """Attention with Granite's scale; `values` add to what fields say."""
+    """Return attention with Granite's scale of scores; `values` are further fields of AttentionSpec."""
     bias, scale = fields.boolean("attention_bias", False), reading.scale(fields, "attention_multiplier")
     return reading.attention(fields, qkv_bias=bias, output_bias=bias, scale=scale, **values)
 

@@ -1,4 +1,8 @@
-"""IBM's Granite 4: Granite's scales, Mamba-2 or attention in each layer, experts beside a dense feed-forward."""
+"""Granite 4 hybrids of IBM: Granite with Mamba-2 in place of attention in most layers.
+
+Attention has RoPE only if `position_embedding_type` is `rope`. The feed-forward is dense, or experts beside a shared
+one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""IBM's Granite 3 mixtures of experts: Granite's scales; some with a shared expert, some with windows and sinks."""
+"""Granite 3's mixtures of experts, of IBM: Granite with experts in every layer.
+
+GraniteMoeShared has a shared expert beside them, GraniteMoeSWA has attention sinks and sliding windows.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _NAMES_SWA = replace(
 
 
 def experts(fields: Fields) -> MoESpec:
-    """The experts of a layer, with a shared one if the file says how wide it is."""
+    """Return the experts of a layer, with a shared one if `shared_intermediate_size` is not 0."""
     width = fields.integer("shared_intermediate_size", 0, 1 << 22, default=0)
     shared = SharedExpertSpec(mlp=reading.mlp(fields, intermediate_size=width)) if width else None
     return mixtures.experts(fields, RouterSpec(), count="num_local_experts", size="intermediate_size", shared=shared)

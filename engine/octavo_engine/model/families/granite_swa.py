@@ -1,4 +1,7 @@
-"""IBM's Granite with windows: sinks, and a base of RoPE for each layer; 0 where the layer rotates nothing."""
+"""Granite with sliding windows, of IBM: it also has attention sinks, and a RoPE base for each layer.
+
+A base of 0 says that the layer has no RoPE. By default three of four layers have a window.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alibaba's GTE encoders (mGTE, arXiv 2407.19669): BERT with RoPE and gated feed-forwards."""
+"""GTE encoders of Alibaba (mGTE, arXiv 2407.19669): BERT with RoPE and gated feed-forwards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _parts(fields: Fields) -> tuple[AttentionSpec, MLPSpec]:
 
 
 def _rope(fields: Fields, head_dim: int) -> RopeSpec | None:
-    """The hub's files may say `ntk`: a base `factor` times as large, and all pairs slower (kexue.fm/archives/9706)."""
+    """Read the RoPE; `ntk` in files on the hub: a base times `factor`, all pairs slower (kexue.fm/archives/9706)."""
     scaling = fields.mapping("rope_scaling")
     if scaling is None or scaling.values.get("type") != "ntk":
         return rope(fields, reading.max_position(fields), head_dim)
@@ -69,4 +69,4 @@ GTE_FAMILIES = (
     *encoder_families(_KIND, "Gte", "gte", defaults=_DEFAULTS),
     *encoder_families(_KIND, "New", "new", defaults=_OLD_DEFAULTS),
 )
-"""The families by transformers' names, and by those of the hub's files."""
+"""The families by the names of transformers' classes, and by those in files on the hub."""

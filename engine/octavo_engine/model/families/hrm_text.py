@@ -1,4 +1,5 @@
-"""HRM-Text (arXiv 2506.21734): two stacks of layers that run in turn. Prompts are read from left to right alone."""
+"""HRM-Text (arXiv 2506.21734): Llama's layers in two stacks that run in turn, several times, over two vectors of each
+token. Attention has an output gate. Prompts are computed causally, not as the prefix of a prefix LM."""
 
 from __future__ import annotations
 

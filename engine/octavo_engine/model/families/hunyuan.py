@@ -1,4 +1,4 @@
-"""Tencent's dense HunYuan: Llama's layers, with each head of query and key normalised after it is rotated."""
+"""Dense HunYuan of Tencent: Llama with QK norm, which is applied after RoPE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tencent's Hunyuan-A13B: HunYuan's attention; beside the experts one that every token goes through."""
+"""Hunyuan-A13B of Tencent: dense HunYuan with experts in every layer, beside a shared one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _of_layer(fields: Fields, layer: int) -> Fields:
-    """Fields of which some may have a value for each layer."""
+    """Return `fields` with the layer's own values where a field has a list of one for each layer."""
     values, count = dict(fields.values), reading.num_layers(fields)
     for name in ("num_experts", "moe_topk"):
         value = values.get(name)

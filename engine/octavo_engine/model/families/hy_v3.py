@@ -1,4 +1,4 @@
-"""Tencent's Hy3: DeepSeek V3's router over grouped-query attention with QK norm."""
+"""Hy3 of Tencent: Llama with QK norm, and experts with DeepSeek V3's router in all but the first layer."""
 
 from __future__ import annotations
 

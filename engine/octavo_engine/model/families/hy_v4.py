@@ -1,4 +1,8 @@
-"""Tencent's Hy4: DeepSeek V3.2's shape with gated heads and sinks, and hyper-connections."""
+"""Hy4 of Tencent: DeepSeek V3.2 with attention sinks, output gates and hyper-connections.
+
+With hyper-connections the residual stream has several vectors for each token. Attention and feed-forward read a
+weighted sum of them, and their result is added to each, times another weight.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from octavo_engine.model.spec import (
 def _read(fields: Fields) -> ModelSpec:
     fields = replace(fields, values={**fields.values, "rope_interleave": False, "first_k_dense_replace": 1})
     spec = sparse_index.read(fields, HY_V4.architecture)
-    around = WeightedConnectionsSpec(
+    connections = WeightedConnectionsSpec(
         count=fields.integer("hc_mult", 1, 64),
         eps=fields.number("rms_norm_eps", 0, 1),
         weight_offset=fields.number("hc_eps", 0, 1),
@@ -30,16 +34,16 @@ def _read(fields: Fields) -> ModelSpec:
     )
     limit = fields.number("swiglu_limit", 1e-3, 1e6)
     stored = replace(spec.stored_names, renamed=(("model.hc_pre.", "model."),), endings=ENDINGS)
-    layers = tuple(_connected(layer, around, limit) for layer in spec.layers)
+    layers = tuple(_connected(layer, connections, limit) for layer in spec.layers)
     return replace(spec, layers=layers, names=NAMES, stored_names=stored)
 
 
-def _connected(layer: LayerSpec, around: WeightedConnectionsSpec, limit: float) -> LayerSpec:
+def _connected(layer: LayerSpec, connections: WeightedConnectionsSpec, limit: float) -> LayerSpec:
     mixer = replace(cast("LatentAttentionSpec", layer.mixer), output_gate=OutputGateSpec(), sinks=True)
     part = layer.feed_forward
     if isinstance(part, MoESpec):
         part = replace(part, activation="silu", limit=limit, up_offset=0.0)
-    return replace(layer, mixer=mixer, feed_forward=part, connections=around)
+    return replace(layer, mixer=mixer, feed_forward=part, connections=connections)
 
 
 HY_V4 = Family(

@@ -1,4 +1,4 @@
-"""The names in Hy4's files: those of transformers' modules, and others that become these."""
+"""The tensor names of Hy4's checkpoints: transformers' names of modules, and the endings that differ in files."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ ENDINGS = (
         for each in ("fn", "base", "scale")
     ),
 )
-"""The names in published files and in those that transformers 5.23 writes, unlike those that it has in memory."""
+"""Endings in published files and in those that transformers 5.23 writes, with the endings of its modules' names."""

@@ -1,4 +1,4 @@
-"""NAVER's HyperCLOVA X SEED: Granite's four scales, and norms after each part besides those before."""
+"""HyperCLOVA X SEED of NAVER: Granite with norms after attention and feed-forward besides those before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AI21's Jamba (arXiv 2403.19887): Mamba in most layers, attention without positions in the others, some experts."""
+"""Jamba of AI21 (arXiv 2403.19887): Mamba in most layers, and attention without RoPE in the others.
+
+By default every second layer has experts in place of a dense feed-forward.
+"""
 
 from __future__ import annotations
 

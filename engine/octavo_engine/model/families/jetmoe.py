@@ -1,4 +1,8 @@
-"""MyShell's JetMoE (arXiv 2404.07413): experts in attention and in the feed-forward, and a bias of each sum."""
+"""JetMoE of MyShell (arXiv 2404.07413): Llama with experts in attention and in the feed-forward.
+
+An expert of attention has a query and an output projection; keys and values are the same for all experts. A bias is
+added to the sum of a layer's experts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _NAMES = TensorNames(
     expert_layout="rows",
 )
 _LAYER_NORM = NormSpec(1e-6)
-"""The norms of layers: config.json's epsilon is that of the last norm alone."""
+"""The norms in layers; the epsilon in config.json is that of the last norm alone."""
 
 
 def _read(fields: Fields) -> ModelSpec:

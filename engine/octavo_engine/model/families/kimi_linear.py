@@ -1,5 +1,5 @@
-"""Moonshot's Kimi Linear: Kimi Delta Attention in three of four layers, latent attention without RoPE in the others,
-and DeepSeek's experts."""
+"""Kimi Linear of Moonshot: Kimi Delta Attention in three of four layers, latent attention without RoPE in the others,
+and DeepSeek V3's experts in all but the first layers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _linear(fields: Fields) -> KimiDeltaAttentionSpec:
-    """`linear_attn_config`, where published files say it, counts more."""
+    """Read Kimi Delta Attention; `linear_attn_config`, as published files have it, takes precedence."""
     own = fields.mapping("linear_attn_config") or Fields(fields.origin, {})
 
     def number(name: str, common: str, low: int, high: int) -> int:
@@ -65,7 +65,7 @@ def _latents(fields: Fields) -> LatentAttentionSpec:
 
 
 def _attends(fields: Fields) -> list[bool]:
-    """Return for each layer whether it attends to all tokens; published files number such layers from 1."""
+    """Return for each layer whether it has latent attention; published files number such layers from 1."""
     own, count = fields.mapping("linear_attn_config"), reading.num_layers(fields)
     if fields.has("layer_types") or own is None or not own.has("full_attn_layers"):
         return attends(fields, default=lambda layer: layer > 0 and layer % 4 == 0)

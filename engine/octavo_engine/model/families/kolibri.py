@@ -1,4 +1,8 @@
-"""Aleph Alpha's Kolibri 1: norms before and after both parts, windows or no RoPE, sigmoids of the chosen experts."""
+"""Kolibri 1 of Aleph Alpha: Llama with QK norm, sliding windows, and experts in every layer.
+
+Norms stand before and after attention and feed-forward. Where some layers have a window, the others have no RoPE.
+Routing weights are sigmoids of the chosen experts' logits; a shared expert stands beside them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that read what earlier ones have cached, as Google's families say it; errors are ModelLoadError."""
+"""Reads which layers read the KV cache of earlier ones, in the fields of Google's families."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from octavo_engine.model.fields import Fields
 def sources(fields: Fields, windows: Sequence[int | None]) -> tuple[int | None, ...]:
     """Return for each layer, given their windows, the layer whose cache it reads; None: its own.
 
-    The last `num_kv_shared_layers` read that of the last earlier layer of their type.
+    The last `num_kv_shared_layers` layers read the cache of the last layer before them with the same window.
     """
     shared = fields.integer("num_kv_shared_layers", 0, len(windows) - 1, default=0)
     own = windows[: len(windows) - shared]

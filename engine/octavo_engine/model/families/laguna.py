@@ -1,4 +1,8 @@
-"""Poolside's Laguna: gated attention, as many heads as each layer says, a RoPE for each type of layers, experts."""
+"""Laguna of Poolside: Llama with QK norm, output gates, sliding windows and experts.
+
+Each layer may have its own number of heads, and each type of layers has a RoPE of its own. The router has sigmoid
+scores and a correction bias.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the config.json of families with latent attention; errors are ModelLoadError."""
+"""Reads latent attention (MLA), which several families have; errors are ModelLoadError."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octavo_engine.model.spec import LatentAttentionSpec, NormSpec
 
 
 def attention(fields: Fields, *, interleaved: bool) -> LatentAttentionSpec:
-    """Latent attention as DeepSeek's configurations say it, `interleaved` where neighbouring dimensions rotate."""
+    """Return latent attention by DeepSeek's names of fields; `interleaved`: whether neighbouring dimensions rotate."""
     plain_dim, rotary_dim = (fields.integer(f"qk_{part}_head_dim", 1, 1024) for part in ("nope", "rope"))
     if rotary_dim % 2:
         raise fields.wrong("qk_rope_head_dim", rotary_dim, "is odd, and rotary embeddings rotate pairs")

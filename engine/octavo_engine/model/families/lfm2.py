@@ -1,4 +1,5 @@
-"""Liquid AI's LFM2 (arXiv 2511.23404): short convolutions in most layers, attention in the others."""
+"""LFM2 of Liquid AI (arXiv 2511.23404): Llama with short convolutions in place of attention in most layers, and QK
+norm."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ NAMES = TensorNames(
 
 
 def _attends(fields: Fields) -> list[bool]:
-    """Return for each layer whether it attends."""
+    """Return for each layer whether it has attention."""
     count, kinds = reading.num_layers(fields), fields.values.get("layer_types")
     if kinds is None:
         attending = fields.integers("full_attn_idxs") if fields.has("full_attn_idxs") else range(count)
@@ -45,12 +46,12 @@ def _intermediate_size(fields: Fields) -> int:
 
 
 def norm(fields: Fields) -> NormSpec:
-    """All norms."""
+    """Return the spec of every norm."""
     return NormSpec(fields.number("norm_eps", 0, 1))
 
 
 def short_conv(fields: Fields) -> ShortConvSpec:
-    """The mixer of layers that do not attend."""
+    """Return the mixer of layers without attention."""
     return ShortConvSpec(
         channels=reading.hidden_size(fields),
         width=fields.integer("conv_L_cache", 2, 64),
@@ -59,7 +60,7 @@ def short_conv(fields: Fields) -> ShortConvSpec:
 
 
 def mixers(fields: Fields) -> list[AttentionSpec | ShortConvSpec]:
-    """The mixer of each layer."""
+    """Return the mixer of each layer."""
     attention = reading.attention(fields, qk_norm=QKNormSpec(norm(fields)))
     conv = short_conv(fields)
     return [attention if attends else conv for attends in _attends(fields)]

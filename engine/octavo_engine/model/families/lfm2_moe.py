@@ -1,4 +1,4 @@
-"""Liquid AI's LFM2 with mixtures of experts: LFM2's mixers, experts in all but the first layers."""
+"""LFM2's mixtures of experts, of Liquid AI: LFM2 with experts in all but the first layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Liquid AI's LFM3: LFM2 with windows in some layers, norms after both parts, and a gate for each head."""
+"""LFM3 of Liquid AI: LFM2 with a sliding window in some layers, and an output gate for each head.
+
+Norms stand after mixer and feed-forward besides those before.
+"""
 
 from __future__ import annotations
 

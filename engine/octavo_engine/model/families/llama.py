@@ -1,4 +1,8 @@
-"""Llama (arXiv 2302.13971, 2407.21783) and the many models that share its class, SmolLM2 among them."""
+"""Llama (arXiv 2302.13971, 2407.21783) and the many models that share its class, SmolLM2 among them.
+
+The files of other families say what differs from this one: RMSNorm before attention and before the feed-forward,
+grouped-query attention with RoPE, and a feed-forward with a gate (SiLU).
+"""
 
 from __future__ import annotations
 
@@ -47,4 +51,4 @@ EMU3: Family = Family(
         "eos_token_id": 151850,
     },
 )
-"""BAAI's, whose images are tokens."""
+"""The language model of BAAI's Emu3, in which images are tokens."""

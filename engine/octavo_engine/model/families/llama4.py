@@ -1,4 +1,9 @@
-"""Meta's Llama 4: attention within chunks, layers without RoPE whose queries grow, experts of weighted inputs."""
+"""Llama 4 of Meta: Llama with experts, attention within chunks, and layers without RoPE.
+
+Three of four layers have RoPE, then QK norm, and see only tokens of their own chunk (`attention_chunk_size`). The
+others see all tokens; they have no RoPE, and their queries grow with their position. Routing weights multiply what the
+experts read.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Meituan's LongCat Flash (arXiv 2509.01322): each of its layers is two here, of latent attention and a dense
-feed-forward. A mixture reads what the first feed-forward reads and is added after the second; some experts give what
-they read."""
+"""LongCat Flash of Meituan (arXiv 2509.01322): latent attention, and experts whose result is added a layer later.
+
+Each layer of the checkpoint is two layers here, of latent attention and a dense feed-forward. The experts read what the
+first feed-forward reads, and are added after the second. Zero-computation experts return what they read.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _attention(fields: Fields) -> LatentAttentionSpec:
-    """Both latents are scaled as if they were as wide as the residual stream."""
+    """Return latent attention whose latents are scaled as if they were as wide as the residual stream."""
     spec, hidden = latent.attention(fields, interleaved=True), reading.hidden_size(fields)
     for name, meant in (("qk_head_dim", spec.key_dim), ("head_dim", spec.rotary_dim)):
         if fields.integer(name, 1, 1 << 16, default=meant) != meant:

@@ -1,4 +1,7 @@
-"""Mamba, Falcon Mamba and Mamba-2: layers of one mixer each, which keep a state; nothing attends."""
+"""Mamba (arXiv 2312.00752), Falcon Mamba and Mamba-2 (arXiv 2405.21060): a mixer in each layer, and nothing else.
+
+The mixer keeps a state in place of keys and values; there is no attention and no feed-forward.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _NAMES = TensorNames(
 )
 
 _STORED_NAMES = StoredNames(renamed=(("backbone.embedding.", "backbone.embeddings."),))
-"""The name in the first published checkpoints."""
+"""The embedding's name in the first published checkpoints."""
 
 
 def _model(fields: Fields, architecture: str, mixer: MambaSpec | Mamba2Spec) -> ModelSpec:

@@ -1,4 +1,4 @@
-"""JetBrains' Mellum 2: Qwen3's mixture of experts with windows in some layers, and a RoPE for each type of layers."""
+"""Mellum 2 of JetBrains: Qwen3's mixture of experts with sliding windows, and a RoPE for each type of layers."""
 
 from __future__ import annotations
 

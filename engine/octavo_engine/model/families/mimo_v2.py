@@ -1,4 +1,8 @@
-"""Xiaomi's MiMo V2 Flash: windows with sinks and twice the KV heads, values smaller than keys, DeepSeek's router."""
+"""MiMo V2 Flash of Xiaomi: Llama with sliding windows, attention sinks, and DeepSeek V3's router.
+
+Five of six layers have a window, with sinks and twice as many KV heads as the others. Values are smaller than keys, and
+scaled.
+"""
 
 from __future__ import annotations
 

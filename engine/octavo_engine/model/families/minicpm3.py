@@ -1,4 +1,7 @@
-"""Dense models with latent attention: MiniCPM3 (arXiv 2404.06395), with scales as Granite's, and Youtu-LLM."""
+"""MiniCPM3 (arXiv 2404.06395) and Youtu-LLM: Llama with DeepSeek's latent attention.
+
+MiniCPM3 scales embeddings, residuals and logits.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""MiniMax Text 01 (arXiv 2501.08313): Lightning Attention, full attention in some layers, experts everywhere."""
+"""MiniMax Text 01 (arXiv 2501.08313): linear attention in some layers, full attention in others, experts in all.
+
+The linear one is Lightning Attention. The result of attention, and of the experts, is added to what its norm gave
+instead of to what the norm read, and both terms have factors.
+"""
 
 from __future__ import annotations
 
@@ -59,13 +63,13 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _factors(fields: Fields, part: str) -> tuple[float, float]:
-    """Return the factors of the residual stream and of a part's result, applied before they are added."""
+    """Return the factors of the residual stream and of the result that is added to it."""
     stream, result = (fields.number(f"{part}_{name}_factor", 1e-6, 1e6, default=1.0) for name in ("alpha", "beta"))
     return stream, result
 
 
 def _lightning(fields: Fields, attention: AttentionSpec, depth: float) -> LightningAttentionSpec:
-    """Slopes as ALiBi's, smaller in later layers; `depth` is 0 in the first one and nearly 1 in the last."""
+    """Return Lightning Attention with slopes like ALiBi's, times 1 - `depth`, the layer's place from 0 to nearly 1."""
     base, factor = 2 ** (-8 / attention.num_heads), 1 - depth + 1e-5
     return LightningAttentionSpec(
         num_heads=attention.num_heads,

@@ -1,4 +1,4 @@
-"""MiniMax M2: experts chosen by sigmoids with correction, QK norm over all heads, heads rotated in part."""
+"""MiniMax M2: Llama with partial RoPE, QK norm over all heads, and experts chosen by corrected sigmoid scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = TensorNames(
 
 
 def partly_rotated(fields: Fields) -> Fields:
-    """`fields` with `rotary_dim`, which published files state, as a share of a head."""
+    """Return `fields` with `partial_rotary_factor` in place of `rotary_dim`, which published files state."""
     if not fields.has("rotary_dim") or fields.has("rope_parameters"):
         return fields
     rotated = fields.integer("rotary_dim", 2, 1024) / fields.integer("head_dim", 2, 1024)

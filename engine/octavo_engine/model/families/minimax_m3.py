@@ -1,7 +1,7 @@
-"""MiniMax M3: M2's experts with a shared one and gpt-oss's gate, and layers whose queries choose blocks of keys.
+"""MiniMax M3: MiniMax M2 with a shared expert, gpt-oss's gate, and an indexer that chooses blocks of keys.
 
-They choose `index_topk_blocks` of `index_block_size` tokens. Contexts that are no longer are attended to in full, and
-these alone are computed here: that is then the longest context.
+The indexer chooses `index_topk_blocks` blocks of `index_block_size` tokens for each query. It is not computed here: the
+longest context is that many tokens, of which it would choose all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES = TensorNames(
     shared_gate=f"{_LAYER}.mlp.shared_experts.gate_up_proj",
     shared_up=f"{_LAYER}.mlp.shared_experts.gate_up_proj",
 )
-"""As transformers 5 writes the language model alone."""
+"""The names in files of the language model alone, which transformers 5 writes."""
 _PUBLISHED_NAMES = TensorNames(
     modules=((".mlp.", ".block_sparse_moe."),),
     router=f"{_PUBLISHED_MOE}.gate",
@@ -43,7 +43,7 @@ _INDEX = {"sparse_block_size": "index_block_size", "sparse_topk_blocks": "index_
 
 
 def _as_transformers_names(fields: Fields) -> Fields:
-    """The fields with those of published files under the names that transformers' class gives them."""
+    """Return `fields` with those of published files under the names of transformers' class."""
     sparse = fields.mapping("sparse_attention_config") or Fields(fields.origin, {})
     values = {name: sparse.values[own] for own, name in _INDEX.items() if sparse.has(own)}
     if (chosen := sparse.integers("sparse_attention_freq")) and not fields.has("layer_types"):

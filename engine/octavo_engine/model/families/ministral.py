@@ -1,4 +1,8 @@
-"""Mistral's Ministral 8B, windows in some layers, and Ministral 3, whose queries grow with their position."""
+"""Ministral 8B and Ministral 3 of Mistral: Llama with sliding windows, or with queries that grow with their position.
+
+Ministral 8B has a window in some layers. Ministral 3 multiplies queries with a factor that grows with the logarithm of
+their position.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ def _read_3(fields: Fields) -> ModelSpec:
 
 
 def query_scaling(fields: Fields) -> QueryScaling:
-    """Read from the fields of RoPE how queries grow with their position."""
+    """Read how queries grow with their position, which stands among the fields of RoPE."""
     rope = fields.mapping("rope_parameters") or fields.mapping("rope_scaling") or Fields(fields.origin, {})
     period = rope.integer("original_max_position_embeddings", 1, 1 << 30)
     return QueryScaling(rope.number("llama_4_scaling_beta", 0, 1e3), period)

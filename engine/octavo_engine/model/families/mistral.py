@@ -1,4 +1,7 @@
-"""Mistral (arXiv 2310.06825): Llama's layers, in the first version with a window in each of them."""
+"""Mistral (arXiv 2310.06825): Llama with a sliding window in every layer.
+
+Later versions have none: their `sliding_window` is null.
+"""
 
 from __future__ import annotations
 

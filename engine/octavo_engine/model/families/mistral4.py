@@ -1,4 +1,4 @@
-"""Mistral Small 4: DeepSeek's latent attention, queries that grow with their position, and a router of softmaxes."""
+"""Mistral Small 4: DeepSeek V3 with softmax scores in the router, and queries that grow with their position."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _read(fields: Fields) -> ModelSpec:
     )
     shared = mixtures.shared(fields, "n_shared_experts")
     moe = mixtures.experts(fields, router, count="n_routed_experts", shared=shared)
-    feed_forward = mixtures.after_dense_ones(fields, moe)
+    feed_forward = mixtures.after_dense(fields, moe)
     layers = tuple(
         LayerSpec(
             mixer=replace(mixer, query_scaling=query_scaling(fields)),
@@ -46,9 +46,9 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _without_share(fields: Fields) -> Fields:
-    """Without the share of a head that rotates, which has to be what `qk_rope_head_dim` says in other words.
+    """Return `fields` without `partial_rotary_factor`, which has to agree with `qk_rope_head_dim`.
 
-    Beside `rope_scaling` the share may stand among the other fields; beside `rope_parameters` it has no effect there.
+    It may stand in the object about RoPE, or beside it; beside `rope_parameters` it has no effect.
     """
     name, share = ("rope_scaling" if fields.has("rope_scaling") else "rope_parameters"), "partial_rotary_factor"
     rope = fields.mapping(name) or Fields(fields.origin, {})

@@ -1,7 +1,7 @@
-"""Mistral Large 4: latents that layers share, of which some do not rotate, learnt frequencies, and growing queries.
+"""Mistral Large 4: DeepSeek V3 with latents that layers share, learnt RoPE frequencies, and growing queries.
 
-Its indexer chooses `index_topk` tokens. Contexts that are no longer are attended to in full, and these alone are
-computed here: that is then the longest context.
+Some layers have no RoPE. The indexer chooses `index_topk` tokens for each query. It is not computed here: `index_topk`
+is the longest context, in which it would choose all tokens.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _mixers(fields: Fields) -> list[LatentAttentionSpec]:
-    """Layers that do not rotate have as many dimensions that are compared as they are."""
+    """Return each layer's attention; in those without RoPE all dimensions of a head are plain ones."""
     spec = latent.attention(fields, interleaved=True)
     rope = None if spec.rope is None else replace(spec.rope, learnt=True)
-    turning = replace(spec, rope=rope, norm=reading.rms_norm(fields), query_scaling=LearntQueryScaling())
-    still = replace(turning, rope=None, plain_dim=spec.key_dim, rotary_dim=0)
+    rotated = replace(spec, rope=rope, norm=reading.rms_norm(fields), query_scaling=LearntQueryScaling())
+    unrotated = replace(rotated, rope=None, plain_dim=spec.key_dim, rotary_dim=0)
     rotates = reading.rotates(fields)
     pairs = zip(rotates, _sources(fields, rotates), strict=True)
-    return [replace(turning if each else still, kv_of_layer=source) for each, source in pairs]
+    return [replace(rotated if each else unrotated, kv_of_layer=source) for each, source in pairs]
 
 
 def _sources(fields: Fields, rotates: tuple[bool, ...]) -> list[int | None]:
-    """Return for each layer that whose cache it reads, the last before it that others read and that rotates as it does,
-    as transformers computes it; None: its own."""
+    """Return for each layer the one whose cache it reads; None: its own. As in transformers this is the last one before
+    it that others read and that also has RoPE, or has none, as the layer itself."""
     count = reading.num_layers(fields)
     given, last = fields.integers("kv_source_layers") or tuple(range(count)), dict[bool, int]()
     if len(given) != count:

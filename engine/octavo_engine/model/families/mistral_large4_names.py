@@ -1,4 +1,4 @@
-"""The names in Mistral Large 4's files, which transformers writes as they were published, with those of all parts."""
+"""The tensor names of Mistral Large 4's checkpoints; files that transformers writes have the published names."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ NAMES = TensorNames(
 
 
 def stored_names(layers: int, *, rotates: bool) -> StoredNames:
-    """The names, of which those of indexers, of images and of further predictions are not read.
+    """Return which tensors are not read: those of indexers, of images and of multi-token prediction.
 
-    Nor are the factors of frequencies if no layer rotates.
+    Factors of RoPE frequencies are not read either if no layer `rotates`.
     """
     indexers = (f"layers.{layer}.attention.indexer." for layer in range(layers))
     images = ("vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm.", "mtp_dspark.")

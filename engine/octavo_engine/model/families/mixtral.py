@@ -1,4 +1,4 @@
-"""Mixtral (arXiv 2401.04088): Mistral's attention, and in each layer a mixture of experts."""
+"""Mixtral (arXiv 2401.04088): Mistral with a mixture of experts in every layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the config.json of families with mixtures of experts; errors are ModelLoadError."""
+"""Reads mixtures of experts and their routers, for the families that have them; errors are ModelLoadError."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def experts(
     size: str = "moe_intermediate_size",
     **values: Any,
 ) -> MoESpec:
-    """The experts of a layer, their number, choice and size in the fields of these names; `values` add to them."""
+    """Return a layer's experts; `count`, `top_k` and `size` are names of fields, `values` further fields of MoESpec."""
     values.setdefault("activation", reading.activation(fields))
     number = reading.num_experts(fields, count if fields.has(count) else "num_local_experts")
     chosen = fields.integer(top_k, 1, number + values.get("zero_experts", 0))
@@ -54,7 +54,7 @@ def shared(fields: Fields, count: str, size: str = "moe_intermediate_size", **va
 
 
 def sigmoid_router(fields: Fields, *, scale: str = "routed_scaling_factor") -> RouterSpec:
-    """DeepSeek V3's: sigmoids, numbers that correct the choice, and groups, of which the best are chosen from."""
+    """Return DeepSeek V3's router: sigmoid scores, a correction bias, and experts from the best groups alone."""
     count, kept = fields.integer("n_group", 1, 1 << 16), fields.integer("topk_group", 1, 1 << 16)
     return RouterSpec(
         scores="sigmoid",
@@ -68,7 +68,7 @@ def sigmoid_router(fields: Fields, *, scale: str = "routed_scaling_factor") -> R
 
 
 def deepseek_experts(fields: Fields) -> MoESpec:
-    """Experts of DeepSeek V3's shape, which others have taken up: its router, and shared experts beside."""
+    """Return experts of DeepSeek V3's shape, which other families have, too: its router, and shared experts."""
     router, beside = sigmoid_router(fields), shared(fields, "n_shared_experts")
     return experts(fields, router, count="n_routed_experts", shared=beside)
 
@@ -83,7 +83,7 @@ def layers(
     )
 
 
-def after_dense_ones(fields: Fields, moe: MoESpec, name: str = "first_k_dense_replace") -> Callable[[int], FeedForward]:
+def after_dense(fields: Fields, moe: MoESpec, name: str = "first_k_dense_replace") -> Callable[[int], FeedForward]:
     """Return each layer's feed-forward: dense in the first layers, as many as the field `name` says, then `moe`."""
     first = fields.integer(name, 0, 1 << 16)
     dense = reading.mlp(fields) if first else None
@@ -98,7 +98,7 @@ def by_type(fields: Fields, moe: MoESpec, first_dense: int) -> Callable[[int], F
 
 
 def layer_types(fields: Fields, first_dense: int) -> list[str]:
-    """`mlp_layer_types`: of each layer `dense` or `sparse`; without it the first ones are dense."""
+    """Return `mlp_layer_types`, `dense` or `sparse` for each layer; without it the first `first_dense` are dense."""
     count, types = reading.num_layers(fields), fields.values.get("mlp_layer_types")
     if types is None:
         types = ["dense" if layer < first_dense else "sparse" for layer in range(count)]

@@ -1,5 +1,7 @@
-"""ModernBERT (arXiv 2412.13663): an encoder with RoPE, gated feed-forwards, norms before each part, and windows in two
-layers of three."""
+"""ModernBERT (arXiv 2412.13663): an encoder with RoPE, gated feed-forwards, and a sliding window in most layers.
+
+Norms stand before attention and feed-forward, unlike BERT's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""ModernBERT as a decoder (Ettin, arXiv 2507.11412): windows in two layers of three, and BERT's transform before the
-head."""
+"""ModernBERT as a decoder (Ettin, arXiv 2507.11412): each token sees only itself and the tokens before it, and BERT's
+transform stands before the head."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _window(fields: Fields) -> int:
-    """`sliding_window`, or half of `local_attention`, which counts to both sides as in ModernBERT."""
+    """Read `sliding_window`, or half of `local_attention`, which counts both sides as in ModernBERT."""
     if fields.has("sliding_window"):
         return fields.integer("sliding_window", 1, 1 << 30)
     return fields.integer("local_attention", 2, 1 << 30) // 2

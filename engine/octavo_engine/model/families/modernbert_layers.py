@@ -1,4 +1,4 @@
-"""Reads the layers of ModernBERT and its decoder: norms before each part, gated feed-forwards, mostly windows."""
+"""Reads the layers of ModernBERT and of its decoder; errors are ModelLoadError."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ DEFAULTS: dict[str, Any] = {
 
 
 def norm_of(fields: Fields) -> NormSpec:
-    """All norms are alike."""
+    """Return the spec of every norm."""
     return reading.layer_norm(fields, bias=fields.boolean("norm_bias", False), eps="norm_eps")
 
 
 def layers(fields: Fields, window: int, *, causal: bool) -> tuple[LayerSpec, ...]:
-    """Return the layers. Most see `window` tokens, their own included, an encoder to each side.
+    """Return the layers, of which most have `window`; the first has no norm before its attention.
 
-    The first has no norm before its attention.
+    The window counts a token and those before it, in an encoder (not `causal`) those to each side.
     """
     norm, bias, mlp_bias = norm_of(fields), fields.boolean("attention_bias", False), fields.boolean("mlp_bias", False)
     fields = Fields(fields.origin, {**fields.values, "sliding_window": window}, read=fields.read)
@@ -60,7 +60,7 @@ def layers(fields: Fields, window: int, *, causal: bool) -> tuple[LayerSpec, ...
 
 
 def head_transform(fields: Fields) -> HeadTransformSpec:
-    """A linear, an activation and a norm before any head."""
+    """Return the linear, the activation and the norm that precede any head."""
     return HeadTransformSpec(
         bias=fields.boolean("classifier_bias", False),
         activation=reading.activation(fields, "classifier_activation"),

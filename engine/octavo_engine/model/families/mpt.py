@@ -1,7 +1,7 @@
-"""MosaicML's MPT: ALiBi, no biases.
+"""MPT of MosaicML: a decoder with ALiBi instead of RoPE, LayerNorm, and no biases.
 
-What transformers' class does not compute is ignored here as there, where a checkpoint would show it by other tensors:
-learned positions, norms of query and key, fewer KV heads. Its ALiBi is always on, with a largest bias of 8.
+Three options that transformers' class does not compute are ignored here too: learnt positions, norms of query and key,
+and fewer KV heads; a checkpoint with one of them has other tensors. ALiBi is always on, with a largest bias of 8.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Models that see images or hear besides: their language models alone, which are those of other families.
+"""Finds the language model in the config.json of a model that also takes images or sound.
 
-config.json has the language model's fields in `text_config`, in older files of Qwen2-VL beside the others. Checkpoints
-name its tensors with a prefix, by version of transformers another one; tensors of images and sound are not read.
+Only the language model is computed, by its own family. Its fields are in `text_config`, in older files of Qwen2-VL
+among the others. Checkpoints put a prefix before its tensors' names, which depends on the version of transformers; the
+tensors of images and sound are not read.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any
 from octavo_engine.model.families.wrappers import BY_MODEL_TYPE, NEVER_TIED, WRAPPERS
 from octavo_engine.model.names import StoredNames
 
-_OF_THE_WHOLE = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
-"""Fields that are beside `text_config`, not in it, or take precedence there."""
+_OUTER_FIELDS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
+"""Fields beside `text_config` that concern the language model; they take precedence over those in it."""
 
-_OF_IMAGES = (
+_OTHER_MODULES = (
     "vision_tower",
     "vision_model",
     "visual",
@@ -53,17 +54,17 @@ _OF_IMAGES = (
 )
 STORED_NAMES = StoredNames(
     renamed=(
-        ("language_model.model.blocks.", "model.layers."),  # as transformers 5 writes Kimi K2.5
-        ("language_model.model.encoder.layers.", "model.layers."),  # and Qianfan OCR
+        ("language_model.model.blocks.", "model.layers."),  # Kimi K2.5, as transformers 5 writes it
+        ("language_model.model.encoder.layers.", "model.layers."),  # Qianfan OCR, likewise
         ("language_model.model.", "model."),
         ("language_model.lm_head.", "lm_head."),
         ("model.language_model.", "model."),
         ("model.text_model.", "model."),
     ),
     ignored=(
-        "mtp.",  # layers that guess further tokens (Qwen3-Next)
-        *(f"{part}." for part in _OF_IMAGES),
-        *(f"model.{part}." for part in _OF_IMAGES),
+        "mtp.",  # layers of multi-token prediction (Qwen3-Next)
+        *(f"{part}." for part in _OTHER_MODULES),
+        *(f"model.{part}." for part in _OTHER_MODULES),
         "image_newline",
         "model.image_newline",
         "model.high_res_vision_alpha",
@@ -72,9 +73,9 @@ STORED_NAMES = StoredNames(
 
 
 def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config.json that the language model would have alone; None if the model is no wrapper that is known.
+    """Return the config.json that the language model would have alone; None if `config` is not of a known wrapper.
 
-    `architectures` then names its class, or what says that it is not known.
+    Its `architectures` has the language model's class, or else a text that names what is not known.
     """
     names = config.get("architectures")
     wrapper = names[0] if isinstance(names, list) and names else None
@@ -82,7 +83,7 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     text = config.get("text_config")
     fields = dict(text) if isinstance(text, Mapping) else dict(config)
-    fields |= {name: config[name] for name in _OF_THE_WHOLE if config.get(name) is not None}
+    fields |= {name: config[name] for name in _OUTER_FIELDS if config.get(name) is not None}
     if wrapper in NEVER_TIED:
         fields["tie_word_embeddings"] = False
     architecture = WRAPPERS[wrapper] or BY_MODEL_TYPE.get(str(fields.get("model_type")), "")

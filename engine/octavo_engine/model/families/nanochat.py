@@ -1,4 +1,8 @@
-"""Karpathy's nanochat: norms without weights, one of them before the first layer, and pairs that rotate backwards."""
+"""nanochat of Andrej Karpathy: Llama with norms that have no weights, and a feed-forward without a gate.
+
+Embeddings are normalised before the first layer, QK norm follows RoPE, whose angles are negative, and logits are
+softcapped. The activation is squared ReLU.
+"""
 
 from __future__ import annotations
 

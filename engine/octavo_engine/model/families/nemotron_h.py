@@ -1,4 +1,7 @@
-"""NVIDIA's Nemotron-H (arXiv 2504.03624): layers of one part each: Mamba-2, attention, a feed-forward or experts."""
+"""Nemotron-H of NVIDIA (arXiv 2504.03624): each layer is Mamba-2, attention, a feed-forward or experts alone.
+
+Attention has no RoPE, and feed-forwards have squared ReLU and no gate.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensor names of Nemotron-H's checkpoints: each layer has one norm and one part."""
+"""The tensor names of Nemotron-H's checkpoints, in which each layer has one norm and one module `mixer`."""
 
 from __future__ import annotations
 

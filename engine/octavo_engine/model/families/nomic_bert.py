@@ -1,4 +1,4 @@
-"""Nomic BERT (arXiv 2402.01613): an encoder in BERT's manner with RoPE, gated feed-forwards and hardly any biases."""
+"""Nomic BERT (arXiv 2402.01613): BERT with RoPE, gated feed-forwards and few biases."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ _ALIASES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "activation_function": "hidden_act",
 }
-"""The fields' names in the hub's files."""
+"""The names of fields in files on the hub."""
 
 NOMIC_BERT_FAMILIES = encoder_families(_KIND, "NomicBert", "nomic_bert", defaults=_DEFAULTS, aliases=_ALIASES)

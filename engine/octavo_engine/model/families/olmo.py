@@ -1,4 +1,7 @@
-"""AI2's OLMo (arXiv 2402.00838): Llama's layers, with a LayerNorm that has no weights."""
+"""OLMo of Ai2 (arXiv 2402.00838): Llama with LayerNorms that have no weights.
+
+Some models clamp query, key and value (`clip_qkv`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ai2's OLMo 2 (arXiv 2501.00656): norms after attention and feed-forward, and over all of query and of key."""
+"""OLMo 2 of Ai2 (arXiv 2501.00656): Llama with norms after attention and feed-forward, not before, and QK norm.
+
+QK norm is over all heads of query, and of key, together.
+"""
 
 from __future__ import annotations
 

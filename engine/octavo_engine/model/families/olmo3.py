@@ -1,4 +1,7 @@
-"""AI2's OLMo 3: OLMo 2's layers, three of four with a window, whose RoPE is not scaled."""
+"""OLMo 3 of Ai2: OLMo 2 with a sliding window in three of four layers.
+
+RoPE is scaled only in the layers that see all tokens.
+"""
 
 from __future__ import annotations
 

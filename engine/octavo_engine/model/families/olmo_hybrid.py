@@ -1,4 +1,7 @@
-"""AI2's OLMo Hybrid: OLMo 3's attention in one of four layers, Gated DeltaNet with norms before it in the others."""
+"""OLMo Hybrid of Ai2: Gated DeltaNet in three of four layers, and OLMo 3's attention in the others.
+
+Layers with Gated DeltaNet have norms before mixer and feed-forward, those with attention after them.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ _RENAMED_NORMS = {
     True: {"feedforward_layer_norm": "post_attention_layernorm"},
     False: {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": "post_attention_layernorm"},
 }
-"""Names of norms in layers that attend (True), and in the others: transformers 5 writes other names than it has in
-memory."""
+"""The names of norms in files that transformers 5 writes, and those of its modules, for layers with attention (True)
+and for the others."""
 
 
 def _read(fields: Fields) -> ModelSpec:
@@ -67,7 +70,7 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _has_no_rope(fields: Fields) -> bool:
-    """Published models do not rotate: the base in `rope_parameters` is null, or no field says anything of RoPE."""
+    """Return True if attention has no RoPE (as in published models): its base is null, or it has no field at all."""
     parameters = fields.mapping("rope_parameters")
     if parameters is None:
         return not fields.has("rope_theta")

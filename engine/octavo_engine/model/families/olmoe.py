@@ -1,6 +1,6 @@
-"""AI2's OLMoE (arXiv 2409.02060) and FlexOlmo (arXiv 2507.07024): experts in all layers, QK norm over all heads.
+"""OLMoE (arXiv 2409.02060) and FlexOlmo (arXiv 2507.07024) of Ai2: OLMo 2's attention, and experts in every layer.
 
-OLMoE has norms before each part, FlexOlmo after it.
+OLMoE has norms before attention and feed-forward, FlexOlmo after them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenAI's first GPT: norms after the residual stream, none at the end, weights stored as [in, out]."""
+"""OpenAI's first GPT: GPT-2 with norms of the residual stream after attention and feed-forward, and none at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Meta's OPT (arXiv 2205.01068): norms before each part or, in the one of 350M, of the residual stream after it."""
+"""OPT of Meta (arXiv 2205.01068): a decoder with learnt positions instead of RoPE, LayerNorm and ReLU.
+
+Norms stand before attention and feed-forward. In OPT 350M they normalise the residual stream after each of the two, and
+embeddings are smaller than the hidden size.
+"""
 
 from __future__ import annotations
 

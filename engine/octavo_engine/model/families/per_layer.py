@@ -1,4 +1,4 @@
-"""Reads what differs between layers: `per_layer_config`, of each one, and `rope_parameters`, of each type."""
+"""Reads fields that differ between layers: `per_layer_config`, by layer, and `rope_parameters`, by type of layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TYPES = {"full_attention", "indexed_attention", "sliding_attention"}
 
 
 def of_layer(fields: Fields, layer: int, allowed: Set[str]) -> Fields:
-    """`fields` with those that the layer has of its own, each of which has to be `allowed`."""
+    """Return `fields` with the layer's own values; ModelLoadError if a field that has one is not `allowed`."""
     every = fields.mapping("per_layer_config") or Fields(fields.origin, {})
     own = every.mapping(str(layer)) or Fields(fields.origin, {})
     if unknown := set(own.values) - allowed:
@@ -22,7 +22,7 @@ def of_layer(fields: Fields, layer: int, allowed: Set[str]) -> Fields:
 
 
 def rope_of_type(fields: Fields, kind: str) -> Mapping[str, Any] | None:
-    """The RoPE of layers of one type, but for the share of a head that rotates; None: no field says it."""
+    """Return the fields of one layer type's RoPE, without the rotated share of a head; None if the file has none."""
     given = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
     if given is not None and _TYPES & set(given.values):
         own = given.mapping(kind)

@@ -1,4 +1,5 @@
-"""Adept's Persimmon: norms of query and key, squared ReLU, half of each head rotates."""
+"""Persimmon of Adept: a decoder with LayerNorm, QK norm, RoPE on half of each head, and a feed-forward with squared
+ReLU and no gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Microsoft's Phi 1, 1.5 and 2 (arXiv 2306.11644): both parts of a layer read one norm, half of each head rotates."""
+"""Phi 1, 1.5 and 2 of Microsoft (arXiv 2306.11644): attention and feed-forward in parallel after one LayerNorm.
+
+Half of each head rotates, linears and the head have biases, and the feed-forward has no gate.
+"""
 
 from __future__ import annotations
 

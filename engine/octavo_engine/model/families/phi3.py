@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4-mini (arXiv 2404.14219): Llama's layers from fused projections, LongRoPE, partly rotated heads."""
+"""Phi-3 and Phi-4-mini of Microsoft (arXiv 2404.14219): Llama with fused projections, LongRoPE and partial RoPE."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ PHI4_MULTIMODAL: Family = Family(
         "eos_token_id": [199999, 200020],
     },
 )
-"""Text alone: what reads images and sound is not loaded."""
+"""The language model of Phi-4-multimodal; tensors of images and sound are not loaded."""

@@ -1,4 +1,7 @@
-"""Qwen2 and Qwen2.5 (arXiv 2407.10671): Llama's layers, with biases on query, key and value; windows in late layers."""
+"""Qwen2 and Qwen2.5 (arXiv 2407.10671): Llama with biases of query, key and value.
+
+Some models have a sliding window in their last layers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ QWEN2 = Family(
         "tie_word_embeddings": False,
     },
 )
-MIMO: Family = Family(  # Xiaomi's MiMo 7B (arXiv 2505.07608): the same, and layers that predict further tokens
+MIMO: Family = Family(  # Xiaomi's MiMo 7B (arXiv 2505.07608): Qwen2 with layers of multi-token prediction
     architecture="MiMoForCausalLM",
     model_type="mimo",
     read=lambda fields: replace(_read(fields), architecture=MIMO.architecture),

@@ -1,4 +1,4 @@
-"""Qwen1.5's and Qwen2's mixtures of experts (arXiv 2407.10671): beside the experts a shared one, which is gated."""
+"""Qwen1.5's and Qwen2's mixtures of experts (arXiv 2407.10671): Qwen2 with experts beside a shared, gated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen3's dense models (arXiv 2505.09388): Llama's layers, with each head of query and key normalised."""
+"""Dense Qwen3 (arXiv 2505.09388): Llama with QK norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen3's mixtures of experts (arXiv 2505.09388): Qwen3's attention; experts in all layers, or dense ones between."""
+"""Qwen3's mixtures of experts (arXiv 2505.09388): Qwen3 with experts in all layers, or in some."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from octavo_engine.model.spec import ModelSpec, QKNormSpec, RouterSpec
 
 
 def read_qwen3_moe(fields: Fields, architecture: str, names: TensorNames, *, renormalize: bool) -> ModelSpec:
-    """A model whose checkpoints have these names; `renormalize`: whether the chosen experts' shares add up to 1."""
+    """Return a model whose tensors have these names; `renormalize`: whether routing weights are made to add up to 1."""
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
     window = reading.window(fields) if fields.boolean("use_sliding_window", False) else None
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm), window=window)
-    count = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5, and before
+    count = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # the first: transformers 5
     router = RouterSpec(scores="softmax", renormalize=renormalize)
     dense, experts = reading.mlp(fields), mixtures.experts(fields, router, count=count)
     step, dense_layers = fields.integer("decoder_sparse_step", 1, 4096), frozenset(fields.integers("mlp_only_layers"))

@@ -1,4 +1,7 @@
-"""Qwen3-Next and Qwen3.5: three of four layers are Gated DeltaNet, attention is gated; experts or dense."""
+"""Qwen3-Next and Qwen3.5: Gated DeltaNet in three of four layers, and attention with an output gate in the others.
+
+The feed-forward is experts beside a shared one, or in some models of Qwen3.5 dense.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ _FUSED: dict[str, Any] = {
     **dict.fromkeys(("delta_query", "delta_key", "delta_value", "delta_gate"), f"{_LINEAR}.in_proj_qkvz"),
     **dict.fromkeys(("delta_strength", "delta_decay"), f"{_LINEAR}.in_proj_ba"),
 }
-"""Qwen3-Next's names: some heads of each projection in turn."""
+"""Qwen3-Next's names: two tensors hold all projections, for one group of heads after another."""
 
 
 def _model(fields: Fields, architecture: str, feed_forwards: list[FeedForward], names: TensorNames) -> ModelSpec:
     norm = reading.rms_norm(fields, weight_offset=1.0)
-    kinds = delta_net.attends(fields, delta_net.every(fields))
+    kinds = delta_net.attends(fields, delta_net.last_of_each_interval(fields))
     layers = tuple(
         LayerSpec(mixer=mixer, feed_forward=feed_forward, norms=reading.norms_before(norm))
         for mixer, feed_forward in zip(mixers(fields, norm, kinds), feed_forwards, strict=True)

@@ -1,4 +1,4 @@
-"""The language model of Qwen3-VL's mixtures. A layer's experts are one tensor, of rows, which transformers 5 writes."""
+"""The language model of Qwen3-VL's mixtures: Qwen3's, with one tensor for all experts of a layer."""
 
 from __future__ import annotations
 

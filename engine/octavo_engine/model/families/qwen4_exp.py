@@ -1,6 +1,7 @@
-"""Qwen4 Exp: Qwen3.5's layers around gated hyper-connections, and attention whose indexer chooses blocks of tokens.
+"""Qwen4 Exp: Qwen3.5's mixture of experts with hyper-connections, and an indexer that chooses blocks of tokens.
 
-Up to `indexer_budget` tokens and an incomplete block all are chosen: that is the longest context here.
+The indexer chooses `indexer_budget` tokens in complete blocks for each query, beside the last, incomplete block. It is
+not computed here: contexts are limited to those in which it would choose all tokens.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ def _read(fields: Fields) -> ModelSpec:
     if fields.integers("ple_layer_ids"):
         raise fields.wrong("ple_layer_ids", fields.values["ple_layer_ids"], "is not supported: no layer reads n-grams")
     norm = reading.rms_norm(fields, weight_offset=1.0)
-    around = GatedConnectionsSpec(
+    connections = GatedConnectionsSpec(
         count=fields.integer("hc_count", 2, 64), rank=fields.integer("hc_lowrank", 1, 1 << 16), norm=norm
     )
-    attends = delta_net.attends(fields, delta_net.every(fields), "indexed_attention")
+    attends = delta_net.attends(fields, delta_net.last_of_each_interval(fields), "indexed_attention")
     gate = fields.text("output_gate_type", default=fields.text("hidden_act"))
     if gate not in ("sigmoid", "silu"):
         raise fields.wrong("output_gate_type", gate, "is not supported, only sigmoid and silu")
     moe = experts(fields, renormalize=fields.boolean("norm_topk_prob", True))
     layers = tuple(
-        LayerSpec(mixer=mixer, feed_forward=moe, norms=LayerNorms(), connections=around)
+        LayerSpec(mixer=mixer, feed_forward=moe, norms=LayerNorms(), connections=connections)
         for mixer in mixers(fields, norm, attends, gate_activation=gate)
     )
     names = with_gates(fields, _NAMES)

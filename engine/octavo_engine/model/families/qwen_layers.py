@@ -1,4 +1,4 @@
-"""The layers of Qwen3-Next, Qwen3.5 and Qwen4 Exp: gated attention, Gated DeltaNet, and a mixture of experts."""
+"""Reads the layers of Qwen3-Next, Qwen3.5 and Qwen4 Exp: gated attention, Gated DeltaNet, and experts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = TensorNames(
 
 
 def mixers(fields: Fields, norm: NormSpec, attends: list[bool], **linear: Any) -> list[Mixer]:
-    """Gated attention in the layers that attend, Gated DeltaNet in the others; `linear` adds to its fields."""
+    """Return gated attention where `attends` is true, elsewhere Gated DeltaNet; `linear` are fields of its spec."""
     bias = fields.boolean("attention_bias", False)
     attention = reading.attention(
         fields,
@@ -40,13 +40,13 @@ def mixers(fields: Fields, norm: NormSpec, attends: list[bool], **linear: Any) -
 
 
 def with_gates(fields: Fields, names: TensorNames) -> TensorNames:
-    """`names` of attention's gate, whose rows are each head's behind those of its query."""
+    """Return `names` with the output gate's, whose rows follow those of the query, head by head."""
     layout = QKVLayout(fields.integer("num_attention_heads", 1, 1 << 16))
     return replace(names, qkv_layout=layout, output_gate=names.query)
 
 
 def experts(fields: Fields, *, renormalize: bool) -> FeedForward:
-    """The mixture of a layer, with a shared expert that is gated."""
+    """Return the experts of a layer, with a shared expert that is gated."""
     shared = reading.mlp(fields, intermediate_size=reading.intermediate_size(fields, "shared_expert_intermediate_size"))
     router = RouterSpec(scores="softmax", renormalize=renormalize)
     return mixtures.experts(fields, router, shared=SharedExpertSpec(mlp=shared, gated=True))

@@ -1,4 +1,4 @@
-"""Reads the parts of config.json that many families have in common.
+"""Reads the fields of config.json that many families have in common.
 
 Each function raises ModelLoadError about fields it cannot use.
 """
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _MOST_EXPERTS = 1 << 17
-"""The most experts in all layers together; Kimi K2, which has the most of today's models, has 23,424."""
+"""The most experts in all layers together; Kimi K2 has 23,424."""
 _WIDEST_HEADS = 1 << 20
-"""All query heads of a layer together; published models have some ten thousand."""
+"""The most dimensions of all query heads of a layer together; published models have some ten thousand."""
 _ACTIVATIONS = (
     "silu",
     "swish",
@@ -54,7 +54,7 @@ _ACTIVATIONS = (
 
 
 def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **values: Any) -> ModelSpec:
-    """The model of `layers`, with the fields that all families have; `values` add to them or take their place."""
+    """Return the model of `layers`; `values` are further fields of ModelSpec, or replace what config.json says."""
     vocab_size = fields.integer("vocab_size", 1, 1 << 26)
     if "quantization" not in values:
         values["quantization"] = read_quantization(fields)
@@ -72,7 +72,7 @@ def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **va
 
 
 def repeated(fields: Fields, layer: LayerSpec) -> tuple[LayerSpec, ...]:
-    """`layer` in each place."""
+    """Return `layer` once for each layer of the model."""
     return (layer,) * num_layers(fields)
 
 
@@ -82,17 +82,17 @@ def num_layers(fields: Fields) -> int:
 
 
 def hidden_size(fields: Fields) -> int:
-    """The width of the residual stream."""
+    """Read the width of the residual stream."""
     return fields.integer("hidden_size", 1, 1 << 20)
 
 
 def max_position(fields: Fields) -> int:
-    """The longest context that the model was made for."""
+    """Read the longest context that the model was made for, in tokens."""
     return fields.integer("max_position_embeddings", 1, 1 << 30)
 
 
 def intermediate_size(fields: Fields, name: str = "intermediate_size") -> int:
-    """The width between a feed-forward's projections."""
+    """Read the width between a feed-forward's projections."""
     return fields.integer(name, 1, 1 << 22)
 
 
@@ -104,12 +104,12 @@ def attention(
     grouped: bool = True,
     **values: Any,
 ) -> AttentionSpec:
-    """Grouped-query attention with RoPE, scores divided by the root of a head's size.
+    """Return grouped-query attention with RoPE, whose scores are divided by the root of a head's size.
 
-    `partial_rotary`: whether the family may rotate only a part of each head. `layer_type`: of the layer, where each
-    type may have a RoPE of its own. `grouped`: whether fields may say how many KV heads there are and how large heads
-    are; else each head has a key and a value of its own, and all together are as wide as the residual stream. `values`
-    add to what fields say or take its place.
+    `partial_rotary`: whether the family may rotate only a part of each head. `layer_type`: the layer's type, in
+    families where each type may have a RoPE of its own. `grouped`: whether fields may state the number of KV heads and
+    the size of a head; otherwise each head has a key and a value of its own, and all heads together are as wide as the
+    residual stream. `values` are further fields of AttentionSpec, or replace what config.json says.
     """
     heads, kv_heads, head_dim = _heads(fields if grouped else fields.without("num_key_value_heads", "head_dim"))
     values.setdefault("scale", head_dim**-0.5)
@@ -119,22 +119,22 @@ def attention(
 
 
 def with_rope(mixer: AttentionSpec, **values: Any) -> AttentionSpec:
-    """`mixer`, if it rotates, with these values of its RoPE."""
+    """Return `mixer` with these values in its RoPE, if it has one."""
     return mixer if mixer.rope is None else replace(mixer, rope=replace(mixer.rope, **values))
 
 
 def without_rope(mixer: AttentionSpec) -> AttentionSpec:
-    """`mixer` that rotates nothing."""
+    """Return `mixer` without RoPE."""
     return replace(mixer, rope=None)
 
 
 def interleaved(mixer: AttentionSpec) -> AttentionSpec:
-    """`mixer` of checkpoints that rotate neighbouring dimensions."""
+    """Return `mixer` with RoPE of neighbouring dimensions, for which rows are permuted while they are loaded."""
     return with_rope(mixer, interleaved=True)
 
 
 def _heads(fields: Fields) -> tuple[int, int, int]:
-    """Query heads, KV heads and the size of a head."""
+    """Read the number of query heads, of KV heads, and the size of a head."""
     hidden, heads = hidden_size(fields), fields.integer("num_attention_heads", 1, 1 << 16)
     if not fields.has("head_dim") and hidden % heads:
         raise fields.wrong("hidden_size", hidden, f"is not a multiple of num_attention_heads {heads}")
@@ -152,13 +152,13 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
 def num_experts(fields: Fields, name: str) -> int:
     """Read the number of experts of each mixture.
 
-    A small file must not ask for more tensors than any checkpoint could hold.
+    It is limited, since a small file must not ask for more tensors than any checkpoint could hold.
     """
     return fields.integer(name, 1, min(1 << 16, _MOST_EXPERTS // num_layers(fields)))
 
 
 def mlp(fields: Fields, **values: Any) -> MLPSpec:
-    """A dense feed-forward, gated unless `values` say otherwise."""
+    """Return a dense feed-forward; `values` are fields of MLPSpec, and it has a gate unless they say otherwise."""
     values.setdefault("activation", None)
     values["activation"] = values["activation"] or activation(fields)
     if "intermediate_size" not in values:
@@ -167,13 +167,13 @@ def mlp(fields: Fields, **values: Any) -> MLPSpec:
 
 
 def plain_mlp(fields: Fields, width: str = "intermediate_size", *, bias: bool) -> MLPSpec:
-    """A feed-forward without a gate, four times as wide as the residual stream unless the field `width` is given."""
+    """Return a feed-forward without a gate; its size is the field `width`, by default four times the hidden size."""
     size = fields.integer(width, 1, 1 << 22, default=4 * hidden_size(fields))
     return MLPSpec(intermediate_size=size, activation=activation(fields), gated=False, bias=bias, output_bias=bias)
 
 
 def activation(fields: Fields, name: str = "hidden_act") -> str:
-    """The activation function in the field `name`."""
+    """Read the name of the activation function in the field `name`."""
     value = fields.text(name)
     if value not in _ACTIVATIONS:
         raise fields.wrong(name, value, f"is not supported; supported: {', '.join(_ACTIVATIONS)}")
@@ -181,33 +181,33 @@ def activation(fields: Fields, name: str = "hidden_act") -> str:
 
 
 def require_silu(fields: Fields) -> None:
-    """Raises ModelLoadError if `hidden_act` is not SiLU, the only activation that experts are computed with."""
+    """Raise ModelLoadError if `hidden_act` is not SiLU, the only activation that experts are computed with."""
     if fields.text("hidden_act") != "silu":
         raise fields.wrong("hidden_act", fields.values["hidden_act"], "is not supported for experts, only silu")
 
 
 def rms_norm(fields: Fields, **values: Any) -> NormSpec:
-    """A norm by the root mean square; `values` add to its epsilon."""
+    """Return RMSNorm with the epsilon in `rms_norm_eps`; `values` are further fields of NormSpec."""
     return NormSpec(fields.number("rms_norm_eps", 0, 1), **values)
 
 
 def layer_norm(fields: Fields, *, bias: bool, eps: str = "layer_norm_eps", weight_offset: float = 0.0) -> NormSpec:
-    """LayerNorm, its epsilon in the field `eps`."""
+    """Return LayerNorm with the epsilon in the field `eps`."""
     return NormSpec(fields.number(eps, 0, 1), "layer", bias, weight_offset)
 
 
 def norms_before(norm: NormSpec) -> LayerNorms:
-    """`norm` before the mixer and before the feed-forward."""
+    """Return the places of Llama's norms: before the mixer and before the feed-forward."""
     return LayerNorms(before_mixer=norm, before_feed_forward=norm)
 
 
 def window(fields: Fields) -> int | None:
-    """`sliding_window`, where all layers have it; None if it is null."""
+    """Read `sliding_window`, in families where all layers have it; None if it is null."""
     return fields.integer("sliding_window", 1, 1 << 30) if fields.has("sliding_window") else None
 
 
 def rotates(fields: Fields) -> tuple[bool, ...]:
-    """Return for each layer whether RoPE rotates it: 1 in `no_rope_layers`, else by `no_rope_layer_interval`."""
+    """Return for each layer whether it has RoPE: 1 in `no_rope_layers`, or by default by `no_rope_layer_interval`."""
     count, given = num_layers(fields), fields.integers("no_rope_layers")
     if not given:
         interval = fields.integer("no_rope_layer_interval", 1, 4096)
@@ -218,7 +218,7 @@ def rotates(fields: Fields) -> tuple[bool, ...]:
 
 
 def layer_types(fields: Fields, known: set[str], default: Callable[[int], str], name: str = "layer_types") -> list[str]:
-    """The type of each layer, one of those that are `known`: in the field `name`, or else as `default` says."""
+    """Return the type of each layer, one of `known`: from the field `name`, or from `default` where that is absent."""
     count, kinds = num_layers(fields), fields.values.get(name)
     if kinds is None:
         kinds = [default(layer) for layer in range(count)]
@@ -242,7 +242,7 @@ def windows(fields: Fields, default: Callable[[int], bool]) -> tuple[int | None,
 
 
 def late_windows(fields: Fields) -> tuple[int | None, ...]:
-    """Windows from layer `max_window_layers` on (Qwen2). `sliding_window` is stated where it is not used, too."""
+    """Return each layer's window (Qwen2): from layer `max_window_layers` on, if `use_sliding_window` is true."""
     if not fields.boolean("use_sliding_window", False):
         return (None,) * num_layers(fields)
     first = fields.integer("max_window_layers", 0, 4096)
@@ -255,24 +255,24 @@ def layer_type(window: int | None) -> str:
 
 
 def softcap(fields: Fields, name: str) -> float | None:
-    """The field `name`, the bound of a softcap; None if it is null."""
+    """Read the bound of a softcap in the field `name`; None if it is null."""
     return fields.number(name, 1e-3, 1e6) if fields.has(name) else None
 
 
 def scale(fields: Fields, name: str) -> float:
-    """The field `name`, a factor above 0."""
+    """Read the field `name`, a factor above 0."""
     return fields.number(name, 1e-6, 1e6)
 
 
 def refuse_if_true(fields: Fields, *names: str) -> None:
-    """Raises ModelLoadError if a field is true that asks for what is not computed here."""
+    """Raise ModelLoadError if one of these fields is true: what it asks for is not computed."""
     for name in names:
         if fields.boolean(name, False):
             raise fields.wrong(name, True, "is not supported")
 
 
 def refuse_windows(fields: Fields) -> None:
-    """Raises ModelLoadError if some layers have windows that the family is not computed with."""
+    """Raise ModelLoadError if layers have sliding windows, with which the family is not computed."""
     if fields.boolean("use_sliding_window", False):
         raise fields.wrong("use_sliding_window", True, "is not supported")
     _check_kinds(fields, fields.values.get("layer_types") or ["full_attention"], {"full_attention"})

@@ -1,5 +1,8 @@
-"""Google's RecurrentGemma (Griffin, arXiv 2402.19427): gated linear recurrences, and attention within a window in every
-third layer."""
+"""RecurrentGemma of Google (Griffin, arXiv 2402.19427): gated linear recurrences, and attention in every third layer.
+
+Attention has a sliding window, so that no layer's memory grows with the context, and by default RoPE on half of each
+head. Embeddings and norms are Gemma's.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def _kinds(fields: Fields) -> list[str]:
     """Return the kinds of the first layers; the others repeat them."""
     kinds = fields.values.get("block_types")
     if not isinstance(kinds, list) or not kinds or set(map(str, kinds)) - {"recurrent", "attention"}:
-        raise fields.wrong("block_types", kinds, "is no list of recurrent and attention")
+        raise fields.wrong("block_types", kinds, "is not a list of recurrent and attention")
     return kinds
 
 

@@ -1,4 +1,4 @@
-"""Rotary position embeddings as config.json says them."""
+"""Reads rotary position embeddings (RoPE) from config.json."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 def rope(
     fields: Fields, max_position: int, head_dim: int, *, partial: bool = False, layer_type: str | None = None
 ) -> RopeSpec | None:
-    """Transformers 5 puts all in `rope_parameters`; before, `rope_theta` stood beside `rope_scaling`.
+    """Return the RoPE of a layer; None: its type has none.
 
-    `partial`: whether the family may rotate only the first dimensions of a head. `layer_type`: of the layer, where each
-    type may have a RoPE of its own, or null: none.
+    Transformers 5 writes all fields into `rope_parameters`; before, `rope_theta` stood beside `rope_scaling`.
+    `partial`: whether the family may rotate only the first dimensions of a head. `layer_type`: the layer's type, in
+    families where each type may have a RoPE of its own.
     """
     values = _values(fields, layer_type)
     if values is None:
@@ -25,7 +26,7 @@ def rope(
     theta = _theta(fields, values, layer_type)
     kind = values.text("rope_type", default=values.values.get("type", "default"))
     if kind == "su" or (kind == "yarn" and values.has("short_factor")):
-        kind = "longrope"  # the names that the first Phi-3 gave to it
+        kind = "longrope"  # the names of LongRoPE in the first Phi-3
     if kind not in (*_KINDS, "factors"):
         raise values.wrong("rope_type", kind, f"is not supported; supported: {', '.join(_KINDS)}")
     if kind == "proportional":
@@ -38,11 +39,11 @@ def rope(
         return _llama3(values, theta, _original(fields, values, max_position), rotary_dim)
     if kind == "yarn":
         return _yarn(values, theta, max_position, _original(fields, values, max_position), rotary_dim)
-    return _of_one_factor(values, kind, theta, head_dim, rotary_dim)
+    return _simple_rope(values, kind, theta, head_dim, rotary_dim)
 
 
-def _of_one_factor(values: Fields, kind: str, theta: float, head_dim: int, rotary_dim: int | None) -> RopeSpec:
-    """The kinds whose angles depend on little besides their base."""
+def _simple_rope(values: Fields, kind: str, theta: float, head_dim: int, rotary_dim: int | None) -> RopeSpec:
+    """Return a RoPE of the kind `default`, `linear`, `dynamic` or `factors`."""
     size = rotary_dim or head_dim
     if kind == "linear":
         return RopeSpec(theta, kind, values.number("factor", 1e-3, 1e6), rotary_dim=rotary_dim)
@@ -52,9 +53,9 @@ def _of_one_factor(values: Fields, kind: str, theta: float, head_dim: int, rotar
 
 
 def _values(fields: Fields, layer_type: str | None) -> Fields | None:
-    """The object that says how the layers of a type rotate; None: they do not.
+    """Return the fields about the RoPE of one type of layers; None: that type has none.
 
-    `rope_scaling`, the older field, is about full attention alone where types differ.
+    Where types differ, `rope_scaling`, the older field, is about full attention alone.
     """
     nothing = Fields(fields.origin, {})
     parameters = fields.mapping("rope_parameters")
@@ -71,7 +72,7 @@ def _values(fields: Fields, layer_type: str | None) -> Fields | None:
 
 
 def _theta(fields: Fields, values: Fields, layer_type: str | None) -> float:
-    """The base of the angles; layers with a window may have one of their own in `rope_local_base_freq`."""
+    """Read the base of the angles; layers with a window may have one of their own in `rope_local_base_freq`."""
     if values.has("rope_theta"):
         return values.number("rope_theta", 1e-3, 1e12)
     local = layer_type == "sliding_attention" and fields.has("rope_local_base_freq")
@@ -79,8 +80,9 @@ def _theta(fields: Fields, values: Fields, layer_type: str | None) -> float:
 
 
 def _dynamic_theta(values: Fields, theta: float, size: int) -> float:
-    """NTK-aware scaling grows with a sequence beyond `max_position_embeddings`, which is the longest that is computed
-    here; up to there it changes nothing. HunYuan's `alpha` changes all lengths."""
+    """Return the base for `dynamic`, NTK-aware scaling: as it is, since scaling begins beyond
+    `max_position_embeddings`, the longest context that is computed here. HunYuan's `alpha` changes it for all lengths.
+    """
     values.number("factor", 1e-3, 1e6, default=1.0)
     alpha = values.number("alpha", 0, 1e6, default=0.0)
     if alpha and size == 2:
@@ -103,13 +105,13 @@ def _rotary_dim(fields: Fields, values: Fields, head_dim: int, *, partial: bool)
 
 
 def _original(fields: Fields, values: Fields, max_position: int) -> int:
-    """The context that scaled RoPE starts from; where the model has a field for it, that counts (Phi-3)."""
+    """Read the context length that is scaled; a field beside those of RoPE takes precedence (Phi-3)."""
     name = "original_max_position_embeddings"
     return (fields if fields.has(name) else values).integer(name, 2, 1 << 30, default=max_position)
 
 
 def _llama3(values: Fields, theta: float, original: int, rotary_dim: int | None) -> RopeSpec:
-    """Llama 3.1's: long waves are slower by `factor`."""
+    """Read Llama 3.1's RoPE, in which slow pairs are slower by `factor`."""
     low, high = values.number("low_freq_factor", 1e-6, 1e6), values.number("high_freq_factor", 1e-6, 1e6)
     if high <= low:
         raise values.wrong("high_freq_factor", high, f"is not above low_freq_factor {low:g}")
@@ -131,7 +133,7 @@ def _factors(values: Fields, name: str, size: int) -> tuple[float, ...]:
 def _longrope(
     fields: Fields, values: Fields, theta: float, max_position: int, head_dim: int, rotary_dim: int | None
 ) -> RopeSpec:
-    """LongRoPE (arXiv 2402.13753): a divisor for each pair, others for contexts beyond the original one."""
+    """Read LongRoPE (arXiv 2402.13753): a divisor for each pair, and others for contexts beyond the original length."""
     size, original = rotary_dim or head_dim, _original(fields, values, max_position)
     factor = values.number("factor", 1e-3, 1e6, default=max_position / original)
     attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
@@ -150,7 +152,7 @@ def _longrope(
 
 
 def _yarn(values: Fields, theta: float, max_position: int, original: int, rotary_dim: int | None) -> RopeSpec:
-    """YaRN (arXiv 2309.00071)."""
+    """Read YaRN (arXiv 2309.00071)."""
     slow = values.number("beta_slow", 0, 1e6, default=1.0) or 1.0
     fast = values.number("beta_fast", 0, 1e6, default=32.0) or 32.0
     if fast <= slow:
@@ -172,7 +174,7 @@ def _yarn(values: Fields, theta: float, max_position: int, original: int, rotary
 
 
 def _yarn_attention_factor(values: Fields, factor: float) -> float:
-    """0.1 ln(factor) + 1; with `mscale` and `mscale_all_dim` the ratio of two such terms (DeepSeek)."""
+    """Return 0.1 ln(factor) + 1; with `mscale` and `mscale_all_dim` the ratio of two such terms (DeepSeek)."""
 
     def term(mscale: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1

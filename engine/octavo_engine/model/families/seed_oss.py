@@ -1,4 +1,4 @@
-"""ByteDance's Seed-OSS and Shanghai AI Laboratory's InternLM 3: Llama's layers, with biases of attention by name."""
+"""Seed-OSS of ByteDance and InternLM 3 of Shanghai AI Laboratory: Llama with separate fields for its biases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hugging Face's SmolLM3: Llama's layers, of which every fourth rotates nothing."""
+"""SmolLM3 of Hugging Face: Llama without RoPE in every fourth layer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""DeepSeek V3.2 and GLM-5: DeepSeek V3's shape, and an indexer that chooses which tokens are attended to.
+"""DeepSeek V3.2 and GLM-5: DeepSeek V3 with an indexer that chooses which tokens each query attends to.
 
-It chooses `index_topk` of them. Contexts that are no longer are attended to in full, and these alone are computed here:
-`index_topk` is then the longest context.
+The indexer chooses `index_topk` tokens. It is not computed here: `index_topk` is the longest context, in which it would
+choose all tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Stability AI's StableLM 2 (arXiv 2402.17834): LayerNorm with biases, a quarter of each head rotated."""
+"""StableLM 2 of Stability AI (arXiv 2402.17834): Llama with LayerNorm, and RoPE on a quarter of each head.
+
+Some models have QK norm with weights of each head's own, or attention and feed-forward in parallel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""BigCode's StarCoder 2 (arXiv 2402.19173): LayerNorm with biases, a feed-forward without a gate, a window."""
+"""StarCoder 2 of BigCode (arXiv 2402.19173): Llama with LayerNorm, biases, and a feed-forward without a gate.
+
+Its layers have a sliding window if config.json states one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the config.json of families with Mamba's mixers, by the field names of Bamba and Jamba."""
+"""Reads the mixers of families with Mamba or Mamba-2, by the field names of Bamba and Jamba."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATE_SPACE_ALIASES = {
     "mamba_head_dim": "mamba_d_head",
     "layer_norm_epsilon": "rms_norm_eps",
 }
-"""The fields' names in families that began without attention."""
+"""Names of the same fields in Mamba's own config.json and in files that follow it."""
 STATE_SPACE_DEFAULTS: Mapping[str, Any] = {
     "mamba_d_conv": 4,
     "mamba_expand": 2,
@@ -32,12 +32,12 @@ STATE_SPACE_DEFAULTS: Mapping[str, Any] = {
     "time_step_min": 0.001,
 }
 NO_LENGTH = {"max_position_embeddings": 1 << 17}
-"""The longest context of models that have no limit of their own."""
+"""The longest context of models that state none; their state has the same size for any."""
 _UNLIMITED = (math.inf, "Infinity", {"__float__": "Infinity"})
 
 
 def mamba2(fields: Fields, inner: int | None = None, **values: Any) -> Mamba2Spec:
-    """Mamba-2's mixer whose heads are `inner` wide together, None: as `mamba_expand` says; `values` add to it."""
+    """Return Mamba-2's mixer; `inner`: the width of all heads (None: by `mamba_expand`); `values`: further fields."""
     _check_step_limit(fields)
     inner = inner or fields.integer("mamba_expand", 1, 64) * reading.hidden_size(fields)
     heads, groups = fields.integer("mamba_n_heads", 1, 1 << 16), fields.integer("mamba_n_groups", 1, 1 << 16)
@@ -63,7 +63,7 @@ def mamba2(fields: Fields, inner: int | None = None, **values: Any) -> Mamba2Spe
 
 
 def mamba(fields: Fields, norm: NormSpec | None, channels: int | None = None) -> MambaSpec:
-    """Mamba's first mixer, with `norm` of what is selected; `channels`: None: as `mamba_expand` says."""
+    """Return Mamba's mixer; `norm`: of b, c and the latent of time steps; `channels`: None: by `mamba_expand`."""
     hidden = reading.hidden_size(fields)
     automatic = fields.values.get("mamba_dt_rank", "auto") == "auto"
     return MambaSpec(
@@ -94,7 +94,7 @@ def _width(fields: Fields) -> int:
 
 
 def _check_step_limit(fields: Fields) -> None:
-    """Transformers limits the time steps of a prompt and not those of an answer: no limit has one right result."""
+    """Raise ModelLoadError if time steps are limited: transformers limits them in prompts, but not in answers."""
     limit = fields.values.get("time_step_limit")
     if limit is not None and not (isinstance(limit, list) and len(limit) == 2 and limit[0] == 0 and _unlimited(limit)):
         raise fields.wrong("time_step_limit", limit, "is not supported, only [0, Infinity]")

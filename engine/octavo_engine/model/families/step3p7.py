@@ -1,4 +1,8 @@
-"""StepFun's Step 3.7: windows with heads of their own number, gates for each head, and experts that are cut off."""
+"""Step 3.7 of StepFun: Llama with QK norm, sliding windows, output gates and experts.
+
+Layers with a window have their own number of heads and RoPE. The router has sigmoid scores and a correction bias. In
+some layers the activated gate and the up projection are cut off at a limit (`swiglu_limits`).
+"""
 
 from __future__ import annotations
 
@@ -71,8 +75,8 @@ def _feed_forwards(fields: Fields) -> list[FeedForward]:
     scale = reading.scale(fields, "moe_router_scaling_factor")
     router = RouterSpec(scores="sigmoid", correction_bias=True, renormalize=True, scale=scale)
     parts: list[FeedForward] = []
-    most = zip(limits(fields, "swiglu_limits"), limits(fields, "swiglu_limits_shared"), strict=True)
-    for kind, (limit, shared_limit) in zip(mixtures.layer_types(fields, 3), most, strict=True):
+    both_limits = zip(limits(fields, "swiglu_limits"), limits(fields, "swiglu_limits_shared"), strict=True)
+    for kind, (limit, shared_limit) in zip(mixtures.layer_types(fields, 3), both_limits, strict=True):
         dense = reading.mlp(fields, bias=bias, output_bias=bias, activated_limit=shared_limit)
         if kind == "dense":
             parts.append(dense)

@@ -1,4 +1,4 @@
-"""The fields of Step 3.7's published files, which transformers 5 writes under other names and in other shapes."""
+"""Translates the fields of Step 3.7's published files to the names and shapes that transformers 5 writes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LISTS = ("layer_types", "mlp_layer_types", "swiglu_limits", "swiglu_limits_shar
 
 
 def as_saved(fields: Fields) -> Fields:
-    """The fields as transformers saves them; its class computes SiLU, whatever they call it."""
-    fields = replace(fields, values={**fields.values, **_without_further_layers(fields), "hidden_act": "silu"})
+    """Return the fields as transformers saves them; its class computes SiLU, whatever `hidden_act` says."""
+    fields = replace(fields, values={**fields.values, **_without_mtp_layers(fields), "hidden_act": "silu"})
     kinds = reading.layer_types(fields, {"full_attention", "sliding_attention"}, lambda _: "full_attention")
     values: dict[str, Any] = {"layer_types": kinds}
     if fields.has("moe_layers_enum") and not fields.has("mlp_layer_types"):
@@ -34,8 +34,8 @@ def as_saved(fields: Fields) -> Fields:
     return saved.without("rope_scaling", "rope_theta", "partial_rotary_factors").with_defaults(rope_theta=10000.0)
 
 
-def _without_further_layers(fields: Fields) -> dict[str, Any]:
-    """Return the lists without what they have for the layers that predict further tokens, behind all others."""
+def _without_mtp_layers(fields: Fields) -> dict[str, Any]:
+    """Return the fields with a list, without its last entries, those of the layers of multi-token prediction."""
     count = reading.num_layers(fields)
     every = count + fields.integer("num_nextn_predict_layers", 0, 64, default=0)
     lists = {name: fields.values.get(name) for name in (*_LISTS, "partial_rotary_factors")}
@@ -43,12 +43,12 @@ def _without_further_layers(fields: Fields) -> dict[str, Any]:
 
 
 def _kinds_of_experts(fields: Fields) -> list[str]:
-    """`mlp_layer_types` of the numbers of layers with experts, a list or a text with commas."""
+    """Return `mlp_layer_types` made of the numbers of layers with experts, a list or a text with commas."""
     given = fields.values["moe_layers_enum"]
     numbers = given.split(",") if isinstance(given, str) else given
     texts = [str(each).strip() for each in numbers] if isinstance(numbers, list) else [""]
     if not all(text.isdecimal() and len(text) < 10 for text in texts):  # int() refuses texts of thousands of digits
-        raise fields.wrong("moe_layers_enum", given, "is no list of numbers of layers")
+        raise fields.wrong("moe_layers_enum", given, "is not a list of numbers of layers")
     chosen = set(map(int, texts))
     return ["sparse" if layer in chosen else "dense" for layer in range(reading.num_layers(fields))]
 
@@ -61,7 +61,7 @@ def _heads_of_windows(fields: Fields) -> int:
 
 
 def _rope(fields: Fields, layer: int, kind: str) -> dict[str, Any]:
-    """The RoPE of layers of one type, of which `layer` is the first."""
+    """Return the RoPE fields of one type of layers, the first of which is `layer`."""
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     for name, field in (("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")):
         given = fields.values.get(field)
@@ -74,7 +74,7 @@ def _rope(fields: Fields, layer: int, kind: str) -> dict[str, Any]:
 
 
 def limits(fields: Fields, name: str) -> list[float | None]:
-    """Return each layer's bound of gates and ups; None or 0 in the file: they are not cut off."""
+    """Return each layer's limit of gate and up; None: there is none, for which files have null or 0."""
     count, given = reading.num_layers(fields), fields.values.get(name)
     if given is None:
         return [None] * count

@@ -1,4 +1,4 @@
-"""Models that generate, published without their head: as embedding models, or with a head that classifies.
+"""Generating models that were published without their head, as embedding models or as classifiers.
 
 transformers saves Qwen3Model with names that lack the prefix, and Qwen3ForSequenceClassification with a `score` of the
 last token's hidden state. Both are the family of Qwen3ForCausalLM.
@@ -22,7 +22,7 @@ _HEADS = ("ForCausalLM", "LMHeadModel")
 
 
 def family_without_head(architecture: str, families: Mapping[str, Family]) -> Family | None:
-    """The family of which `architecture` is the model without its head; None if there is none."""
+    """Return the family of a class without its head, such as Qwen3Model; None if there is none."""
     for ending in (_CLASSIFYING, _EMBEDDING):
         if not architecture.endswith(ending):
             continue
@@ -52,7 +52,7 @@ def _read(family: Family, architecture: str, fields: Fields, *, classifies: bool
 
 
 def _stored_names(spec: ModelSpec) -> StoredNames:
-    """Return names with or without the prefix that all but the heads' have; a head in the files is not read."""
+    """Return names in files with or without the decoder's prefix; a head's tensors are not read."""
     names, stored = spec.names, spec.stored_names
     prefix = names.embedding.partition(".")[0] + "."
     kept = (f"{names.classifier}.", f"{names.head}.", prefix)

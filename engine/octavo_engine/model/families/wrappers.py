@@ -1,4 +1,4 @@
-"""The models that also process images or audio, each with the language model inside it."""
+"""The model classes that also take images or sound, and the class of the language model inside each."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ WRAPPERS: Mapping[str, str] = {
     "VipLlavaForConditionalGeneration": "",
     "VoxtralForConditionalGeneration": "",
 }
-"""The architecture of the language model within each; empty: as `text_config` says, by its `model_type`."""
+"""The architecture of the language model inside each; empty: the one in BY_MODEL_TYPE for `text_config`."""
 BY_MODEL_TYPE = {
     "cohere2": "Cohere2ForCausalLM",
     "exaone4": "Exaone4ForCausalLM",

@@ -1,5 +1,5 @@
-"""Zyphra's first Zamba (arXiv 2405.16712): Mamba in heads, and before some layers one block of attention and
-feed-forward that all of those share, which reads the tokens' embeddings again."""
+"""Zamba of Zyphra (arXiv 2405.16712): Mamba in heads. Some layers also have attention and a feed-forward, whose weights
+they share, and which read the tokens' embeddings again."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _mixer(fields: Fields) -> MambaHeadsSpec:
 
 
 def _hybrids(fields: Fields) -> list[int]:
-    """The layers with a block before their mixer: the third, then one of each `attn_layer_period`."""
+    """Return the layers with the shared block: the third, then one of each `attn_layer_period`."""
     period, offset = fields.integer("attn_layer_period", 1, 4096), fields.integer("attn_layer_offset", 0, 4095)
     return hybrid_layers(fields, lambda layer: layer == 2 or (layer > 2 and (layer - 3) % period == offset))
 

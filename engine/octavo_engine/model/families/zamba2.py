@@ -1,6 +1,8 @@
-"""Zyphra's Zamba2 (arXiv 2411.15242): Mamba-2, and before some layers blocks of attention and feed-forward that take
-turns, with weights of low rank of each layer's own beside theirs. As transformers has it, blocks take turns only where
-embeddings are tied."""
+"""Zamba2 of Zyphra (arXiv 2411.15242): Mamba-2, and before it in some layers one of a few shared blocks.
+
+A block is attention and a feed-forward. Layers use the blocks in turn, each with low-rank weights of its own beside the
+shared ones (`adapter_rank`). As in transformers, blocks are shared only where embeddings are tied.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from octavo_engine.model.spec import (
 )
 
 _HYBRIDS = (*range(6, 43, 6), 47, 51)
-"""The layers with a block in a model that does not state them."""
+"""The layers with a shared block in a model that does not state them."""
 
 
 def _read(fields: Fields) -> ModelSpec:
@@ -78,7 +80,7 @@ def _attention(fields: Fields) -> AttentionSpec:
 
 
 def hybrid_layers(fields: Fields, default: Callable[[int], bool]) -> list[int]:
-    """The layers with a block before their mixer; by `default` where no field names them."""
+    """Return the layers with a shared block; by `default` where no field names them."""
     kinds, count = fields.values.get("layers_block_type"), reading.num_layers(fields)
     known = {"hybrid", "mamba", "linear_attention"}
     if kinds is None:

@@ -16,9 +16,10 @@ _ADAPTERS = {
 
 
 def stored_names(sources: Mapping[int, int | None]) -> StoredNames:
-    """`sources`: for each layer with a block, the layer whose weights that has; None: its own.
+    """Return how files name the tensors of shared blocks, and of the adapters that layers add to them.
 
-    Adapters are stored in the block that they belong to, by the number of the layer among those with one.
+    `sources`: for each layer with a block, the layer whose weights the block has; None: its own. An adapter is stored
+    in the block that it is added to, numbered by its layer's place among those with a block.
     """
     adapters = tuple(
         (
