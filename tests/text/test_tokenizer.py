@@ -199,7 +199,7 @@ def test_default_of_several_templates(hf_directory: Path) -> None:
         ("tokenizer.json", b"[1, 2]", "tokenizer.json is broken"),
         ("tokenizer.json", b'{"version": "1.0", "model": {"type": "Nonsense"}}', "tokenizer.json is broken"),
         ("tokenizer_config.json", b"{", "tokenizer_config.json is broken"),
-        ("tokenizer_config.json", b"[]", "tokenizer_config.json is broken: it holds no object"),
+        ("tokenizer_config.json", b"[]", "tokenizer_config.json is broken: it does not hold a JSON object"),
         ("tokenizer_config.json", b"\xff\xfe", "tokenizer_config.json is broken"),
         ("tokenizer_config.json", b'{"chat_template": 5}', "its chat_template is of type int"),
         (

@@ -1,1 +1,1 @@
-"""Between text and tokens: tokenizer, chat template, incremental detokenization."""
+"""Conversion between text and tokens: tokenizer, chat template, incremental detokenization."""

@@ -1,8 +1,8 @@
-"""A model's chat template: messages in, the prompt's text out, with Hugging Face's semantics.
+"""Renders a model's chat template: from the messages of a chat to the text of the prompt.
 
-A template is part of a model's files, that is, a stranger's program. It runs in Jinja's immutable sandbox, on plain
-data, with bounds on what goes in, what comes out, and how much it computes. Follows `render_jinja_template` of
-transformers.
+A template is a program in a model's files, so it is not trusted. It runs in Jinja's immutable sandbox, on plain data;
+its length, the length of its output and the amount of its computation are bounded. The semantics are those of
+`render_jinja_template` of transformers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from jinja2.exceptions import TemplateError
 from octavo_engine.text.template_sandbox import TemplateEnvironment, budget
 
 MAX_TEMPLATE_CHARS = 1 << 17
-"""Jinja compiles about 60,000 characters a second; long templates have 30,000."""
+"""The longest template. Jinja compiles about 60,000 characters a second; long templates have 30,000."""
 MAX_OUTPUT_CHARS = 16 << 20
 
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
-"""Names that a request's own variables may not take, besides those of the special tokens."""
+"""Names that a request's variables must not have. They must not have the names of special tokens either."""
 
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class ChatTemplateError(ValueError):
-    """The template refuses these messages, or there is something wrong with it."""
+    """Raised if a chat template cannot be used at all, or cannot render a request's messages and variables."""
 
 
 class ChatTemplate:
@@ -43,7 +43,7 @@ class ChatTemplate:
 
     @property
     def knows_tools(self) -> bool:
-        """True if the template passes tools to the model."""
+        """True if the template reads the variable `tools`, and so shows tools to the model."""
         return "tools" in self.source
 
     def render(
@@ -55,10 +55,11 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt of `messages` (`role` and `content` as plain text); ChatTemplateError says what it refuses.
+        """Return the prompt's text for `messages` (`role` and `content` as plain text).
 
         `tools` are functions that the model may call, as OpenAI's API describes them.
-        `variables` are the request's own, such as `enable_thinking`; they cannot replace what the server gives.
+        `variables` are further variables of the request, such as `enable_thinking`; they cannot replace the server's.
+        ChatTemplateError, with the reason, if the template cannot render them.
         """
         given = dict(variables or {})
         if clash := sorted(given.keys() & (RESERVED | self.special_tokens.keys())):
@@ -99,5 +100,5 @@ def _cut_at_tag(text: str) -> str:
     if position < 0:
         raise ChatTemplateError("the chat template leaves out the final message, so it cannot be continued")
     cut = text[:position]
-    # A template that trims contents has taken the tag's space away, and would have taken the message's.
+    # If the tag has lost its last space, the template trims contents, and would have trimmed the message's end as well.
     return cut if text[position:].startswith(_TAG) else cut.rstrip()

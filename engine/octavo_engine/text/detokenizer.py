@@ -1,4 +1,4 @@
-"""Text from tokens as they come: complete characters only, and nothing that may be the beginning of a stop string."""
+"""Turns an answer's tokens into text as they arrive: complete characters, and no text that may begin a stop string."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TextDelta:
     """The text that some tokens added to an answer."""
 
     text: str
-    """May be empty: the tokens are held back, or are no text."""
+    """Empty if the text of the tokens is held back, or if they have no text."""
     tokens: int
     """The number of given tokens that belong to the answer; fewer than given if a stop string ended it."""
     stop: str | None = None
@@ -24,10 +24,10 @@ class TextDelta:
 
 
 class Detokenizer:
-    """One answer's text. Each token costs the same, however long the answer.
+    """The detokenizer of one answer. The time for a token does not depend on the length of the answer.
 
-    Of several stop strings the one that is complete first ends the answer; of those complete at the same character,
-    the one given first. A stop string counts only if none of it lies within the first `min_tokens` tokens.
+    The stop string that is complete first ends the answer; of several that are complete at the same character, it is
+    the first of `stop`. A stop string counts only if none of it lies within the first `min_tokens` tokens.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Detokenizer:
         self.stopped: str | None = None
 
     def push(self, token_ids: Sequence[int], *, last: bool = False) -> TextDelta:
-        """The text that `token_ids` add. `last` gives out all that is held back: nothing follows."""
+        """Return the text that `token_ids` add; if they are the `last` tokens, with all text that was held back."""
         text = ""
         used = 0
         for token_id in token_ids:
@@ -89,7 +89,7 @@ class Detokenizer:
         return end, self._stop[order]
 
     def _beginning_of_stop(self, text: str) -> int:
-        """Length of the longest end of `text` that a stop string begins with."""
+        """Return the length of the longest end of `text` that is a beginning of a stop string."""
         longest = 0
         for stop in self._stop:
             for size in range(min(len(stop) - 1, len(text)), longest, -1):

@@ -2,7 +2,8 @@
 
 A GGUF file has no tokenizer.json: it names llama.cpp's tokenizer (`gpt2`: byte-level BPE, `llama`: SentencePiece BPE),
 the way it cuts text into words (`tokenizer.ggml.pre`), the vocabulary and the merges. Sources: llama.cpp's
-`llama-vocab.cpp` for the names and what they mean, transformers' `gguf_tokenizer_mapping.py` for their counterparts.
+`llama-vocab.cpp` for the names and their meaning, transformers' `gguf_tokenizer_mapping.py` for the same parts in the
+`tokenizers` library.
 """
 
 from __future__ import annotations
@@ -56,15 +57,17 @@ _SPLITS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
     "tekken": _TEKKEN,
 }
-_DIGITS_APART = frozenset({"smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b"})
+_SINGLE_DIGITS = frozenset({"smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b"})
+"""Pre-tokenizers that cut as GPT-2's does, and each digit from the next one."""
 _GPT2 = frozenset({"default", "gpt-2", "mpt", "olmo", "jais", "phi-2", "trillion"})
-_WHOLE_WORDS = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken", "llama4", "gpt-4o"})
-"""Pre-tokenizers whose words are looked up whole before merges are tried."""
+_IGNORE_MERGES = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken", "llama4", "gpt-4o"})
+"""Pre-tokenizers after which a word that is in the vocabulary becomes one token, without merges."""
 _BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken"})
+"""Pre-tokenizers of models whose prompts begin with the BOS token if the metadata does not say so."""
 
 
 def read_gguf_tokenizer(path: Path) -> TokenizerParts:
-    """ValueError says what the file lacks or has wrong."""
+    """Return the tokenizer of a GGUF file; ValueError, with what is missing or wrong, if its metadata has none."""
     metadata = _read_metadata(path)
     tokens = _strings(metadata, "tokens")
     kind = _text(metadata, "model", None)
@@ -78,7 +81,7 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
     bos, eos = _token_id(metadata, "bos", tokens), _token_id(metadata, "eos", tokens)
     by_default = _text(metadata, "pre", None) in _BOS_BY_DEFAULT or kind == "llama"
     if bos is not None and _flag(metadata, "add_bos_token", by_default):
-        with library_errors("the token that begins a text cannot be put there"):
+        with library_errors("the token that begins a text cannot be added"):
             backend.post_processor = processors.TemplateProcessing(
                 single=[tokens[bos], "$A"], special_tokens=[(tokens[bos], bos)]
             )
@@ -108,7 +111,7 @@ def _strings(metadata: dict[str, Any], name: str) -> list[str]:
 
 
 def _of_type(metadata: dict[str, Any], name: str, kind: type, default: Any) -> Any:
-    """The value under `name`; `default` if there is none."""
+    """Return the value of `name`, or `default` if there is none; ValueError if it is not of type `kind`."""
     value = metadata.get(name)
     if value is None:
         return default
@@ -130,7 +133,7 @@ def _flag(metadata: dict[str, Any], name: str, default: bool) -> bool:
 
 
 def _numbers(metadata: dict[str, Any], name: str, count: int) -> list[float] | None:
-    """One number for each token; None if there are none at all."""
+    """Return the list `name`, which has one number for each of `count` tokens; None if there is no such list."""
     value: list[Any] | None = _of_type(metadata, name, list, None)
     if value is None:
         return None
@@ -147,14 +150,14 @@ def _token_id(metadata: dict[str, Any], name: str, tokens: Sequence[str]) -> int
 def _byte_level(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
     merges = [(left, right) for left, _, right in (m.partition(" ") for m in _strings(metadata, "merges"))]
     pre = _text(metadata, "pre", None) or "default"
-    backend = _bpe(vocab=_by_id(tokens), merges=merges, ignore_merges=pre in _WHOLE_WORDS)
+    backend = _bpe(vocab=_by_id(tokens), merges=merges, ignore_merges=pre in _IGNORE_MERGES)
     backend.decoder = decoders.ByteLevel()
     backend.pre_tokenizer = _pre_tokenizer(pre)
     return backend
 
 
 def _bpe(**parts: Any) -> Backend:
-    with library_errors("its vocabulary and merges do not go together"):
+    with library_errors("its vocabulary and merges do not match"):
         return Backend(models.BPE(**parts))
 
 
@@ -168,7 +171,7 @@ def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
             ]
         )
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    if pre in _DIGITS_APART:
+    if pre in _SINGLE_DIGITS:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
     if pre == "falcon":
         threes = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), behavior="isolated")
@@ -176,7 +179,7 @@ def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
         return pre_tokenizers.Sequence([punctuation, words, pre_tokenizers.Digits(individual_digits=False), threes])
     if pre in _GPT2:
         return words
-    known = ", ".join(sorted({*_SPLITS, *_DIGITS_APART, *_GPT2, "falcon"}))
+    known = ", ".join(sorted({*_SPLITS, *_SINGLE_DIGITS, *_GPT2, "falcon"}))
     raise ValueError(f"its metadata names the pre-tokenizer {pre[:80]!r}; this version knows {known}")
 
 
@@ -208,7 +211,7 @@ def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
 def _merges_from_scores(
     vocabulary: dict[str, int], tokens: Sequence[str], scores: list[float] | None
 ) -> list[tuple[str, str]]:
-    """SentencePiece merges whatever pair makes the piece of the best score: the merges, best first."""
+    """Return the merges, best first: of all pairs, SentencePiece merges that whose token has the best score."""
     if scores is None:
         raise ValueError(f"its metadata has neither {_PREFIX}merges nor {_PREFIX}scores for each token")
     found: list[tuple[float, int, int, str, str]] = []
@@ -228,7 +231,7 @@ def _by_id(tokens: Sequence[str]) -> dict[str, int]:
 
 
 def _add_tokens(backend: Backend, tokens: Sequence[str], metadata: dict[str, Any]) -> None:
-    """Tokens that are found whole in a text, whatever surrounds them: control tokens and the user's own."""
+    """Add the control tokens and the user-defined ones, which are found in a text before it is cut into words."""
     kinds = _numbers(metadata, "token_type", len(tokens))
     if kinds is None:
         return

@@ -1,4 +1,7 @@
-"""The tokenizer of a directory in Hugging Face layout: tokenizer.json and the small files around it."""
+"""Reads the tokenizer of a directory in Hugging Face's layout.
+
+Its files are tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cl
 
 
 def read_directory(directory: Path) -> TokenizerParts:
-    """ValueError says which file is missing or broken."""
+    """Return the directory's tokenizer; ValueError, which names the file, if one is missing or broken."""
     backend = _read_backend(directory)
     config = _read_json(directory / "tokenizer_config.json")
     names = _special_tokens(_read_json(directory / "special_tokens_map.json")) | _special_tokens(config)
@@ -42,7 +45,7 @@ def _read_backend(directory: Path) -> Backend:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in an optional file; empty if there is none."""
+    """Return the object in an optional file; an empty object if there is no file."""
     if not has_file(path):
         return {}
     try:
@@ -50,7 +53,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} is broken: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path.name} is broken: it holds no object")
+        raise ValueError(f"{path.name} is broken: it does not hold a JSON object")
     return content
 
 
@@ -72,7 +75,7 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
         except UnicodeDecodeError:
             raise ValueError("chat_template.jinja is broken: it is not UTF-8") from None
     template = config.get("chat_template")
-    if isinstance(template, list):  # several, by name
+    if isinstance(template, list):  # a list of templates, each with a name
         template = next(
             (t.get("template") for t in template if isinstance(t, dict) and t.get("name") == "default"), None
         )

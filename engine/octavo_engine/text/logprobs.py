@@ -15,25 +15,25 @@ TokenName = Callable[[int], str]
 
 
 def id_name(token_id: int) -> str:
-    """Return the name of vLLM's `return_tokens_as_token_ids`: no two tokens share it, as two may share a text."""
+    """Return a token's name under vLLM's `return_tokens_as_token_ids`: unlike its text, no other token has it."""
     return f"token_id:{token_id}"
 
 
 @dataclass(slots=True)
 class TextLogprobs:
-    """Parallel lists with one entry a token."""
+    """The log probabilities of a text's tokens, as parallel lists with one entry for each token."""
 
     tokens: list[str] = field(default_factory=list)
     token_logprobs: list[float | None] = field(default_factory=list)
     """None for the first token of a text: nothing comes before it."""
     top_logprobs: list[dict[str, float] | None] = field(default_factory=list)
-    """The likeliest tokens at this position, and the chosen one. Of tokens with the same name the likeliest counts."""
+    """The likeliest tokens at each position, and the chosen one. Of tokens with the same name the likeliest counts."""
     text_offset: list[int] = field(default_factory=list)
-    """The position of each token in the text, in characters: of one within a character, that character's."""
+    """The position in the text, in characters, of the character in which each token begins."""
 
 
 class TextOffsets:
-    """The position in a text of each of its tokens in turn."""
+    """Computes the position in a text, in characters, at which each of its tokens begins."""
 
     def __init__(self, tokenizer: Tokenizer, start: int = 0) -> None:
         self._tokenizer = tokenizer
@@ -41,7 +41,7 @@ class TextOffsets:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def take(self, token_id: int) -> int:
-        """Return the position of the next token."""
+        """Return the position of the text's next token, `token_id`."""
         found = self._next
         self._next += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
         return found
@@ -53,7 +53,9 @@ def text_logprobs(
     offsets: TextOffsets | None = None,
     name: TokenName | None = None,
 ) -> TextLogprobs:
-    """The log probabilities of consecutive tokens of a text, the first ones unless `offsets` has had others.
+    """Return the log probabilities of consecutive tokens of a text.
+
+    They are its first tokens unless `offsets` has already taken others.
 
     A token's name is its text unless `name` gives it another one.
     """
@@ -74,7 +76,10 @@ def prompt_text_logprobs(
     most: int,
     name: TokenName | None = None,
 ) -> TextLogprobs:
-    """Log probabilities of a prompt for /v1/completions, whose `first` token has none; `most` alternatives at most."""
+    """Return the log probabilities of a prompt for /v1/completions.
+
+    The prompt's `first` token has none. Each other position has at most `most` of the likeliest tokens.
+    """
     name, offsets = name or tokenizer.token_text, TextOffsets(tokenizer)
     begun = TextLogprobs([name(first)], [None], [None], [offsets.take(first)])
     kept = (replace(position, top=position.top[:most]) for position in positions)
@@ -82,7 +87,7 @@ def prompt_text_logprobs(
 
 
 def join(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
-    """Both, one after the other."""
+    """Return the log probabilities of two consecutive parts of a text as one."""
     return TextLogprobs(
         first.tokens + second.tokens,
         first.token_logprobs + second.token_logprobs,
@@ -101,7 +106,7 @@ def _by_name(values: Iterable[tuple[int, float]], name: TokenName) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprob:
-    """One token at one place of a prompt, in vLLM's shape."""
+    """The log probability of one token at one position of a prompt, in vLLM's shape."""
 
     logprob: float
     rank: int
@@ -109,12 +114,15 @@ class PromptLogprob:
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""For each token of a prompt a mapping from token ids as text to the token and the likeliest ones; None for the
-first."""
+"""For each token of a prompt, a mapping from the ids (as text) of the token and of the likeliest ones to their log
+probabilities; None for the first token."""
 
 
 def prompt_logprobs(positions: Iterable[TokenLogprobs], tokenizer: Tokenizer, most: int) -> PromptLogprobs:
-    """Log probabilities of a prompt in the shape of vLLM's `prompt_logprobs`, with at most `most` alternatives."""
+    """Return a prompt's log probabilities in the shape of vLLM's `prompt_logprobs`.
+
+    Each position has the prompt's token and at most `most` of the likeliest ones.
+    """
     found: PromptLogprobs = [None]
     for position in positions:
         ranked = [(token, value, rank) for rank, (token, value) in enumerate(position.top[:most], 1)]
@@ -129,5 +137,5 @@ def prompt_logprobs(positions: Iterable[TokenLogprobs], tokenizer: Tokenizer, mo
 
 
 def clamp(logprob: float) -> float:
-    """JSON has no infinity: -9999 stands for it, as in vLLM."""
+    """Return the log probability, or -9999 if it is not finite, as in vLLM: JSON has no infinity."""
     return logprob if math.isfinite(logprob) else -9999.0

@@ -11,14 +11,15 @@ from tokenizers import Tokenizer as Backend
 
 @dataclass(frozen=True, slots=True)
 class TokenizerParts:
-    """Everything that `Tokenizer` is made of."""
+    """The parts from which `Tokenizer` is made."""
 
     backend: Backend
     special_tokens: dict[str, str] = field(default_factory=dict)
     """`bos_token`, `eos_token` and so on as text, for chat templates."""
     bos: int | None = None
+    """The id of the token that begins a text; None if the model has none."""
     chat_template: str | None = None
-    """Jinja source."""
+    """The Jinja source of the chat template; None if the model has none."""
 
 
 @contextlib.contextmanager
@@ -31,5 +32,5 @@ def library_errors(what: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001  (see above)
+    except BaseException as error:  # noqa: BLE001  (a panic is not an Exception)
         raise ValueError(f"{what}: {' '.join(str(error).split())}") from None

@@ -1,7 +1,8 @@
-"""The bytes of each token, for each way in which tokenizers spell them.
+"""Converts the entries of a tokenizer's vocabulary (pieces) to the bytes that they stand for.
 
-Answers are put together from bytes rather than by decoding ever longer lists of ids: a token costs the same at the end
-of an answer as at its beginning, and what is held back is exactly an unfinished UTF-8 character.
+Each kind of tokenizer spells bytes in its own way. An answer is put together from its tokens' bytes rather than by
+decoding the list of all its ids again for each token. So the time for a token does not grow with the answer, and only
+the bytes of an incomplete UTF-8 character are held back.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Callable
 from tokenizers import Tokenizer
 
 Spelling = Callable[[str], bytes]
+"""A function from a piece to the bytes that it stands for."""
 
 
 def bytes_to_unicode() -> dict[int, str]:
-    """GPT-2's printable stand-in for each byte (from `encoder.py` of the GPT-2 release)."""
+    """Return the printable character that GPT-2 writes for each byte (from `encoder.py` of the GPT-2 release)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     table = {byte: chr(byte) for byte in printable}
     for index, byte in enumerate(byte for byte in range(256) if byte not in table):
@@ -40,11 +42,12 @@ def _sentencepiece(piece: str) -> bytes:
 
 
 def _words(piece: str) -> bytes:
+    """Return the bytes of a piece that is a word, with the space before it."""
     return f" {piece}".encode()
 
 
 def _word_pieces(prefix: str) -> Spelling:
-    """Pieces that begin with `prefix` go on with a word (BERT's `##ing`)."""
+    """Return the spelling in which pieces that begin with `prefix` (as BERT's `##ing`) continue a word."""
 
     def spelled(piece: str) -> bytes:
         return _words(piece) if not piece.startswith(prefix) else piece.removeprefix(prefix).encode()
@@ -61,7 +64,7 @@ def _decoder_kinds(decoder: dict[str, object] | None) -> set[str]:
 
 
 def spelling_of(backend: Tokenizer) -> Spelling:
-    """Return how the vocabulary's pieces are spelled; raises ValueError for an unknown type of decoder."""
+    """Return the spelling of a tokenizer's pieces; ValueError if its decoder is of an unknown type."""
     decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else None
     kinds = _decoder_kinds(decoder)
     if "ByteLevel" in kinds:
@@ -70,7 +73,7 @@ def spelling_of(backend: Tokenizer) -> Spelling:
         return _sentencepiece
     if decoder is not None and kinds == {"WordPiece"}:
         return _word_pieces(str(decoder["prefix"]))
-    if not kinds:  # such tokenizers are decoded with a space between tokens
+    if not kinds:  # the library joins the tokens of a tokenizer without a decoder with spaces
         return _words
     raise ValueError(
         f"its decoder is of type {' + '.join(sorted(kinds))}; known are ByteLevel, ByteFallback, Metaspace, WordPiece"

@@ -1,8 +1,9 @@
-"""Jinja's immutable sandbox with a budget: what a template may compute, besides what it may touch.
+"""Jinja's immutable sandbox with a budget, which limits how much a template computes.
 
-Every turn of a loop and every call is a step of the budget; operators, filters and methods that can make much out of
-little (`*`, `**`, `%`, `~`, `center`, `replace` ...) are refused when the result would be too large. Memory that is
-shared within a value (`[x, x]`, over and over) is not counted: only a process of its own with a limit could do that.
+A turn of a loop takes one step of the budget, a call several. Operators, filters and methods that can make a large
+value from small ones (`*`, `**`, `%`, `~`, `center`, `replace` ...) are refused if the value would be too large.
+A value that holds another one several times (`[x, x]`, nested again and again) is not measured in full: what is made
+of it is bounded only by a memory limit of the process.
 """
 
 from __future__ import annotations
@@ -25,44 +26,44 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_STEPS = 1_000_000
-"""About a second's work at most; 16,384 messages with seven calls each stay below it."""
+"""Steps for one rendering: about a second of work at most. Seven calls for each of 16,384 messages stay below it."""
 _STEPS_OF_CALL = 8
 MAX_SIZE = 16 << 20
-"""Characters of a text, items of a list."""
+"""The most characters of a text, or items of a list."""
 _SIZE_OF_STEP = 1024
-"""The size of a copy that counts as one step."""
+"""Characters or items of a new value that count as one step."""
 MAX_BITS = 4096
 """The most bits of a number."""
 _MAX_WIDTH = 10_000
 """The largest width of a text that is padded or indented."""
 _WIDE = re.compile(r"%[^%a-zA-Z]*(\*|\d{5})|\{[^{}]*:[^{}]*\d{5}")
-"""A width of five digits or more in a format, or one that `%` takes from the arguments."""
+"""Matches a format with a width of five digits or more, or one with a width that `%` takes from the arguments."""
 _NESTED = re.compile(r"\{[^{}]*:[^{}]*\{")
-"""A part of a format that may be a width which `str.format` takes from the arguments."""
+"""Matches a format with a part that may be a width which `str.format` takes from the arguments."""
 _PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
 
-_left: ContextVar[int] = ContextVar("steps left")
+_steps_left: ContextVar[int] = ContextVar("steps left")
 
 
 class BudgetError(SecurityError):
-    """The template works too long, or on something too large."""
+    """Raised if a template takes more steps than its budget has, or would make a value that is too large."""
 
 
 @contextmanager
 def budget(steps: int = MAX_STEPS) -> Iterator[None]:
-    """A template that is rendered inside may take so many steps."""
-    token = _left.set(steps)
+    """Allow a template that is rendered in the block to take `steps` steps."""
+    token = _steps_left.set(steps)
     try:
         yield
     finally:
-        _left.reset(token)
+        _steps_left.reset(token)
 
 
 def _spend(steps: int) -> None:
-    left = _left.get() - steps
+    left = _steps_left.get() - steps
     if left < 0:
         raise BudgetError(f"it takes more than {MAX_STEPS} steps")
-    _left.set(left)
+    _steps_left.set(left)
 
 
 def _check_size(size: int) -> None:
@@ -102,7 +103,7 @@ def _check_format(form: Any, values: Collection[Any]) -> None:
     if not isinstance(form, str):
         return
     if _WIDE.search(form):
-        raise BudgetError("it formats with a width that is too large, or not written in the format")
+        raise BudgetError("it formats with a width that is too large, or that is taken from the arguments")
     if _NESTED.search(form):
         _check_width(values)
     places = form.count("%") + form.count("{")
@@ -131,7 +132,10 @@ def _check_join(separator: str, values: Collection[Any]) -> None:
 
 
 def _check_method(obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Methods of texts; `format` comes wrapped by Jinja, with its name. Gives the arguments to call with."""
+    """Check a call, if it is of a text's method, and return the arguments to call it with.
+
+    Jinja wraps `format` and `format_map` in functions that have the same name.
+    """
     owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
     if name in ("format", "format_map"):
         _check_format(getattr(getattr(obj, "__wrapped__", obj), "__self__", ""), [*args, *kwargs.values()])
@@ -147,6 +151,8 @@ def _check_method(obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 
 def _padded(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that limits its integer arguments, such as widths, before it calls `original`."""
+
     @functools.wraps(original)
     def wrapper(value: Any, *args: Any, **kwargs: Any) -> Any:
         _check_width((*args, *kwargs.values()))
@@ -197,7 +203,7 @@ def _strftime_now(form: str) -> str:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant said; it matters in training only."""
+    """Renders the content of `{% generation %}`, a tag that marks the assistant's text for training, as it is."""
 
     tags = {"generation"}  # noqa: RUF012  (Jinja's own way to declare it)
 
@@ -207,7 +213,7 @@ class _Generation(Extension):
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """Hugging Face's environment for chat templates, with the budget. Render only inside of `budget()`."""
+    """Hugging Face's environment for chat templates, with the budget. Its templates must be rendered in `budget()`."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -222,7 +228,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     @property
     def octavo_step(self) -> bool:
-        """Reading it is one step: an attribute costs a loop's turn far less than Jinja's call of a function."""
+        """Take one step when it is read: reading an attribute takes far less time than a call that Jinja makes."""
         _spend(1)
         return True
 
@@ -233,12 +239,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return template
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  (as Jinja's)
-        """Every call, methods and macros included."""
+        """Call a function, method or macro for a template, after taking steps and checking the arguments."""
         _spend(_STEPS_OF_CALL)
         return super().call(__context, __obj, *_check_method(__obj, args, kwargs), **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """The operators above."""
+        """Apply an operator of `intercepted_binops`, after checking how large its result would be."""
         _check_binary(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
@@ -250,10 +256,10 @@ def _concat(*values: Any) -> str:
 
 
 def _add_budget(template: nodes.Template) -> None:
-    """Make the template's loops count their turns, and its `~` go through `_concat`."""
+    """Make each turn of the template's loops take a step, and replace its operator `~` by `_concat`."""
     for loop in template.find_all(nodes.For):
         loop.body.insert(0, nodes.ExprStmt(nodes.EnvironmentAttribute("octavo_step")))
-        if loop.test is not None:  # is asked on turns that are left out, too
+        if loop.test is not None:  # it is evaluated for items that the loop skips, too
             loop.test = nodes.And(nodes.EnvironmentAttribute("octavo_step"), loop.test)
     _replace_concats(template)
 

@@ -1,8 +1,7 @@
-"""The longest text, in characters, that one token can stand for, if there is such a limit.
+"""Computes the length of the longest text, in characters, that one token can stand for, if there is such a limit.
 
 WordPiece makes one `[UNK]` of any long word, and most pre-tokenizers drop whitespace, so that a text of any length can
-have a single token. Byte-level BPE keeps every byte: there a long text has many tokens, and that is known before it is
-tokenized.
+have a single token. Byte-level BPE keeps every byte: the length of a text shows how many tokens it has at least.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from tokenizers import Tokenizer
 
 from octavo_engine.text.pieces import bytes_to_unicode
 
-_KEEPING = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})
+_DIVIDING = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})
 """Pre-tokenizers that only divide a text, unless their behavior is `Removed`."""
 _BYTES = frozenset(char for byte, char in bytes_to_unicode().items() if byte not in (0xC0, 0xC1, *range(0xF5, 0x100)))
-"""All that UTF-8 has, as byte-level vocabularies spell them."""
+"""The characters by which byte-level vocabularies spell the bytes that occur in UTF-8."""
 
 
 def most_characters(backend: Tokenizer, vocabulary: Collection[str]) -> int | None:
-    """Most characters that one token can stand for; None where some tokens stand for any number of them.
+    """Return the most characters that one token can stand for; None if a token can stand for any number of them.
 
-    Of normalizers NFC alone is allowed: a character of n bytes that it composes stands for n + 1 others at most, and
-    the vocabulary spells each byte beyond ASCII with two.
+    With a normalizer other than NFC there is no limit. NFC composes a character of n bytes from at most n + 1 others,
+    and that character counts as 2n, since the vocabulary spells each byte beyond ASCII with two bytes.
     """
     pre_tokenizers, normalizers = list(_parts(backend.pre_tokenizer)), list(_parts(backend.normalizer))
-    keeps_all = all(part["type"] in _KEEPING and part.get("behavior") != "Removed" for part in pre_tokenizers)
+    keeps_all = all(part["type"] in _DIVIDING and part.get("behavior") != "Removed" for part in pre_tokenizers)
     if not keeps_all or all(part["type"] != "ByteLevel" for part in pre_tokenizers):
         return None
     if any(part["type"] != "NFC" for part in normalizers):
@@ -41,7 +40,7 @@ def most_characters(backend: Tokenizer, vocabulary: Collection[str]) -> int | No
 
 
 def _parts(component: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a normalizer or pre-tokenizer as its JSON has them."""
+    """Yield the steps of a normalizer or pre-tokenizer, as its JSON describes them."""
     if component is not None:
         yield from _flat(json.loads(component.__getstate__()))
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with what the model's files say about special tokens."""
+"""A model's tokenizer: it turns text into token ids and back, and has the model's special tokens and chat template."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from octavo_engine.text.pieces import spelling_of
 from octavo_engine.text.token_reach import most_characters
 
 MAX_VOCABULARY = 1 << 20
-"""Tokens, four times as many as large vocabularies have. Each id has its place in what guides answers."""
+"""The most tokens: four times as many as large vocabularies have. A mask of guided decoding has a bit for each."""
 MAX_TOKEN_BYTES = 2048
-"""Each token of an answer, and of its log probabilities, is that large at most."""
+"""The most bytes of one token; they bound the size of answers and of their log probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """Two texts in one prompt."""
+    """The token ids of two texts in one prompt."""
 
     ids: list[int]
     second: int
@@ -54,24 +54,24 @@ class Tokenizer:
         """One more than the largest token id."""
         longest = max((len(piece.encode()) for piece in vocabulary), default=1)
         self.most_characters = most_characters(self._backend, vocabulary)
-        """Most characters that one token can stand for: bounds the work on a text that cannot fit anyway. None: some
-        stand for any number."""
+        """The most characters that one token can stand for; None if a token can stand for any number of them. It allows
+        to refuse or cut a long text before it is tokenized."""
         if self.vocab_size > MAX_VOCABULARY:
             raise ValueError(f"its largest token id is {self.vocab_size - 1}, and ids are below {MAX_VOCABULARY}")
         if longest > MAX_TOKEN_BYTES:
             raise ValueError(f"it has a token of {longest} bytes, and at most {MAX_TOKEN_BYTES} are allowed")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written in it are taken as such.
+        """Return the token ids of `text`. Special tokens that are written in it become their ids.
 
         Releases the interpreter lock while it works (`encode` of the library does not, `encode_batch` does).
         """
         return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
 
     def encode_beginning(self, text: str, keep: int, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; of more than `keep`, without its last ones, and with all that the tokenizer adds.
+        """Return at most `keep` token ids: the first ones of `text`, and all that the tokenizer adds.
 
-        ValueError if those leave no room. Releases the interpreter lock while it works.
+        ValueError if the added ones leave no room for text. Releases the interpreter lock while it works.
         """
         found = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         ids = found.ids
@@ -82,9 +82,9 @@ class Tokenizer:
         return [token for place, token in enumerate(ids) if place not in dropped]
 
     def encode_pair(self, first: str, second: str, keep: int | None = None) -> TextPair:
-        """Token ids of two texts as the tokenizer joins them; of more than `keep`, without the last of the second.
+        """Return the token ids of two texts as they are joined, at most `keep`: the second loses its last ones.
 
-        ValueError if the second has not so many. Releases the interpreter lock while it works.
+        ValueError if the others are more than `keep`. Releases the interpreter lock while it works.
         """
         found = self._backend.encode_batch([(first, second)])[0]
         ids, kinds = found.ids, found.type_ids
@@ -97,7 +97,7 @@ class Tokenizer:
         return TextPair(ids, kinds.index(1) if 1 in kinds else 0)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of `token_ids`; ids beyond the vocabulary stand for nothing."""
+        """Return the text of `token_ids`; ids beyond the vocabulary have none."""
         return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     def is_special(self, token_id: int) -> bool:
@@ -105,7 +105,7 @@ class Tokenizer:
         return token_id in self._control
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token, which may end within a character; empty for ids beyond the vocabulary."""
+        """Return the bytes of one token, which may end within a character; none for ids beyond the vocabulary."""
         if (known := self._bytes.get(token_id)) is not None:
             return known
         if (spelled := self._added.get(token_id)) is None:
@@ -115,20 +115,20 @@ class Tokenizer:
         return spelled
 
     def token_text(self, token_id: int) -> str:
-        """One token for people to read; broken characters show as U+FFFD."""
+        """Return the text of one token for people to read; bytes that are not valid UTF-8 become U+FFFD."""
         return self.token_bytes(token_id).decode(errors="replace")
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
-    """The tokenizer of a model on this machine; ModelLoadError says what is missing or broken."""
+    """Return the tokenizer of a model on this machine; ModelLoadError, with the reason, if it cannot be used."""
     place = files.gguf or files.directory
     try:
         if files.gguf is not None:
             from octavo_engine.text.gguf_tokenizer import read_gguf_tokenizer
 
-            return _put_together(read_gguf_tokenizer(files.gguf))
+            return _tokenizer(read_gguf_tokenizer(files.gguf))
         if files.directory is not None:
-            return _put_together(read_directory(files.directory))
+            return _tokenizer(read_directory(files.directory))
     except OSError as error:
         raise ModelLoadError(f"the tokenizer of {place} cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -136,6 +136,6 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     raise ModelLoadError(f"{files.name} has no files to read a tokenizer from")
 
 
-def _put_together(parts: TokenizerParts) -> Tokenizer:
-    with library_errors("its parts do not go together"):
+def _tokenizer(parts: TokenizerParts) -> Tokenizer:
+    with library_errors("its parts do not fit together"):
         return Tokenizer(parts)
