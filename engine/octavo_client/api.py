@@ -87,7 +87,8 @@ def without_number(message: str) -> str:
 def first_model(base: str, response: httpx2.Response) -> str:
     """Return the first name in an answer of /v1/models; raises ClientError if there is none."""
     if response.status_code != 200:
-        raise ClientError(f"{base}/models answers {response.status_code}: {error_message(response.content)}")
+        hint = f"; give one with --api-key-file FILE or in {KEY_VARIABLE}" if response.status_code == 401 else ""
+        raise ClientError(f"{base}/models answers {response.status_code}: {error_message(response.content)}{hint}")
     try:
         return str(response.json()["data"][0]["id"])
     except (ValueError, KeyError, IndexError, TypeError):

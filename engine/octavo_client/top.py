@@ -22,7 +22,7 @@ from octavo_client.errors import ClientError
 if TYPE_CHECKING:
     from rich.table import Table
 
-_HEADER = ("SERVER", "RUNNING", "QUEUED", "KV%", "TOK/S", "HIT%", "TTFT-P50", "TTFT-P95", "REFUSED")
+_HEADER = ("SERVER", "RUNNING", "WAITING", "KV%", "TOK/S", "HIT%", "TTFT-P50", "TTFT-P95", "REJECTED")
 _TTFT = "octavo_time_to_first_token_seconds_bucket"
 _RUNNING = "octavo_requests_running"
 _WANTED = frozenset(
@@ -138,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number_within(0.1, 3600),
         default=10.0,
         metavar="S",
-        help="rates, TTFT and refusals are of so long (default: 10)",
+        help="TOK/S, HIT%%, TTFT and REJECTED are of so long (default: 10)",
     )
     parser.add_argument(
         "--count",
@@ -176,13 +176,14 @@ def _readings(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[N
 
 
 def table(servers: Sequence[Server]) -> Table:
-    """The table for a terminal."""
+    """The table for a terminal; where that is narrow, only the servers' URLs are broken into lines."""
     from rich.table import Table
     from rich.text import Text
 
     made = Table(box=None, pad_edge=False)
-    for number, name in enumerate(_HEADER):
-        made.add_column(name, justify="right" if number else "left", no_wrap=True)
+    made.add_column(_HEADER[0], overflow="fold")
+    for name in _HEADER[1:]:
+        made.add_column(name, justify="right", no_wrap=True)
     for server in servers:
         made.add_row(*map(Text, server.cells()))
     return made

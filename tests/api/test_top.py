@@ -92,6 +92,16 @@ def test_a_terminal_gets_a_live_table(server: Served) -> None:
     assert ESCAPES.sub("", shown).count(server.url) >= 2
 
 
+def test_a_narrow_terminal_breaks_only_urls() -> None:
+    console = Console(file=StringIO(), width=80)
+    server = Server("http://inference.example.com:8000", window=10.0)
+    server.take(reading(0.0))
+    console.print(top.table([server]))
+    head, *rows = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert head.split() == list(top._HEADER)
+    assert "".join(row.split()[0] for row in rows) == server.url
+
+
 def test_a_url_is_no_markup() -> None:
     console = Console(file=StringIO(), width=120)
     console.print(top.table([Server("http://[::1]:8000", 10.0, problem="[b]")]))

@@ -210,9 +210,12 @@ WRONG = {
     ),
     "another architecture": (
         {"architectures": ["LlamaForTokenClassification"]},
-        "'LlamaForTokenClassification' is not supported; the nearest supported is LlamaForCausalLM",
+        "'LlamaForTokenClassification' is not supported; the nearest supported is LlamaForCausalLM; octavo",
     ),
-    "far away architecture": ({"architectures": ["AlbertModel"]}, "LlamaForCausalLM"),
+    "far away architecture": (
+        {"architectures": ["WhisperForConditionalGeneration"]},
+        "'WhisperForConditionalGeneration' is not supported; octavo-engine models lists",
+    ),
     "no architecture": ({"architectures": None}, "architectures is missing"),
     "architectures of numbers": ({"architectures": [3]}, "architectures is missing or not a list of names"),
 }

@@ -19,8 +19,11 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.supported_models import supported_models
 
 
-def test_every_family_is_listed_with_what_of_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_family_is_listed_with_what_of_it_runs(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     assert main(["models"]) == 0
+    assert not caplog.text  # warnings about a model would be about none that there is
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == [
         "architecture",

@@ -33,6 +33,8 @@ _QUANTIZATION = "hf_quant_config.json"
 _MAX_CONFIG_BYTES = 16 << 20
 _LONGEST_NAME = 200
 """Characters of an architecture's name, which is compared with all that are supported."""
+_NEAR = 0.6
+"""Likeness, 0 to 1, from which an architecture is named as the nearest: Phi5 to Phi, not Whisper to DistilBert."""
 _CHANGES_THE_ANSWER = (
     "alibi",
     "attention_chunk_size",
@@ -177,19 +179,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def find_family(architectures: Any, path: Path) -> Family:
-    """The family of the first supported name in `architectures`; ModelLoadError names the nearest one there is."""
+    """The family of the first supported name in `architectures`; ModelLoadError names one that is nearly the same."""
     names = architectures if isinstance(architectures, list) else [architectures]
     names = [name[:_LONGEST_NAME] for name in names if isinstance(name, str)]
     for name in names:
         if (family := family_of(name)) is not None:
             return family
-    supported = ", ".join((*FAMILIES, *WRAPPERS))
+    listed = "octavo-engine models lists the supported ones"
     if not names:
-        raise ModelLoadError(f"{path}: architectures is missing or not a list of names; supported: {supported}")
+        raise ModelLoadError(f"{path}: architectures is missing or not a list of names; {listed}")
     nearest = max((*FAMILIES, *WRAPPERS), key=lambda name: _likeness(names[0], name))
-    raise ModelLoadError(
-        f"{path}: the architecture {names[0]!r} is not supported; the nearest supported is {nearest} (all: {supported})"
-    )
+    is_near = _likeness(names[0], nearest)[0] >= _NEAR
+    near = f"; the nearest supported is {nearest}" if is_near else ""
+    raise ModelLoadError(f"{path}: the architecture {names[0]!r} is not supported{near}; {listed}")
 
 
 def _likeness(name: str, other: str) -> tuple[float, float]:

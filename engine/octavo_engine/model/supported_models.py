@@ -41,6 +41,7 @@ _SMALL = {
     "indexer_budget": 256,
     "indexer_compress_ratio": 4,
     "attention_types": [[["global", "local"], 4]],
+    "prefix_lm": False,
 }
 """Fields enough for any family; it has defaults for those that only it has."""
 

@@ -6,6 +6,7 @@ client nothing about the keys, since a client cannot choose a digest, and it doe
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import logging
 from collections import Counter
@@ -157,15 +158,26 @@ def read_keys(path: Path) -> list[KeyEntry]:
     except OSError as error:
         raise ConfigurationError(f"--api-key-file {path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        where = param_of(first["loc"]) or "it"
-        raise ConfigurationError(f"--api-key-file {path}: {where}: {first['msg']}") from None
+        raise ConfigurationError(f"--api-key-file {path}: {_first_problem(error)}") from None
     [(duplicate, times)] = Counter(entry.name for entry in entries).most_common(1) or [("", 0)]
     if times > 1:
         raise ConfigurationError(f"--api-key-file {path}: the name {duplicate} appears twice")
     if len({entry.digest for entry in entries}) < len(entries):
         raise ConfigurationError(f"--api-key-file {path}: two names have the same key")
     return entries
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Return where the file is wrong and how; a misspelt field comes before the field that it leaves missing."""
+    problems = error.errors(include_input=False)
+    unknown = next((problem for problem in problems if problem["type"] == "extra_forbidden"), None)
+    problem = unknown or problems[0]
+    where = param_of(problem["loc"]) or "it"
+    if unknown is None:
+        return f"{where}: {problem['msg']}"
+    known = KeyEntry.model_fields if len(problem["loc"]) > 1 else KeyFile.model_fields
+    close = difflib.get_close_matches(str(problem["loc"][-1]), known, 1)
+    return f"{where}: there is no such field" + (f", did you mean {close[0]}?" if close else "")
 
 
 def _read_folder(path: Path) -> list[KeyEntry]:

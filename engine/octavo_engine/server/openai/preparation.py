@@ -219,7 +219,7 @@ def answer_length(asked: int | None, default: int | None, longest_prompt: int, r
             400,
             f"this model's context is {ready.max_model_len} tokens; {longest_prompt} in the prompt and "
             f"{least} for the answer make {need}. Shorten the prompt or ask for fewer tokens by "
-            f"{need - ready.max_model_len} (or serve with a larger --max-model-len)",
+            f"{need - ready.max_model_len} (or serve with a larger --max-model-len, if the model allows it)",
             param=param,
             code="context_length_exceeded",
         )
