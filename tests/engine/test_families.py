@@ -344,6 +344,20 @@ def test_how_mistral_4_says_which_share_of_a_head_rotates(tmp_path: Path) -> Non
     assert read(partial_rotary_factor=0.5) == read() != expected
 
 
+def test_what_gpt_neox_calls_its_rope(tmp_path: Path) -> None:
+    """`rotary_pct` and `rotary_emb_base`; transformers reads no other names of them beside `rope_parameters`."""
+
+    def rope(**changes: Any) -> RopeSpec:
+        fields = {**FOUR, "hidden_size": 128, "rope_theta": ..., **changes}
+        found: RopeSpec = spec_of(tmp_path, "GPTNeoXForCausalLM", **fields).layers[0].mixer.rope
+        return found
+
+    assert rope(rotary_pct=0.5, rotary_emb_base=500) == RopeSpec(500.0, rotary_dim=8)
+    assert rope(rope_theta=500.0, partial_rotary_factor=0.5) == rope() == RopeSpec(10000.0, rotary_dim=4)
+    said = {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5}
+    assert rope(rope_parameters=said) == rope(rope_parameters=said, rope_scaling=said) == RopeSpec(300.0, rotary_dim=8)
+
+
 @pytest.mark.parametrize("name", ["su", "yarn"])
 def test_the_first_phi3_called_longrope_by_other_names(name: str, tmp_path: Path) -> None:
     def read(name: str) -> ModelSpec:
@@ -450,6 +464,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "attention_bias True is not supported",
     ),
     "more layers than any model has": ("HrmTextForCausalLM", {"H_cycles": 64, "num_hidden_layers": 17}, "H_cycles 64"),
+    "two objects about RoPE": (
+        "LlamaForCausalLM",
+        {**FOUR, "rope_parameters": {"rope_theta": 5e2}, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        "is not what rope_parameters says",
+    ),
     "a scale": ("GraniteForCausalLM", {"logits_scaling": 0}, "logits_scaling 0 is not between"),
 }
 

@@ -148,11 +148,7 @@ def _refuse_unread(fields: Fields, family: Family) -> None:
     """Raises ModelLoadError about a field that changes what is computed and that the family does not read."""
     for name in _CHANGES_THE_ANSWER:
         value = fields.values.get(name)
-        if (
-            value is not None
-            and (value is True or value not in (0, 1))
-            and name not in fields.read | family.without_effect
-        ):
+        if value is not None and (value is True or value not in (0, 1)) and name not in fields.read:
             raise fields.wrong(name, value, f"changes answers, and {family.architecture} is not computed with it")
 
 

@@ -253,7 +253,11 @@ def _stablelm(header: Header) -> dict[str, Any]:
 
 
 def _neox(header: Header) -> dict[str, Any]:
-    return {"use_parallel_residual": header.fields.boolean(header.key("use_parallel_residual"), True)}
+    parallel = header.fields.boolean(header.key("use_parallel_residual"), True)
+    hidden, heads = header.integer("embedding_length", 1, 1 << 20), header.integer("attention.head_count", 1, 1 << 16)
+    size = max(1, hidden // heads)
+    rotated = header.integer("rope.dimension_count", 1, 1 << 16, default=size)
+    return {"use_parallel_residual": parallel, "rotary_pct": rotated / size}
 
 
 def _command_r(header: Header) -> dict[str, Any]:

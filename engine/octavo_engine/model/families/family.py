@@ -26,10 +26,15 @@ class Family:
     nullable: frozenset[str] = frozenset()
     """Fields in which null is a value of its own, not the default."""
     without_effect: frozenset[str] = frozenset()
-    """Fields that the family's files may state although they change nothing in it."""
+    """Fields that the family's files may state although they change nothing in it. They are not read."""
 
     def fields(self, origin: str, config: Mapping[str, Any]) -> Fields:
-        """Return the fields of `config`, with the family's defaults for those that it omits."""
+        """Return the fields of `config`, with the family's defaults for those that it omits.
+
+        ModelLoadError if the older and the newer field about RoPE contradict each other: what transformers makes of
+        both differs by family.
+        """
+        config = {name: value for name, value in config.items() if name not in self.without_effect}
         renamed = {common: config[own] for own, common in self.aliases.items() if config.get(own) is not None}
         config = {**config, **renamed}
         given = {name: value for name, value in config.items() if value is not None}
@@ -40,4 +45,21 @@ class Family:
         }
         if "rope_scaling" in given:  # the older field for all of RoPE: no default is added to it
             defaults.pop("rope_parameters", None)
-        return Fields(origin, {**defaults, **given})
+        fields = Fields(origin, {**defaults, **given})
+        if _contradict(given.get("rope_scaling"), given.get("rope_parameters"), fields.values.get("rope_theta")):
+            raise fields.wrong("rope_scaling", given["rope_scaling"], "is not what rope_parameters says")
+        return fields
+
+
+def _contradict(scaling: Any, parameters: Any, theta: Any) -> bool:
+    """Return True if both objects are given and say different things; `theta` is the base beside them."""
+    if not (isinstance(scaling, Mapping) and isinstance(parameters, Mapping) and scaling and parameters):
+        return False
+    base = parameters.get("rope_theta") if theta is None else theta
+    return _plain({"rope_theta": base, **scaling}) != _plain(parameters)
+
+
+def _plain(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object with its type under one name: `type` is the older one, and `mrope` is `default` for text."""
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    return {**rope, "rope_type": "default" if kind == "mrope" else kind, "type": None}
