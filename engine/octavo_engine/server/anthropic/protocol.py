@@ -107,7 +107,7 @@ class ToolSpecification(Body):
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
     input_schema: SchemaObject
     strict: bool | None = None
-    """Acts where a call is demanded, whose arguments then always follow the schema."""
+    """Has no effect: whether the arguments follow the schema depends on tool_choice and output_config."""
 
 
 class ToolChoice(Body):

@@ -1,4 +1,7 @@
-"""The common path of all generating endpoints: admit, prepare, generate, stream or send at once, stop on disconnect."""
+"""The code that all generating endpoints share: it prepares, admits and runs a request, and sends the answer.
+
+The answer is sent as a stream or as one JSON body. A request ends when its client disconnects.
+"""
 
 from __future__ import annotations
 
@@ -32,39 +35,40 @@ Result = TypeVar("Result")
 Written = TypeVar("Written")
 Arguments = ParamSpec("Arguments")
 _LARGE = 2000
-"""Numbers whose encoding takes about 10 ms."""
+"""The amount of work (`_work`) from which outputs are written in a thread, as it takes about 10 ms."""
 
 
 class WholeWriter(Protocol):
     """Writes one request's answer in an endpoint's own shape, as one JSON body."""
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
-        """The complete answer; one output for each sequence."""
+        """Return the complete answer. `answers` has one output for each sequence."""
 
 
 class Writer(WholeWriter, Protocol):
     """Writes one request's answer in an endpoint's own shape: as server-sent events, or as one JSON body."""
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
-        """The events that come before a sequence's first output."""
+        """Return the events that come before a sequence's first output."""
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
-        """The events of an output: what it adds, then, by itself, how the sequence ended."""
+        """Return the events of an output: first what it adds, then, in an event of its own, how the sequence ended."""
 
     def closing(self, usage: Usage) -> list[bytes]:
-        """The events that end a stream whose sequences have all ended."""
+        """Return the events that end a stream whose sequences have all ended."""
 
     def failure(self, error: APIError) -> bytes:
-        """The event that ends a stream that failed."""
+        """Return the event that ends a stream that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A request that is prepared and admitted; its generation has to be run."""
+    """A request that has been prepared and admitted, and whose generation can be run."""
 
     asked: PreparedRequest
     generation: Generation
     deadline: float
+    """Monotonic seconds."""
     model: LoadedModel
 
 
@@ -106,7 +110,7 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
         asked = prepared.request
         adapter = serving.check_model(asked.model)
         times.shorten(asked.timeout)
-        admitted = _enter(serving, request, prepared, times)
+        admitted = _admit(serving, request, prepared, times)
         requests = GenerationRequest(
             requests=engine_requests(asked, admitted, times.left, adapter),
             n=asked.n,
@@ -121,7 +125,7 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
 
 
 async def json_answer(serving: Serving, request: Request, job: str) -> Response:
-    """Answer a request that a text worker answers completely by this job."""
+    """Answer a request whose complete answer is made by the job `job` of a text worker."""
     times = Times(request, serving.config.request_timeout)
     found = await prepare(serving, request, job, serving.model().ready, JSONAnswer)
     if found is None:
@@ -136,7 +140,10 @@ Wanted = TypeVar("Wanted", Prepared, JSONAnswer)
 async def prepare(
     serving: Serving, request: Request, job: str, engine: EngineInfo, wanted: type[Wanted]
 ) -> Wanted | None:
-    """Have a text worker prepare the body, which is then released; None if the client disconnects meanwhile."""
+    """Return what the job `job` of a text worker makes of the request's body; None if the client disconnects meanwhile.
+
+    The memory of the body is released. APIError if the request is not valid.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise not_an_object()
@@ -149,12 +156,12 @@ async def prepare(
     finally:
         upload.release()
     if found is not None and not isinstance(found, wanted):
-        raise TypeError(f"the text worker's job {job} gave a {type(found).__name__}")
+        raise TypeError(f"the text worker's job {job} returned a {type(found).__name__}")
     return found
 
 
-def _enter(serving: Serving, request: Request, prepared: Prepared, times: Times) -> AdmittedRequest:
-    """The request, admitted; RefusedError if there is no room, APIError 400 for a priority that would not act."""
+def _admit(serving: Serving, request: Request, prepared: Prepared, times: Times) -> AdmittedRequest:
+    """Admit a request; RefusedError if there is no room, APIError 400 for a priority that would have no effect."""
     asked = prepared.request
     if asked.priority and not serving.priorities:
         message = "priority: has no effect without --scheduling-policy or --prefix-cache-policy priority"
@@ -218,7 +225,7 @@ async def off_the_loop_if_large(
 
 
 def _work(output: SequenceOutput) -> int:
-    """Return the amount of work to write an output, counted in numbers."""
+    """Return the amount of work to write an output, in units of one number or 64 characters."""
     work = 1 + len(output.text) // 64 + len(output.pooled) // 4
     if output.logprobs or output.prompt_logprobs:
         work += sum(1 + len(each.top) for each in (*output.logprobs, *(output.prompt_logprobs or ())))

@@ -1,4 +1,4 @@
-"""Answers and stream chunks of OpenAI's API, with its exact keys."""
+"""The objects of answers and of stream chunks in OpenAI's API, with its exact keys."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from octavo_engine.text.logprobs import PromptLogprobs, TextLogprobs
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """The origin of the prompt's tokens."""
+    """How many of the prompt's tokens came from the prefix cache."""
 
     cached_tokens: int = 0
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """The use of the answers' tokens."""
+    """How many of the answers' tokens are reasoning."""
 
     reasoning_tokens: int = 0
 
 
 class Usage(msgspec.Struct):
-    """Tokens that were read and written."""
+    """The numbers of tokens of a request: of its prompts, of its answers, and of both."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -33,7 +33,7 @@ class Usage(msgspec.Struct):
 
 
 UsageSoFar = Callable[[], Usage]
-"""Counts the tokens until now: a stream calls it where a chunk shows them, since counting costs more than a chunk."""
+"""Counts the tokens until now. A stream calls it only for chunks that show the usage, as counting takes time."""
 
 
 class TopLogprob(msgspec.Struct):
@@ -45,7 +45,7 @@ class TopLogprob(msgspec.Struct):
 
 
 class ContentLogprob(msgspec.Struct):
-    """One token of a chat answer."""
+    """The log probability of one token of a chat answer, and those of the likeliest tokens at its position."""
 
     token: str
     logprob: float
@@ -54,7 +54,7 @@ class ContentLogprob(msgspec.Struct):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """Log probabilities of a chat answer. A refusal has none here: it is text like any other."""
+    """Log probabilities of a chat answer. `refusal` is always None: refusals are not told apart from other text."""
 
     content: list[ContentLogprob]
     refusal: None = None
@@ -85,13 +85,13 @@ class ToolCallDelta(msgspec.Struct):
 
 
 class AssistantMessage(msgspec.Struct, kw_only=True):
-    """The model's message."""
+    """The message in which a chat's answer is sent."""
 
     role: str = "assistant"
     content: str | None
     refusal: str | None = None
     reasoning_content: str | UnsetType = UNSET
-    """The reasoning, by DeepSeek's name; `reasoning` is vLLM's."""
+    """The reasoning under DeepSeek's name; `reasoning` has the same text under vLLM's name."""
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
@@ -105,7 +105,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     stop_reason: int | str | None = None
     token_ids: Sequence[int] | UnsetType = UNSET
-    """All generated tokens, in vLLM's place; so are the other fields of this name."""
+    """The ids of all generated tokens. This field and the others of its name are vLLM's."""
 
 
 class Delta(msgspec.Struct):
@@ -171,7 +171,7 @@ class Model(msgspec.Struct, kw_only=True):
 
 
 class ModelList(msgspec.Struct, kw_only=True):
-    """/v1/models."""
+    """The list of /v1/models."""
 
     object: str = "list"
     data: list[Model]

@@ -1,4 +1,4 @@
-"""A client's body as an object of one of protocol.py's classes."""
+"""Parses and checks the JSON body of a request, which becomes an object of a subclass of `Body`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
-    """The checked body; APIError 400 names the first thing that is wrong."""
+    """Return the checked body; APIError 400, which names the first error, if it is not valid."""
     try:
         return checked(kind, json.loads(raw))
     except json.JSONDecodeError as error:
@@ -25,7 +25,7 @@ def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
 
 
 def checked(kind: type[AnyBody], fields: Any) -> AnyBody:
-    """A body with these fields, such as one that another API's request is translated to; APIError 400."""
+    """Return a checked body with these fields, such as the translation of another API's request; APIError 400."""
     try:
         return kind.model_validate(fields)
     except ValidationError as error:

@@ -32,7 +32,7 @@ from octavo_engine.text.logprobs import id_name, prompt_logprobs
 
 
 class ChatWriter:
-    """Answers and chunks of one chat completion."""
+    """Writes the answers of one chat completion, as chunks or as one JSON body."""
 
     def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
@@ -43,16 +43,18 @@ class ChatWriter:
         self._frame = Frame(name, asked, "chatcmpl", kind, model.fingerprint)
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
-        """The chunk that names the role."""
+        """Return the chunk that names the role."""
         begun = ChatChunkChoice(index, Delta(role="assistant", content=""))
         return [self._frame.chunk(begun, usage, self._prompt_ids())]
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
-        """The deltas, and how it ended in a chunk of its own. The first delta has an output's token ids and their log
-        probabilities."""
+        """Return a chunk for each delta of an output, and one of its own with the reason why the sequence ended.
+
+        The first chunk has the output's token ids and log probabilities.
+        """
         answer = self._answers[output.index]
         deltas = answer.push(output.text, output.token_ids, last=output.finish_reason is not None)
-        logprobs, token_ids = self._of(output), self._ids(output)
+        logprobs, token_ids = self._logprobs_of(output), self._ids(output)
         if not deltas and ((logprobs and output.logprobs) or token_ids):
             deltas = [Delta(content="")]
         found = []
@@ -71,15 +73,15 @@ class ChatWriter:
         return found
 
     def closing(self, usage: Usage) -> list[bytes]:
-        """The usage, if it is asked for, and [DONE]."""
+        """Return the chunk of the usage, if the client asked for it, and [DONE]."""
         return self._frame.closing(self._counted(usage))
 
     def failure(self, error: APIError) -> bytes:
-        """The error; no [DONE] follows."""
+        """Return the error event; no [DONE] follows."""
         return error_event(error)
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
-        """The complete answer."""
+        """Return the complete answer."""
         choices = [self._choice(output) for output in answers]
         of_prompt: dict[str, Any] = {"prompt_token_ids": self._prompt_ids()}
         if (most := self._asked.prompt_logprobs) is not None:
@@ -88,7 +90,7 @@ class ChatWriter:
         return self._frame.full(choices, self._counted(usage), **of_prompt)
 
     def _counted(self, usage: Usage) -> Usage:
-        """The usage with the tokens of reasoning."""
+        """Return the usage, to which the number of reasoning tokens is added."""
         usage.completion_tokens_details.reasoning_tokens = sum(each.reasoning.count for each in self._answers)
         return usage
 
@@ -100,7 +102,7 @@ class ChatWriter:
         answer.push(output.text, output.token_ids, last=True)
         reason = answer.finish_reason(output.finish_reason)
         return ChatChoice(
-            output.index, answer.message(), reason, self._of(output), output.stop_reason, self._ids(output)
+            output.index, answer.message(), reason, self._logprobs_of(output), output.stop_reason, self._ids(output)
         )
 
     def _prompt_ids(self) -> Sequence[int] | UnsetType:
@@ -109,7 +111,7 @@ class ChatWriter:
     def _ids(self, output: SequenceOutput) -> Sequence[int] | UnsetType:
         return output.token_ids if self._asked.token_ids else UNSET
 
-    def _of(self, output: SequenceOutput) -> ChatLogprobs | None:
+    def _logprobs_of(self, output: SequenceOutput) -> ChatLogprobs | None:
         if not self._logprobs:
             return None
         name = id_name if self._asked.names_by_id else None
@@ -117,7 +119,7 @@ class ChatWriter:
 
 
 def routes(serving: Serving) -> APIRouter:
-    """The endpoint."""
+    """Return the route of the endpoint."""
     router = APIRouter()
 
     @router.post("/v1/chat/completions", response_model=None)

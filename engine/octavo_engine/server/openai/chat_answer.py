@@ -1,4 +1,4 @@
-"""The parts of a chat's answer as OpenAI's API has them: content, reasoning and calls of tools, whole or as deltas."""
+"""Turns the text of a chat's answer into OpenAI's content, reasoning and tool calls, as a message or as deltas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octavo_engine.text.tokenizer import Tokenizer
 
 
 class ChatAnswer:
-    """One choice: its text is given to `push` as it comes, and becomes deltas, or a message in the end."""
+    """The answer of one choice: `push` takes its text and returns deltas, `message` the complete message."""
 
     def __init__(self, form: AnswerForm, tokenizer: Tokenizer) -> None:
         self._form = form
@@ -27,7 +27,7 @@ class ChatAnswer:
         return [delta for event in events if (delta := self._delta(event)) is not None]
 
     def message(self) -> AssistantMessage:
-        """Return the whole message."""
+        """Return the complete message."""
         content, reasoning, calls = self._text_of("text"), self._text_of("reasoning"), self._answer.calls
         message = AssistantMessage(content=None if calls and not content else content)
         if reasoning and not self._form.hides_reasoning:
@@ -37,7 +37,7 @@ class ChatAnswer:
         return message
 
     def finish_reason(self, reason: str | None) -> str | None:
-        """An answer that called a tool of its own choice ends with `tool_calls` instead of `stop`."""
+        """Return the reason for the client: `tool_calls` instead of `stop` if the model itself chose to call a tool."""
         return "tool_calls" if reason == "stop" and self._answer.calls and not self._form.named else reason
 
     def _text_of(self, kind: Kind) -> str:

@@ -29,7 +29,7 @@ from octavo_engine.text.logprobs import (
 
 
 class TextWriter:
-    """Answers and chunks of one text completion."""
+    """Writes the answers of one text completion, as chunks or as one JSON body."""
 
     def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
@@ -40,7 +40,10 @@ class TextWriter:
         self._frame = Frame(name, asked, "cmpl", "text_completion", model.fingerprint)
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
-        """The prompt, if it is wanted back; with log probabilities it comes with the first output, which has them."""
+        """Return the chunk that repeats the prompt, if the client asked for its text or its token ids.
+
+        A text with log probabilities comes in the events of the first output instead, which has them.
+        """
         echo = "" if self._asked.scores_echo else self._echoes[index // self._n]
         if not echo and not self._asked.token_ids:
             return []
@@ -50,13 +53,13 @@ class TextWriter:
         return [self._frame.chunk(begun, usage)]
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
-        """The text, and how it ended in a chunk of its own."""
+        """Return the chunk of an output's text, and one of its own with the reason why the sequence ended."""
         found = []
         if output.prompt_logprobs is not None and self._asked.scores_echo:
             echo = self._echoes[output.index // self._n]
             found.append(self._frame.chunk(TextChoice(output.index, echo, self._of_prompt(output)), usage))
         if output.text or output.logprobs or (output.token_ids and self._asked.token_ids):
-            added = TextChoice(output.index, output.text, self._of(output))
+            added = TextChoice(output.index, output.text, self._logprobs_of(output))
             if self._asked.token_ids:
                 added.token_ids = output.token_ids
             found.append(self._frame.chunk(added, usage))
@@ -66,20 +69,20 @@ class TextWriter:
         return found
 
     def closing(self, usage: Usage) -> list[bytes]:
-        """The usage, if it is asked for, and [DONE]."""
+        """Return the chunk of the usage, if the client asked for it, and [DONE]."""
         return self._frame.closing(usage)
 
     def failure(self, error: APIError) -> bytes:
-        """The error; no [DONE] follows."""
+        """Return the error event; no [DONE] follows."""
         return error_event(error)
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
-        """The complete answer."""
+        """Return the complete answer."""
         return self._frame.full([self._choice(output) for output in answers], usage)
 
     def _choice(self, output: SequenceOutput) -> TextChoice:
         text = self._echoes[output.index // self._n] + output.text
-        logprobs = self._of(output)
+        logprobs = self._logprobs_of(output)
         if logprobs is not None and self._asked.scores_echo:
             logprobs = join(self._of_prompt(output), logprobs)
         choice = TextChoice(output.index, text, logprobs, output.finish_reason, output.stop_reason)
@@ -95,14 +98,14 @@ class TextWriter:
         most = self._asked.sampling.logprobs or 0
         return prompt_text_logprobs(first, output.prompt_logprobs or (), self._tokenizer, most, self._name)
 
-    def _of(self, output: SequenceOutput) -> TextLogprobs | None:
+    def _logprobs_of(self, output: SequenceOutput) -> TextLogprobs | None:
         if not self._logprobs:
             return None
         return text_logprobs(output.logprobs, self._tokenizer, self._offsets[output.index], self._name)
 
 
 def routes(serving: Serving) -> APIRouter:
-    """The endpoint."""
+    """Return the route of the endpoint."""
     router = APIRouter()
 
     @router.post("/v1/completions", response_model=None)

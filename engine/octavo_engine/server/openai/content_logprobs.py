@@ -1,4 +1,4 @@
-"""Log probabilities of an answer's tokens as chats and responses have them."""
+"""Log probabilities of an answer's tokens in the shape of chat completions and of the Responses API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo_engine.text.tokenizer import Tokenizer
 def content_logprobs(
     positions: Sequence[TokenLogprobs], tokenizer: Tokenizer, name: TokenName | None = None
 ) -> list[ContentLogprob]:
-    """Each token with its log probability and those of the likeliest tokens at its position.
+    """Return each token with its log probability and those of the likeliest tokens at its position.
 
     A token's name is its text unless `name` gives it another one.
     """

@@ -1,4 +1,4 @@
-"""Types of request fields: strict, and bounded without exception, so that no request can ask for unbounded work."""
+"""Types of request fields. All are strict and have bounds, so that no request can ask for unbounded work."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 MAX_TEXT = 16 << 20
-"""Characters of one text; of all messages or prompts together --max-request-bytes is the limit."""
+"""The most characters of one text. All messages or prompts together are limited by --max-request-bytes."""
 MAX_TOKENS = 1 << 24
 MAX_SEQUENCES = 256
-"""Prompts × n of one request: what waits is counted in these, and so many are prepared and held at once."""
+"""The most sequences (prompts × n) of one request. All of them are prepared and held in memory together."""
 MAX_PROMPTS = MAX_SEQUENCES
 MAX_INPUTS = 2048
-"""Texts to be embedded or compared in one request."""
+"""The most texts to be embedded or compared in one request."""
 MAX_N = 128
-"""The largest n, OpenAI's. The prompt is computed once; of its choices --max-num-seqs are computed at a time."""
+"""The largest n, as in OpenAI's API. A prompt is computed once for all of its choices."""
 MAX_TOKEN_ID = (1 << 31) - 1
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Name = Annotated[str, Field(min_length=1, max_length=512)]
 Label = Annotated[str, Field(max_length=4096)]
-"""A name of the client's own, which means nothing here."""
+"""A name that the client chooses, and that has no meaning for this server."""
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
@@ -33,9 +33,9 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
-"""Logits are divided by it: far smaller ones would not be finite any more."""
+"""Logits are divided by the penalty: with a much smaller one they would not be finite."""
 MIN_TIMEOUT, MAX_TIMEOUT = 0.001, 86_400
-"""Seconds."""
+"""The bounds of a request's timeout, in seconds."""
 Timeout = Annotated[float, Field(ge=MIN_TIMEOUT, le=MAX_TIMEOUT, allow_inf_nan=False)]
 Priority = Annotated[int, Field(ge=-1000, le=1000)]
 Seed = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -47,7 +47,7 @@ LogitBias = Annotated[
     ],
     Field(max_length=300),
 ]
-"""Token ids as JSON's keys, each written in the one usual way: 5 and 05 would add up to more than either may be."""
+"""The bias of each token. Ids have no leading zeros: the biases of 5 and 05 would be added for one token."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -66,7 +66,7 @@ _MAX_VALUES_TEXT = 16_384
 
 
 def _template_values(value: Any) -> Any:
-    """Variables of a chat template: JSON of a few small values; none that would hand tools to the model."""
+    """Check the variables of a chat template: a few small JSON values, none of them named after tools or functions."""
     if not isinstance(value, dict):
         raise ValueError("must be an object")
     for name in value:
@@ -108,7 +108,7 @@ def _listed(value: Any) -> Any:
 
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = Annotated[list[StopString], Field(max_length=4), BeforeValidator(_listed)]
-"""One stop string or up to four."""
+"""One stop string as a text, or a list of up to four."""
 
 
 BadWords = Annotated[list[StopString], Field(max_length=64)]
@@ -116,7 +116,7 @@ BadWords = Annotated[list[StopString], Field(max_length=64)]
 
 
 def _prompts(value: Any, most: int = MAX_PROMPTS) -> list[str] | list[list[int]]:
-    """A prompt as text or token ids, or a list of such, always as a list."""
+    """Return a prompt, which is a text or a list of token ids, or several of one kind, as a list of prompts."""
     if isinstance(value, str):
         return [_text(value)]
     if not isinstance(value, list) or not value:
@@ -150,7 +150,7 @@ _UNREADABLE = ("image_url", "input_image", "input_audio", "audio_url", "video_ur
 
 
 def _content(value: Any) -> str | None:
-    """A message's text; the texts of several parts are joined by newlines."""
+    """Return a message's text; the texts of several parts are joined by newlines."""
     if value is None:
         return None
     if isinstance(value, str):

@@ -27,10 +27,10 @@ Choice = TypeVar("Choice", ChatChoice, ChatChunkChoice, TextChoice)
 
 
 class Frame:
-    """Writes choices, as events or as one JSON body, with the request's id, model and time around them."""
+    """Writes choices, as events or as one JSON body, within an object that has the answer's id, model and time."""
 
     def __init__(self, name: str, asked: PreparedRequest, prefix: str, kind: str, fingerprint: str) -> None:
-        """`name` is the model's own, for a client that names none."""
+        """Create the frame of one request. `name` is the model's own name, for a client that names no model."""
         self._with_usage, self._counts = asked.include_usage, asked.include_usage and asked.continuous_usage
         self._empty = Completion(
             id=f"{prefix}-{uuid.uuid4().hex}",
@@ -49,7 +49,7 @@ class Frame:
         return event(encode(msgspec.structs.replace(self._empty, choices=[choice], prompt_token_ids=prompt_token_ids)))
 
     def closing(self, usage: Usage) -> list[bytes]:
-        """The events that end a stream: one with nothing but the usage, if it is asked for, and [DONE]."""
+        """Return the events that end a stream: one with only the usage, if the client asked for it, and [DONE]."""
         return [event(self.full([], usage)), DONE] if self._with_usage else [DONE]
 
     def full(
@@ -60,7 +60,7 @@ class Frame:
         prompt_logprobs: PromptLogprobs | UnsetType = UNSET,
         prompt_token_ids: Sequence[int] | UnsetType = UNSET,
     ) -> bytes:
-        """The body with all answers."""
+        """Return the JSON body with all choices."""
         return encode(
             msgspec.structs.replace(
                 self._empty,

@@ -1,4 +1,7 @@
-"""GET /v1/models and /v1/models/{model}: only when the model can be used, since many clients take it for a probe."""
+"""GET /v1/models and /v1/models/{model}.
+
+They answer 503 until the model can be used, since many clients use them as a readiness probe.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from octavo_engine.server.serving import Serving
 
 
 def routes(serving: Serving) -> APIRouter:
-    """Both endpoints."""
+    """Return the routes of both endpoints."""
     router = APIRouter()
 
     def models() -> list[Model]:

@@ -1,6 +1,6 @@
 """Makes a prepared request from a client's body and its prompts' tokens, for chat and text completions alike.
 
-Runs in a text worker.
+This code runs in a text worker.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from octavo_engine.server.prepared import PreparedRequest, TextOptions
 from octavo_engine.text.tokenizer import Tokenizer
 
 MAX_REPORTED = 1024
-"""Prompts × n × (logprobs + 1) of one request."""
+"""The most log probabilities that one request may report at each step: prompts × n × (logprobs + 1)."""
 MAX_PROMPT_LOGPROBS = 1 << 17
-"""Tokens of prompts × n × (likeliest tokens + 1) of one request."""
+"""The most log probabilities of prompts in one request: tokens of prompts × n × (likeliest tokens + 1)."""
 PLAIN = AnswerForm()
-"""An answer is its text."""
+"""The form of an answer that is nothing but text."""
 _GREEDY = 1e-5
 _LOWEST_TEMPERATURE = 0.01
 
@@ -66,7 +66,7 @@ def prepared_request(
             include_end=bool(body.include_stop_str_in_output) and body.skip_special_tokens is False and form.plain,
             skip_special_tokens=body.skip_special_tokens is not False and not form.special,
             ends=_model_ends(body, model),
-            end_logprobs=scores_echo,  # lm-eval takes the last entry off, whatever token it is of
+            end_logprobs=scores_echo,  # lm-eval drops the last entry without a look at its token
         ),
         form=form,
         prompt_logprobs=body.prompt_logprobs,
@@ -84,7 +84,7 @@ def prepared_request(
 
 
 def _check_ends(body: GenerationBody, model: LoadedModel, grammar: str | None) -> None:
-    """APIError 400 if a grammar is asked for and something that keeps the answer from ending where the grammar does."""
+    """Raise APIError 400 if the request has a grammar, and the answer could not end where the grammar ends."""
     if grammar is None:
         return
     if not model.ready.eos_token_ids:
@@ -93,14 +93,12 @@ def _check_ends(body: GenerationBody, model: LoadedModel, grammar: str | None) -
     taken = {"ignore_eos": body.ignore_eos, "min_tokens": body.min_tokens, "allowed_token_ids": body.allowed_token_ids}
     for param, value in taken.items():
         if value:
-            message = (
-                f"{param}: has no place beside a schema or grammar, which alone shapes the answer; leave {param} out"
-            )
+            message = f"{param}: cannot be combined with a schema or grammar; leave {param} out"
             raise APIError(400, message, param=param)
 
 
 def _check_choices(body: GenerationBody) -> None:
-    """APIError 400 for a best_of that would have to rank answers."""
+    """Raise APIError 400 for a best_of that would require ranking answers."""
     if body.best_of is not None and body.best_of != (body.n or 1):
         message = (
             f"best_of: ranking answers is not supported by this version yet, so {body.best_of} must be n, "
@@ -110,7 +108,7 @@ def _check_choices(body: GenerationBody) -> None:
 
 
 def check_sequences(body: GenerationBody, prompts: int, logprobs: int | None) -> None:
-    """APIError 400 if a request asks for too many answers, or log probabilities at each step of its answers."""
+    """Raise APIError 400 if a request asks for too many answers, or for too many log probabilities at each step."""
     if (sequences := prompts * (body.n or 1)) > MAX_SEQUENCES:
         message = (
             f"n: {prompts} prompts with n {body.n or 1} make {sequences} answers, more than {MAX_SEQUENCES} in one "
@@ -128,7 +126,7 @@ def check_sequences(body: GenerationBody, prompts: int, logprobs: int | None) ->
 
 
 def _check_prompt_logprobs(body: GenerationBody, sampling: SamplingParams, prompt_tokens: int) -> None:
-    """APIError 400 if they would come in a stream, which has no place for them, or are too many for one answer."""
+    """Raise APIError 400 if a prompt's log probabilities are asked for in a stream, or are too many for one answer."""
     if body.prompt_logprobs is not None and body.stream:
         message = "prompt_logprobs: not in a stream; leave stream out"
         raise APIError(400, message, param="prompt_logprobs", code="unsupported_parameter")
@@ -148,16 +146,16 @@ def _check_prompt_logprobs(body: GenerationBody, sampling: SamplingParams, promp
 def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
     """Return the sampling parameters: the body's, else the model's defaults, else the declared defaults.
 
-    A field of the body is copied by its name, through `_MEANINGS` where a client's value means another one.
+    A field of the body is copied by its name, through `_CONVERSIONS` where a client's value means another one.
     APIError 400 for tokens that the model does not have.
     """
     _check_tokens(body, model.ready)
     names = (field.name for field in fields(SamplingParams))
     given = {name: value for name in names if (value := getattr(body, name, None)) is not None}
     values = asdict(model.ready.sampling) | given
-    for name, meaning in _MEANINGS.items():
+    for name, convert in _CONVERSIONS.items():
         if name in values:
-            values[name] = meaning(values[name])
+            values[name] = convert(values[name])
     ends = (*_model_ends(body, model), *(body.stop_token_ids or ()))
     values["bad_words_token_ids"] = bad_words_token_ids(model.tokenizer, body.bad_words or ())
     values |= {"max_tokens": max_tokens, "logprobs": logprobs, "stop_token_ids": tuple(dict.fromkeys(ends))}
@@ -165,7 +163,7 @@ def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, 
 
 
 def bad_words_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The tokens of each word, as the tokenizer writes it within a text and at the beginning of one; as vLLM."""
+    """Return the token ids of each word, both at a text's beginning and after a space, as vLLM does."""
     written = (text for word in words for text in (word.lstrip(), f" {word.lstrip()}"))
     tokens = (tuple(tokenizer.encode(text, add_special_tokens=False)) for text in written)
     return tuple(dict.fromkeys(ids for ids in tokens if ids))
@@ -176,7 +174,7 @@ def _temperature(asked: float) -> float:
     return 0.0 if asked < _GREEDY else max(asked, _LOWEST_TEMPERATURE)
 
 
-_MEANINGS: Mapping[str, Callable[[Any], Any]] = {
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "temperature": _temperature,
     "top_k": lambda asked: max(0, asked),
     "top_p": lambda asked: max(asked, LEAST_TOP_P),
@@ -201,7 +199,7 @@ def _check_tokens(body: GenerationBody, ready: EngineInfo) -> None:
 
 
 def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
-    """The model's own end tokens, unless the request ignores them."""
+    """Return the model's own end tokens; none if the request ignores them."""
     return () if body.ignore_eos else tuple(model.ready.eos_token_ids)
 
 

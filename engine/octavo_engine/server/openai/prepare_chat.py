@@ -1,4 +1,4 @@
-"""Prepares /v1/chat/completions, in a text worker: from the body to token ids and checked parameters."""
+"""Prepares requests of /v1/chat/completions in a text worker: from the body to token ids and checked parameters."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _THINK, _THINK_END = "<think>", "</think>"
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """The checked request; APIError 400 if it is not valid."""
+    """Return the prepared request of a body; APIError 400 if it is not valid."""
     return prepare_body(model, parse(ChatCompletionBody, raw))
 
 
 def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedRequest:
-    """The request that a checked body makes; APIError 400 if it cannot be served."""
+    """Return the prepared request of a checked body; APIError 400 if it cannot be served."""
     logprobs = top_logprobs(body)
     check_sequences(body, 1, logprobs)
     grammar, demanded = grammar_of(body), demanded_grammar(body)
     if grammar is not None and demanded is not None:
-        if body.response_format is None:  # that alone is about content, and an answer of calls has none
-            message = "tool_choice: demands a call, and another field another form of the answer; leave one of them out"
+        if body.response_format is None:  # that field alone is about content, and an answer with calls has none
+            message = "tool_choice: demands a call, while another field demands a form of the text; leave one out"
             raise APIError(400, message, param="tool_choice")
         grammar = None
     tags = _tags_of_calls(model, body) if grammar is not None and demanded is None else None
@@ -88,7 +88,10 @@ def _tags_of_calls(model: LoadedModel, body: ChatCompletionBody) -> tuple[str, s
 
 
 def _format(model: LoadedModel) -> Format | None:
-    """The format of the model's calls; Hermes' where tools are described to it in that format."""
+    """Return the format of the model's tool calls; None if it is not known.
+
+    It is Hermes' if the chat template does not read tools, as the prompt then describes them in that format.
+    """
     if model.tool_call_parser != "auto":
         return FORMATS[model.tool_call_parser]
     template = model.tokenizer.chat_template

@@ -1,4 +1,4 @@
-"""Prepares /v1/completions, in a text worker: from the body to token ids and checked parameters."""
+"""Prepares requests of /v1/completions in a text worker: from the body to token ids and checked parameters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from octavo_engine.text.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS = 16
 _MOST_ECHOED = 2 << 20
-"""Characters of prompts that the answers of one request may begin with, if there are several. A token may have 80, so
-that 128 times a context of 8,192 tokens would be 80 MB."""
+"""The most characters of prompts that several answers of one request may repeat. A token may have 80 characters, so
+that 128 answers with a context of 8,192 tokens would repeat 80 MB."""
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """The checked request; APIError 400 if it is not valid."""
+    """Return the prepared request of a body; APIError 400 if it is not valid."""
     body = parse(CompletionBody, raw)
     check_sequences(body, len(body.prompt), body.logprobs)
     prompts = _encode_prompts(model, body)
@@ -49,7 +49,7 @@ def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]
 
 
 def _echoes(body: CompletionBody, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]) -> list[str]:
-    """Return the text that each prompt's answers begin with: the prompt as it was kept if `echo`, else ""."""
+    """Return the text that each prompt's answers begin with: what was kept of the prompt if `echo`, else ""."""
     if not body.echo:
         return [""] * len(prompts)
     kept = body.truncate_prompt_tokens is None

@@ -1,4 +1,4 @@
-"""Prepares /tokenize and /detokenize, in a text worker: what the model makes of a text, in vLLM's shapes."""
+"""Makes the answers of /tokenize and /detokenize in a text worker, in vLLM's shapes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Tokens(msgspec.Struct):
 
 
 class Detokenized(msgspec.Struct):
-    """The text of tokens."""
+    """The text of tokens, in vLLM's shape."""
 
     prompt: str
 
 
 def tokenize(model: LoadedModel, raw: bytes) -> JSONAnswer:
-    """The answer of /tokenize; APIError 400."""
+    """Return the answer of /tokenize; APIError 400 if the body is not valid."""
     body = parse(TokenizeBody, raw)
     text, param, special = _text_of(model, body)
     ids = encode_text(model, text, special, param)
@@ -38,7 +38,7 @@ def tokenize(model: LoadedModel, raw: bytes) -> JSONAnswer:
 
 
 def _text_of(model: LoadedModel, body: TokenizeBody) -> tuple[str, str, bool]:
-    """The text, the parameter it comes from, and whether special tokens are added to it."""
+    """Return the text, the parameter that it comes from, and whether special tokens are added to it."""
     if (body.prompt is None) == (body.messages is None):
         raise APIError(400, "give either prompt or messages", param="prompt")
     if body.prompt is not None:
@@ -47,7 +47,7 @@ def _text_of(model: LoadedModel, body: TokenizeBody) -> tuple[str, str, bool]:
 
 
 def detokenize(model: LoadedModel, raw: bytes) -> JSONAnswer:
-    """The answer of /detokenize; APIError 400."""
+    """Return the answer of /detokenize; APIError 400 if the body is not valid."""
     body = parse(DetokenizeBody, raw)
     if (wrong := next((token for token in body.tokens if token >= model.ready.vocab_size), None)) is not None:
         message = f"tokens: token {wrong} is outside the model's vocabulary of {model.ready.vocab_size}"

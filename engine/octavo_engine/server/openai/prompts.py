@@ -16,11 +16,12 @@ from octavo_engine.text.chat_template import ChatTemplateError
 MAX_CHARACTERS = 1 << 20
 """The most characters of a text whose number of tokens is not known before it is tokenized."""
 _CHARACTERS_PER_TOKEN = 16
-"""Three times as many as a token of usual text has: such a text is longer where the context is that long."""
+"""Characters for each token of the context, by which the limit is higher if the context is long. A token of usual text
+has a third as many."""
 
 
 def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
-    """APIError 400 for an empty prompt or for ids beyond the width of the logits."""
+    """Return the prompt; APIError 400 if it is empty or has an id beyond the width of the logits."""
     if not prompt:
         raise APIError(400, f"{param}: the prompt is empty", param=param)
     if max(prompt) >= ready.vocab_size:
@@ -31,7 +32,7 @@ def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
 
 
 def truncated_length(body: GenerationBody, max_tokens: int, ready: EngineInfo) -> int | None:
-    """Tokens that are kept of a prompt beside an answer of `max_tokens`; None keeps all."""
+    """Return how many tokens of a prompt are kept, beside an answer of `max_tokens`; None if all are."""
     if body.truncate_prompt_tokens == -1:
         return max(1, ready.max_model_len - max_tokens)
     return body.truncate_prompt_tokens
@@ -40,9 +41,9 @@ def truncated_length(body: GenerationBody, max_tokens: int, ready: EngineInfo) -
 def encode_text(
     model: LoadedModel, text: str, add_special_tokens: bool, param: str, keep: int | None = None
 ) -> list[int]:
-    """Token ids: all of them, or the last `keep`.
+    """Return the token ids of a text: all of them, or the last `keep`.
 
-    A text that cannot fit whatever its tokens are is refused, or cut, before it is tokenized.
+    A text that cannot fit, whatever its tokens are, is refused, or cut, before it is tokenized.
     """
     whole = len(text)
     if keep is not None and keep <= model.ready.max_model_len:
@@ -51,21 +52,24 @@ def encode_text(
     ids = model.tokenizer.encode(text, add_special_tokens)
     if keep is None:
         return ids
-    if len(ids) < keep and len(text) < whole:  # what was cut away may have had tokens that are to be kept
+    if len(ids) < keep and len(text) < whole:  # the part that was cut off may have tokens that would have to be kept
         raise _too_long(model, whole, param)
     return ids[-keep:]
 
 
 def characters_of(model: LoadedModel, keep: int) -> int | None:
-    """Characters of which any `keep` tokens are a part; None if there may be more, or if so many tokens cannot fit."""
+    """Return the most characters that `keep` tokens can stand for.
+
+    None if there is no such limit, or if `keep` tokens are more than the context has.
+    """
     most = model.tokenizer.most_characters
     return None if most is None or keep > model.ready.max_model_len else keep * most
 
 
 def check_text(model: LoadedModel, text: str, param: str) -> None:
-    """APIError 400 for a text that cannot fit whatever its tokens are, that is too long to count them, or no text."""
-    reach = characters_of(model, model.ready.max_model_len)
-    if len(text) > (_most_read(model) if reach is None else reach):
+    """Raise APIError 400 for a text that is too long for the context or for the tokenizer, or is not valid Unicode."""
+    most = characters_of(model, model.ready.max_model_len)
+    if len(text) > (_most_read(model) if most is None else most):
         raise _too_long(model, len(text), param)
     try:
         text.encode()
@@ -74,7 +78,7 @@ def check_text(model: LoadedModel, text: str, param: str) -> None:
 
 
 def _most_read(model: LoadedModel) -> int:
-    """Most characters of a text whose number of tokens is not known before it is tokenized."""
+    """Return the most characters of a text whose number of tokens is not known before it is tokenized."""
     return max(MAX_CHARACTERS, model.ready.max_model_len * _CHARACTERS_PER_TOKEN)
 
 
@@ -88,7 +92,7 @@ def _too_long(model: LoadedModel, length: int, param: str) -> APIError:
 
 
 def render_chat(model: LoadedModel, chat: Sequence[Message], options: TemplateOptions) -> str:
-    """The prompt of a chat; APIError 400 if the template refuses it."""
+    """Return the prompt of a chat; APIError 400 if the template refuses it."""
     template = model.tokenizer.chat_template
     if template is None:
         raise APIError(
@@ -116,7 +120,7 @@ def render_chat(model: LoadedModel, chat: Sequence[Message], options: TemplateOp
 
 
 def _for_template(turn: Message) -> dict[str, Any]:
-    """A message as chat templates want it."""
+    """Return a message in the form that chat templates expect."""
     optional = {
         "name": turn.name,
         "reasoning_content": turn.reasoning_content or turn.reasoning,

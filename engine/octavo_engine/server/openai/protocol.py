@@ -1,4 +1,4 @@
-"""Requests as clients send them. `null` means absent; what is not named here is ignored, as OpenAI's API does.
+"""The bodies of requests of OpenAI's API. `null` means absent; fields that are not named here are ignored, as there.
 
 Fields that OpenAI's API does not have carry vLLM's names.
 """
@@ -48,13 +48,13 @@ from octavo_engine.server.openai.tools import ToolCalls, ToolFields
 
 
 class Body(BaseModel):
-    """A request body: no value is bent into another type."""
+    """A request body. Each value must have the field's type: no value is converted."""
 
     model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
 
 
 class StrictBody(Body):
-    """A body in which an unknown field is an error. `null` means absent all the same."""
+    """A body in which an unknown field is an error, unless it is `null`, which means absent."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -91,7 +91,7 @@ class IgnoredFields(Body):
 
 
 class RefusedFields(Body):
-    """Fields of other servers' APIs that would change an answer and do not act here."""
+    """Fields of other servers' APIs that would change an answer and are not supported, so that they are refused."""
 
     # How tokens are chosen.
     use_beam_search: OnlyFalse = None
@@ -140,9 +140,9 @@ class SamplingFields(Body):
     repetition_penalty: RepetitionPenalty | None = None
     logit_bias: LogitBias | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=65_536)] | None = None
-    """The only tokens that an answer may have; the model's end among them, or it ends with max_tokens."""
+    """The only tokens that an answer may have. If the model's end is not among them, the answer ends by max_tokens."""
     bad_words: BadWords | None = None
-    """Texts that an answer does not contain as the tokenizer writes them."""
+    """Texts that an answer does not contain in the tokens into which the tokenizer divides them."""
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     stop: Stop | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
@@ -152,10 +152,10 @@ class SamplingFields(Body):
     timeout: Timeout | None = None
     """Seconds that the request may take, its wait included."""
     priority: Priority | None = None
-    """The lower, the earlier."""
+    """Requests with a lower number are scheduled earlier."""
 
     def given_sampling(self) -> dict[str, Any]:
-        """The sampling fields that the request sets, for the body of another endpoint."""
+        """Return the sampling fields that the request sets, for the body of another endpoint."""
         return {name: value for name in SamplingFields.model_fields if (value := getattr(self, name)) is not None}
 
 
@@ -167,15 +167,15 @@ class GenerationBody(RefusedFields, IgnoredFields, StructuredFields, SamplingFie
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    """Only as many as n: answers are not ranked."""
+    """Must be equal to n, since answers are not ranked."""
     max_tokens: TokenCount | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    """Has no effect: tokens are their bytes, and no space is put between any of them."""
+    """Has no effect: no space is put between tokens."""
     add_special_tokens: bool | None = None
-    """Whether the tokenizer adds its own, such as the one that begins a text, to the prompt."""
+    """Whether the tokenizer adds its special tokens, such as the one that begins a text, to the prompt."""
     truncate_prompt_tokens: PromptTruncation | None = None
-    """Keep only so many tokens of a prompt, the last ones; -1 keeps what fits beside the answer."""
+    """How many tokens of a prompt are kept, from its end; -1 for as many as fit beside the answer."""
     prompt_logprobs: TopLogprobs | None = None
     """Log probabilities of the prompt's tokens and of as many of the likeliest ones at each position."""
     return_token_ids: bool | None = None
@@ -210,11 +210,11 @@ class Message(Body):
     function_call: NotYet = None
 
     @model_validator(mode="after")
-    def _said_something(self) -> Message:
-        said: list[Any] = [self.content]
+    def _is_not_empty(self) -> Message:
+        parts: list[Any] = [self.content]
         if self.role == "assistant":
-            said += [self.refusal, self.reasoning_content, self.reasoning, self.tool_calls or None]
-        missing = "content" if all(each is None for each in said) else None
+            parts += [self.refusal, self.reasoning_content, self.reasoning, self.tool_calls or None]
+        missing = "content" if all(each is None for each in parts) else None
         if self.role == "tool" and self.tool_call_id is None:
             missing = "tool_call_id"
         if missing is not None:
@@ -234,18 +234,18 @@ class TemplateOptions(Body, ToolFields):
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateValues | None = None
     reasoning_effort: Effort | None = None
-    """A variable of the template, as in chat_template_kwargs, which wins."""
+    """A variable of the template; one of this name in chat_template_kwargs takes precedence."""
     chat_template: NotYet = None
     documents: NoTools = None
 
 
 class ChatCompletionBody(GenerationBody, TemplateOptions):
-    """POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     messages: Messages
     max_completion_tokens: TokenCount | None = None
     include_reasoning: bool | None = None
-    """False leaves the reasoning out of the answer; it counts as tokens all the same."""
+    """If it is False, the answer omits the reasoning, whose tokens are counted nevertheless."""
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -265,11 +265,11 @@ class ChatCompletionBody(GenerationBody, TemplateOptions):
 
 
 class CompletionBody(GenerationBody):
-    """POST /v1/completions."""
+    """The body of POST /v1/completions."""
 
     prompt: Prompts
     max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    """0 asks for nothing but the prompt, with its log probabilities."""
+    """0 generates nothing; the answer has the prompt and its log probabilities, if they are asked for."""
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
     suffix: OnlyEmpty = None
@@ -278,7 +278,7 @@ class CompletionBody(GenerationBody):
 
 
 class TokenizeBody(TemplateOptions):
-    """POST /tokenize with a prompt, or with messages as for a chat."""
+    """The body of POST /tokenize: a prompt, or messages as for a chat."""
 
     model: Name | None = None
     prompt: Text | None = None
@@ -288,7 +288,7 @@ class TokenizeBody(TemplateOptions):
 
 
 class DetokenizeBody(Body):
-    """POST /detokenize."""
+    """The body of POST /detokenize."""
 
     model: Name | None = None
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]

@@ -1,4 +1,4 @@
-"""Counts the tokens of an answer's reasoning, for the details of its usage."""
+"""Counts the tokens of an answer's reasoning, which the usage reports."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from octavo_engine.text.tokenizer import Tokenizer
 
 
 class ReasoningTokens:
-    """The tokens of one answer's reasoning, counted as its outputs come.
+    """Counts the tokens of one answer's reasoning as its outputs arrive.
 
-    A mark that ends it may count as one more. Text that was held back, since it might have begun a mark, counts with
-    the output that ends the doubt, all of whose tokens then count as reasoning.
+    The mark that ends the reasoning may be counted, too. Text that is held back, as it may be the beginning of a mark,
+    is counted with a later output, all of whose tokens then count as reasoning.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -20,11 +20,11 @@ class ReasoningTokens:
         self.count = 0
 
     def add(self, text: str, token_ids: Sequence[int], events: Sequence[PartEvent]) -> None:
-        """Count an output, of whose text the events were made."""
+        """Count the reasoning in an output; `events` are those that its text caused."""
         grown = (event for event in events if isinstance(event, PartGrown) and event.part.kind == "reasoning")
-        if thought := "".join(event.text for event in grown):
-            at = text.find(thought)
-            behind = len(text[at + len(thought) :].encode()) if at >= 0 else 0
+        if reasoning := "".join(event.text for event in grown):
+            at = text.find(reasoning)
+            behind = len(text[at + len(reasoning) :].encode()) if at >= 0 else 0
             self.count += len(token_ids) - self._tokens_of_end(token_ids, behind)
 
     def _tokens_of_end(self, token_ids: Sequence[int], size: int) -> int:

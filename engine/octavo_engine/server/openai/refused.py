@@ -1,6 +1,6 @@
-"""Types of fields that other servers know and this one does not: refused by name, unless the value asks for nothing.
+"""Types of fields that other servers support and this one does not: a value that asks for anything is refused.
 
-A client must not take an answer for what it asked, so a field that would change the answer is never ignored.
+A field that would change the answer is never ignored, since the client would not notice that it had no effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Server-sent events: one JSON object an event, comments while nothing is sent, an error event on failure."""
+"""Streams of server-sent events, each with one JSON object.
+
+Comments keep a silent connection open. A stream that fails ends with an error event.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ _PING = b": ping\n\n"
 
 
 def event(data: bytes) -> bytes:
-    """One event with JSON without newlines."""
+    """Return an event with `data`, which is JSON without newlines."""
     return b"data: " + data + b"\n\n"
 
 
 def named_event(name: str, data: bytes) -> bytes:
-    """One event that says what it is, with JSON without newlines."""
+    """Return an event of the type `name` with `data`, which is JSON without newlines."""
     return b"event: " + name.encode() + b"\n" + event(data)
 
 
 def error_event(error: APIError) -> bytes:
-    """The last event of a stream that failed; no [DONE] follows."""
+    """Return the last event of a stream that failed; no [DONE] follows."""
     return named_event("error", error.body())
 
 
@@ -43,8 +46,8 @@ class EventStream(Response):
     """Sends `events` inside of `owner`, which is left as soon as the client is gone or takes too long.
 
     A client has to take each event within STALL_TIMEOUT, and all of them until `deadline` (monotonic seconds) and
-    READING_SECONDS: one that reads a few bytes now and then would never stall. The next event is made when the last
-    one has been taken.
+    READING_SECONDS: one that reads a few bytes now and then would never stall. Each event is made when the
+    one before has been taken.
     """
 
     media_type = "text/event-stream"
@@ -89,7 +92,7 @@ class EventStream(Response):
         self._last_sent = time.monotonic()
 
     async def _watch(self, send: Send) -> None:
-        """Break long silences; return when the client has stopped reading."""
+        """Send a comment after each long silence; return when the client has stopped reading."""
         last = self._deadline + READING_SECONDS
         while (now := time.monotonic()) < last:
             await asyncio.sleep(min(PING_INTERVAL / 4, STALL_TIMEOUT / 4, last - now))

@@ -1,4 +1,4 @@
-"""`structural_tag` as clients send it: the older form of OpenAI-compatible servers, and xgrammar's, made of parts."""
+"""The field `structural_tag` in its two forms: an older one, and xgrammar's, which is made of parts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class _Part(BaseModel):
 
 
 class ConstString(_Part):
-    """A text."""
+    """A part that is a fixed text."""
 
     type: Literal["const_string"]
     value: Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class JSONSchema(_Part):
-    """JSON under a schema."""
+    """A part that is JSON under a schema."""
 
     type: Literal["json_schema"]
     json_schema: dict[str, Any] | Literal[True]
@@ -52,20 +52,20 @@ class Regex(_Part):
 
 
 class AnyText(_Part):
-    """Any text."""
+    """A part that is any text."""
 
     type: Literal["any_text"]
 
 
 class Sequence(_Part):
-    """Parts one after another."""
+    """A part that consists of parts one after another."""
 
     type: Literal["sequence"]
     elements: Annotated[list[Part], Field(min_length=1, max_length=_MAX_PARTS)]
 
 
 class Or(_Part):
-    """One of several parts."""
+    """A part that is one of several parts."""
 
     type: Literal["or"]
     elements: Annotated[list[Part], Field(min_length=1, max_length=_MAX_PARTS)]
@@ -87,7 +87,7 @@ Tags = Annotated[list[Tag], Field(min_length=1, max_length=_MAX_PARTS)]
 
 
 class TriggeredTags(_Part):
-    """Any text, in which a trigger begins one of the tags."""
+    """A part that is any text, in which each trigger begins one of the tags."""
 
     type: Literal["triggered_tags"]
     triggers: Triggers
@@ -97,7 +97,7 @@ class TriggeredTags(_Part):
 
 
 class TagsWithSeparator(_Part):
-    """Tags alone, with a text between them."""
+    """A part that consists of tags, with a separator between them."""
 
     type: Literal["tags_with_separator"]
     tags: Tags
@@ -107,10 +107,10 @@ class TagsWithSeparator(_Part):
 
 
 def _known(value: Any) -> Any:
-    """Refuse the parts that other servers know, by name."""
+    """Refuse a part of an unknown type with an error that names the known ones."""
     kind = value.get("type") if isinstance(value, dict) else None
     if kind not in _KINDS:
-        message = "a part of type {kind} is not supported by this version; there are {known}"
+        message = "a part of type {kind} is not supported by this version; supported: {known}"
         raise PydanticCustomError(
             "unsupported_parameter", message, {"kind": str(kind)[:100], "known": ", ".join(_KINDS)}
         )
@@ -127,7 +127,7 @@ Part = Annotated[
 
 
 def _bounded(value: Any) -> Any:
-    """Refuse what is nested too deeply, outside of JSON schemas, which have a limit of their own."""
+    """Refuse parts that are nested too deeply. JSON schemas, which have a limit of their own, are not counted."""
     level: list[Any] = [value]
     for _ in range(_MAX_DEPTH):
         level = [child for each in level if isinstance(each, dict) for child in _parts(each)]
@@ -154,7 +154,7 @@ class Structure(_Part):
 
 
 def older_form(structures: list[Structure], triggers: list[str]) -> dict[str, Any]:
-    """The older form as a `format`."""
+    """Return the `format` that means the same as these fields of the older form."""
     tags = [
         {"begin": each.begin, "content": {"type": "json_schema", "json_schema": each.schema_}, "end": each.end}
         for each in structures

@@ -1,4 +1,4 @@
-"""The fields that ask for an answer of a certain form, OpenAI's and vLLM's, and the one grammar that they mean."""
+"""The fields of OpenAI's and vLLM's APIs that ask for a form of the answer, and their translation to a grammar."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _schema(value: Any) -> dict[str, Any] | str | None:
 
 
 def _schema_object(value: Any) -> dict[str, Any]:
-    """A JSON schema as an object; its size is bounded when it is written as a grammar."""
+    """Check the nesting of a JSON schema and return it. Its size is checked when a grammar is made of it."""
     if not isinstance(value, dict):
         raise ValueError("must be a JSON schema: an object")
     level: list[Any] = [value]
@@ -58,7 +58,7 @@ def _children(value: Any) -> list[Any]:
 
 Grammar = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 Schema = Annotated[Any, AfterValidator(_schema)]
-"""An object, or its text."""
+"""A JSON schema, as an object or as its JSON text."""
 SchemaObject = Annotated[Any, AfterValidator(_schema_object)]
 OptionalSchemaObject = Annotated[Any, AfterValidator(_optional_schema_object)]
 Choices = Annotated[
@@ -105,7 +105,7 @@ class StructuralTag(_Strict):
 
 
 def _read_tag(value: Any) -> Any:
-    """vLLM's field is the JSON text of one."""
+    """Return a structural tag, parsed if it is given as JSON text, as in vLLM's API."""
     if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
         return value
     try:
@@ -118,7 +118,7 @@ TagText = Annotated[StructuralTag, BeforeValidator(_read_tag)]
 
 
 class ResponseFormat(_Strict):
-    """OpenAI's field: any text, any JSON object, or JSON of a schema."""
+    """OpenAI's field `response_format`: any text, any JSON object, or JSON under a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
@@ -141,7 +141,7 @@ AnyFormat = Annotated[
 
 
 class StructuredOutputs(_Strict):
-    """vLLM's one field for all forms."""
+    """vLLM's field `structured_outputs`, which has all forms."""
 
     json_: Annotated[Schema, Field(alias="json")] = None
     regex: Grammar | None = None
@@ -150,15 +150,15 @@ class StructuredOutputs(_Strict):
     json_object: bool | None = None
     structural_tag: TagText | None = None
     disable_any_whitespace: bool | None = None
-    """JSON without anything between its tokens."""
+    """If it is True, JSON has no white space between its tokens."""
     disable_fallback: bool | None = None
-    """Has no effect: there is no other way to follow a grammar to fall back to."""
+    """Has no effect, as there is no second implementation of grammars to fall back to."""
     disable_additional_properties: NotYet = None
     whitespace_pattern: NotYet = None
 
 
 class StructuredFields(BaseModel):
-    """The fields of a request's body; at most one of them may ask for something."""
+    """The fields of a request's body that ask for a form of the answer; a request may use one of them."""
 
     response_format: AnyFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -171,7 +171,7 @@ class StructuredFields(BaseModel):
 
 
 def grammar_of(body: StructuredFields) -> str | None:
-    """The grammar that the answer must follow, checked, or None for any text; APIError 400 names the field."""
+    """Return the checked grammar that the answer must follow, None for any text; APIError 400 names the field."""
     asked = list(_asked(body))
     if not asked:
         return None
@@ -188,7 +188,9 @@ def grammar_of(body: StructuredFields) -> str | None:
 
 
 def or_calls_grammar(body: StructuredFields, tools: Sequence[Tool], tags: tuple[str, str], *, several: bool) -> str:
-    """The form that `response_format` asks for, or calls of these tools between these texts, as OpenAI's API has it.
+    """Return the grammar of an answer that has the form of `response_format` or calls tools, as in OpenAI's API.
+
+    `tags` are the texts before and after each call; with `several`, there may be more than one call.
 
     APIError 400 if a tool's schema cannot be followed.
     """
@@ -214,7 +216,7 @@ def or_calls_grammar(body: StructuredFields, tools: Sequence[Tool], tags: tuple[
 
 
 def _asked(body: StructuredFields) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Each field that asks for a form, with what makes its grammar."""
+    """Yield each field that asks for a form, with the function that makes its grammar."""
     form = body.response_format
     if isinstance(form, StructuralTag):
         yield "response_format", form.grammar

@@ -1,4 +1,4 @@
-"""The arrival time of a request, and its deadline."""
+"""The arrival time of a request, and its deadline after the shortest timeout that applies to it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
 _TIMEOUT_HEADER = "X-Request-Timeout"
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _SHORTEST = 0.001
-"""Seconds that a request gets whose deadline has passed while its prompt was tokenized."""
+"""Seconds that a request still gets if its deadline passed while its prompt was tokenized."""
 
 
 class Times:
-    """Monotonic seconds: the smallest of the header, the server's limit and, once it is read, the body's timeout."""
+    """The arrival and the deadline of a request, in monotonic seconds.
+
+    Its timeout is the smallest of the header X-Request-Timeout, the server's limit and, once the body is read, the
+    body's timeout.
+    """
 
     def __init__(self, request: Request, longest: float) -> None:
         self.arrival = time.monotonic()

@@ -1,4 +1,4 @@
-"""The fields of a chat that are about tools, and what they mean for the prompt, the answer's form and its grammar."""
+"""The fields of a chat about tools, and their translation for the chat template, the answer's parser and grammars."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class FunctionDefinition(_Body):
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
     parameters: OptionalSchemaObject = None
     strict: bool | None = None
-    """Acts where a call is demanded, whose arguments then always follow the schema."""
+    """Has no effect: whether the arguments follow the schema depends on tool_choice and response_format."""
 
 
 class ToolDefinition(_Body):
-    """One of `tools`."""
+    """An entry of `tools`."""
 
     type: Literal["function"]
     function: FunctionDefinition
@@ -70,7 +70,7 @@ class AllowedToolsChoice(_Body):
 
 
 def _known_choice(value: Any) -> Any:
-    """Refuse what is neither a word nor a function, in one sentence about both."""
+    """Refuse a choice that is neither a known word nor an object with functions, in one sentence about both."""
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "custom":
         message = "a choice of type {kind} is not supported by this version; name one function"
@@ -115,7 +115,7 @@ ToolCalls = Annotated[list[ToolCall], Field(max_length=MAX_CALLS)]
 
 
 class ToolFields(BaseModel):
-    """The fields of a request's body."""
+    """The fields of a request's body about tools."""
 
     tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Choice | None = None
@@ -123,7 +123,7 @@ class ToolFields(BaseModel):
 
     @property
     def offered(self) -> Sequence[ToolDefinition]:
-        """The tools that the model may call."""
+        """The tools that the model may call according to tool_choice."""
         tools = () if self.tool_choice == "none" else self.tools or ()
         if not isinstance(self.tool_choice, AllowedToolsChoice):
             return tools
@@ -132,12 +132,15 @@ class ToolFields(BaseModel):
 
 
 def described(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """The tools as chat templates want them."""
+    """Return the tools in the form that chat templates expect."""
     return [tool.model_dump(exclude_none=True) for tool in tools]
 
 
 def demanded_grammar(fields: ToolFields) -> str | None:
-    """The grammar of an answer that must be calls of tools, or None if it need not; APIError 400."""
+    """Return the grammar of an answer that must consist of tool calls; None if it need not.
+
+    APIError 400 if the choice names a tool that does not exist, or a tool's schema cannot be followed.
+    """
     choice, tools = fields.tool_choice, fields.tools or []
     names = {tool.function.name for tool in tools}
     if len(names) < len(tools):
@@ -163,14 +166,14 @@ def demanded_grammar(fields: ToolFields) -> str | None:
 
 
 def _chosen(choice: Any) -> list[str]:
-    """The functions that a choice names; none if it is a word."""
+    """Return the names of the functions that a choice lists; none if the choice is a word."""
     if isinstance(choice, NamedTool):
         return [choice.function.name]
     return [tool.function.name for tool in choice.allowed_tools.tools] if isinstance(choice, AllowedToolsChoice) else []
 
 
 def tools_by_name(tools: Sequence[ToolDefinition]) -> dict[str, Tool]:
-    """The tools as formats know them."""
+    """Return the tools by name, in the form that the formats of tool calls use."""
     found: dict[str, Tool] = {}
     for tool in tools:
         found[tool.function.name] = Tool(tool.function.name, tool.function.parameters or {})
@@ -178,7 +181,7 @@ def tools_by_name(tools: Sequence[ToolDefinition]) -> dict[str, Tool]:
 
 
 def call_for_template(call: ToolCall) -> dict[str, Any]:
-    """A call as chat templates want it: with its arguments as an object, if they are one."""
+    """Return a call in the form that chat templates expect: its arguments are an object if their JSON is one."""
     arguments: Any = call.function.arguments
     try:
         parsed = json.loads(arguments or "{}")

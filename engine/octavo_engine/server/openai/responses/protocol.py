@@ -111,7 +111,7 @@ class FunctionTool(Body):
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
     parameters: OptionalSchemaObject = None
     strict: bool | None = None
-    """Acts where a call is demanded, whose arguments then always follow the schema."""
+    """Has no effect: whether the arguments follow the schema depends on tool_choice and text.format."""
 
 
 def _only_functions(value: Any) -> Any:
