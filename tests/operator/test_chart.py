@@ -154,7 +154,8 @@ def test_the_slot_of_another_server_is_not_taken(cluster: tuple[ApiServer, tuple
     server.api_service = merged(
         claimed_by("keda", "keda"), {"spec": {"service": {"namespace": "keda", "name": "adapter"}}}
     )
-    with pytest.raises(AssertionError, match=r"is another server's \(Service keda/adapter\).*metricsApi.apiService"):
+    refusal = r"belongs to another server \(Service keda/adapter\).*metricsApi.apiService"
+    with pytest.raises(AssertionError, match=refusal):
         template(*settings, "--set", "metricsApi.apiService=Always")
 
 

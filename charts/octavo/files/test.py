@@ -1,4 +1,4 @@
-"""`helm test`: makes an LLMService that runs no pod and waits until the operator has answered in its status."""
+"""`helm test`: creates a suspended LLMService, which runs no pod, and waits until the operator writes its status."""
 
 import json
 import ssl
@@ -14,7 +14,7 @@ SECONDS = 60
 
 
 def call(method: str, path: str, body: dict | None = None) -> dict:
-    """One call of the API server; its answer."""
+    """Send a request to the API server; returns its decoded response."""
     request = urllib.request.Request(f"https://kubernetes.default.svc{path}", method=method)
     request.add_header("Authorization", f"Bearer {(ACCOUNT / 'token').read_text()}")
     request.add_header("Content-Type", "application/json")
@@ -26,12 +26,12 @@ def call(method: str, path: str, body: dict | None = None) -> dict:
 
 
 def main(namespace: str) -> int:
-    """0 if the operator answers."""
+    """Return 0 if the operator writes the status of a new LLMService within a minute, 1 if not."""
     path = f"/apis/octavo.dev/v1alpha1/namespaces/{namespace}/llmservices"
     spec = {"model": {"source": {"demo": "smollm2"}}, "accelerator": {"count": 0}, "suspend": True}
     metadata = {"name": NAME, "labels": {"app.kubernetes.io/name": "octavo-test"}}
     call("POST", path, {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "metadata": metadata, "spec": spec})
-    print(f"made LLMService {namespace}/{NAME}, suspended")
+    print(f"created the suspended LLMService {namespace}/{NAME}")
     try:
         for _ in range(SECONDS):
             status = call("GET", f"{path}/{NAME}").get("status", {})
@@ -40,7 +40,7 @@ def main(namespace: str) -> int:
                 print(f"the operator answers: {ready[0]['message']}")
                 return 0
             time.sleep(1)
-        print(f"no answer of the operator within {SECONDS} s; last status: {json.dumps(status)}")
+        print(f"the operator wrote no condition Ready within {SECONDS} s; last status: {json.dumps(status)}")
         return 1
     finally:
         call("DELETE", f"{path}/{NAME}")

@@ -26,7 +26,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- include "octavo.commonLabels" . }}
 {{- end }}
 
-{{- /* Labels of the user's: those that objects are found by are not theirs to set. */ -}}
+{{- /* commonLabels of the values, except labels that the chart sets itself, since selectors use them. */ -}}
 {{- define "octavo.commonLabels" -}}
 {{- range $name, $value := .Values.commonLabels }}
 {{- if not (or (hasPrefix "app.kubernetes.io/" $name) (eq $name "helm.sh/chart")) }}
@@ -41,7 +41,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{- /* Whether a value of Auto, Always or Never means yes for a kind of the Prometheus Operator. */ -}}
+{{- /* Whether objects of a kind of the Prometheus Operator are created, for a value Auto, Always or Never. */ -}}
 {{- define "octavo.monitors" -}}
 {{ or (eq .choice "Always") (and (eq .choice "Auto") (.root.Capabilities.APIVersions.Has (print "monitoring.coreos.com/v1/" .kind))) }}
 {{- end }}
@@ -74,7 +74,7 @@ securityContext:
   {{- include "octavo.over" (list $context .Values.operator.podSecurityContext) | nindent 2 }}
 {{- end }}
 
-{{- /* How the pods of one kind, by the template of their selector, are spread: (list $ "octavo.selector"). */ -}}
+{{- /* The topologySpreadConstraints of pods, given the template of their selector: (list $ "octavo.selector"). */ -}}
 {{- define "octavo.spread" -}}
 {{- $root := first . }}
 topologySpreadConstraints:
@@ -90,7 +90,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{- /* The first mapping with the fields of the second over it; null removes one. */ -}}
+{{- /* The first mapping with the fields of the second, which take precedence; null removes a field. */ -}}
 {{- define "octavo.over" -}}
 {{- $result := deepCopy (first .) }}
 {{- range $name, $value := last . }}
@@ -146,7 +146,7 @@ so with them Auto never registers it. */ -}}
 {{- $choice := .Values.metricsApi.apiService }}
 {{- if and (eq $choice "Always") $known (not $own) }}
 {{- $holder := dig "spec" "service" dict $known | default dict }}
-{{- $what := "APIService v1beta1.external.metrics.k8s.io, of which a cluster has one, is another server's" }}
+{{- $what := "the cluster's only APIService v1beta1.external.metrics.k8s.io belongs to another server" }}
 {{- fail (printf "%s (Service %s/%s): set metricsApi.apiService to Never and use KEDA or the adapter that is there, or delete that APIService first" $what (dig "namespace" "?" $holder) (dig "name" "?" $holder)) }}
 {{- end }}
 {{- if or (eq $choice "Always") (and (eq $choice "Auto") $free) }}true{{ end }}
