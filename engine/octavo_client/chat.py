@@ -116,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
         while True:
             try:
                 question = input("> ").strip()
+                if not sys.stdin.isatty():  # else the terminal has shown it
+                    sys.stdout.write(f"{question}\n")
             except (EOFError, KeyboardInterrupt):
                 sys.stdout.write("\n")
                 return 0

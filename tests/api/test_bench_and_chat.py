@@ -259,7 +259,8 @@ def test_chat_keeps_the_conversation(
 ) -> None:
     typed("First?", "", "Second?", "/new", "Third?", "/quit")
     assert chat.run(parse(chat, server.url, "--system", "Be brief.")) == 0
-    assert capsys.readouterr().out.count("Hello there.") == 3
+    out = capsys.readouterr().out
+    assert out.count("Hello there.") == 3 and "First?\nHello there.\n" in out  # questions of a pipe are written too
     assert "Be brief." in said(server, 0)
     assert "First?<|im_end|>\n<|im_start|>assistant\nHello there.<|im_end|>" in said(server, 1)
     assert "First?" not in said(server, 2)

@@ -98,6 +98,15 @@ def test_the_startup_probe_of_a_model_that_loads_is_no_obstacle() -> None:
     assert "Startup probe" not in told and "Liveness probe failed" in told
 
 
+def test_an_event_that_the_operator_wrote_of_a_condition_does_not_repeat_it() -> None:
+    repeated, other = (
+        {**warning("LLMService", "good", f"needs {need} GiB"), "reason": reason}
+        for need, reason in ((8, "WaitingForGPU"), (9, "RolloutBlocked"))
+    )
+    told = report(facts := Facts(service(WITHOUT_GPU), [WITHOUT_GPU], events=[repeated, other]), obstacles(facts))
+    assert "needs 8 GiB" not in told and "needs 9 GiB" in told
+
+
 def test_a_pod_that_loads_is_named_once() -> None:
     loads = pod("good-1")
     (only,) = obstacles(Facts(service(loads), [loads]))
@@ -212,6 +221,14 @@ def test_a_start_whose_phase_lasts_is_reported_from_time_to_time() -> None:
     assert 3 <= len(out.getvalue().splitlines()) <= 5
 
 
+def test_the_line_that_changes_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    Story(out, clock=lambda: 0.0).tell(service(pod("good-1")))
+    assert out.getvalue() == "\r\x1b[K" + "   0 s 0 of 1 replicas ready, phase Pulling"[:29]
+
+
 KUBECTL = """#!/bin/sh
 echo "$@" >> {folder}/calls
 while case "$1" in --*) ;; *) false;; esac; do shift; done
@@ -251,6 +268,13 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
     assert NO_GPU in waits and serves.split() == ["llm", "good", "good", "1/1", "Serving", "-", "-"]
     assert calls(cluster)[-1] == "get llmservices.octavo.dev --all-namespaces --output=json"
 
+    queued = service(serving, ready=1)
+    for depth in (0, 3):
+        queued["status"]["autoscaling"] = {"queueDepth": depth}
+        write("llmservices.octavo.dev", {"items": [queued]})
+        assert cli.main(["status"]) == 0
+        assert capsys.readouterr().out.split()[-1] == str(depth)
+
     write("pods", {"items": [serving]})
     (cluster / "metrics").write_bytes(Metrics("good", EngineState, lambda: 0, vllm_names=False).render())
     assert cli.main(["top", "--seconds", "0.1"]) == 0
@@ -265,12 +289,21 @@ def test_a_cluster_that_cannot_be_read_is_reported_in_one_line(
     assert capsys.readouterr().err == "kubectl octavo: Error from server (Forbidden): llmservices.octavo.dev\n"
 
 
-def test_chat_talks_through_a_forwarded_port(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_talks_through_a_forwarded_port_if_a_replica_is_ready(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     engine = cluster / "engine"
     engine.write_text(f'#!/bin/sh\necho "$@" > {cluster}/chat\nexit 7\n')
     engine.chmod(0o755)
     monkeypatch.setattr(cli, "_engine", lambda: str(engine))
     (cluster / "services.json").write_text(json.dumps({"spec": {"ports": [{"port": 80}]}}))
+    (cluster / "llmservices.octavo.dev.json").write_text(json.dumps(service(WITHOUT_GPU)))
+    assert cli.main(["chat", "good"]) == cli.USAGE_ERROR
+    assert capsys.readouterr().err == (
+        "kubectl octavo: good does not serve: 0 of 1 replicas ready, phase Pending; why: kubectl octavo why good\n"
+    )
+    assert not any("port-forward" in call for call in calls(cluster))
+    (cluster / "llmservices.octavo.dev.json").write_text(json.dumps(service(pod("good-1", ready=True), ready=1)))
     for flags, passed in (([], ""), (["--temperature", "0.2"], "--temperature=0.2 ")):
         assert cli.main(["chat", "good", *flags]) == 7
         assert (cluster / "chat").read_text() == f"chat {passed}http://127.0.0.1:1234/v1\n"
@@ -285,6 +318,7 @@ def test_chat_gets_its_key_from_a_secret_and_not_in_its_command(
     engine.chmod(0o755)
     monkeypatch.setattr(cli, "_engine", lambda: str(engine))
     (cluster / "services.json").write_text(json.dumps({"spec": {"ports": [{"port": 80}]}}))
+    (cluster / "llmservices.octavo.dev.json").write_text(json.dumps(service(pod("good-1", ready=True), ready=1)))
     one, two = ({"data": {name: base64.b64encode(f"sk-{name}\n".encode()).decode() for name in names.split()}}
                 for names in ("alice", "alice bob"))  # fmt: skip
     (cluster / "secret.json").write_text(json.dumps(one))

@@ -18,7 +18,7 @@ from octavo_operator.kubectl.collect import engine_pods, facts_of, pod_readings
 from octavo_operator.kubectl.first_answer import Story, manifest, wait_until_ready
 from octavo_operator.kubectl.forward import forwarded
 from octavo_operator.kubectl.secret_key import secret_key
-from octavo_operator.kubectl.status import status_table
+from octavo_operator.kubectl.status import replicas_sentence, status_table
 from octavo_operator.kubectl.top import top_table
 from octavo_operator.kubectl.why import obstacles, report
 
@@ -146,12 +146,19 @@ def _logs(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     flags = [f"--{name}" for name in ("follow", "previous") if getattr(arguments, name)]
     selector = f"--selector={engine_pods(arguments.name)}"
     return subprocess.call(
-        kubectl.command("logs", selector, "--all-containers", "--prefix", f"--tail={arguments.tail}", *flags)
+        # Containers that have no log yet, as engines while their model is fetched, do not hide the others' logs.
+        kubectl.command(
+            "logs", selector, "--all-containers", "--ignore-errors", "--prefix", f"--tail={arguments.tail}", *flags
+        )
     )
 
 
 def _chat(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     flags = [] if arguments.temperature is None else [f"--temperature={arguments.temperature}"]
+    service = kubectl.get(_SERVICES, arguments.name)
+    if not (service.get("status") or {}).get("readyReplicas"):
+        why = f"kubectl octavo why {arguments.name}"
+        raise KubectlError(f"{arguments.name} does not serve: {replicas_sentence(service)}; why: {why}")
     with forwarded(kubectl, arguments.name) as url:
         return subprocess.call([_engine(), "chat", *flags, url], env=_with_key(kubectl, arguments))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ class Story:
         """Writes the state of the service."""
         phase, now = replicas_sentence(service), self.clock()
         if self.out.isatty():
-            self.out.write(f"{_CLEAR_LINE}{now - self._began:4.0f} s {line_of(service)[:100]}")
+            line = f"{now - self._began:4.0f} s {line_of(service)}"
+            self.out.write(_CLEAR_LINE + line[: shutil.get_terminal_size().columns - 1])
         elif phase != self._last or now - self._told >= _QUIET_SECONDS:
             self.out.write(f"{now - self._began:4.0f} s {line_of(service)}\n")
             self._told = now

@@ -32,6 +32,7 @@ def replicas_sentence(service: Mapping[str, Any]) -> str:
 def _row(service: Mapping[str, Any]) -> tuple[str, ...]:
     metadata, status = service["metadata"], service.get("status") or {}
     loading, ready = status.get("loading") or {}, condition_of(service, ConditionType.READY)
+    queued = (status.get("autoscaling") or {}).get("queueDepth")
     return (
         metadata["namespace"],
         metadata["name"],
@@ -39,7 +40,7 @@ def _row(service: Mapping[str, Any]) -> tuple[str, ...]:
         f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', '?')}",
         loading.get("phase") or "-",
         _loaded(loading),
-        str((status.get("autoscaling") or {}).get("queueDepth") or "-"),
+        "-" if queued is None else str(queued),
         "" if ready.get("status") == "True" else ready.get("message") or "the operator has not reported on it yet",
     )
 

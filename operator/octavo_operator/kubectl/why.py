@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
+from octavo_operator.api.names import KIND
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.kubectl.status import condition_of, replicas_sentence
 from octavo_operator.reconcile.pods import PodView, view
@@ -50,8 +51,8 @@ def obstacles(facts: Facts) -> list[Obstacle]:
         if not any(each.text in other.text for other in found):
             found.append(each)
     if found:
-        seen = {other.text for other in found}
-        found += [each for each in _events(facts) if not any(each.text in text for text in seen)]
+        seen, reasons = {other.text for other in found}, {other.reason for other in found}
+        found += [each for each in _events(facts, reasons) if not any(each.text in text for text in seen)]
     return found
 
 
@@ -145,14 +146,17 @@ def _quotas(facts: Facts) -> Iterator[Obstacle]:
                 yield Obstacle(f"ResourceQuota {quota['metadata']['name']}", "UsedUp", text)
 
 
-def _events(facts: Facts) -> Iterator[Obstacle]:
+def _events(facts: Facts, reasons: set[str]) -> Iterator[Obstacle]:
+    """The last warnings, without those of the LLMService that repeat a condition: its reason is one of `reasons`."""
     name = facts.service["metadata"]["name"]
     pods = {pod["metadata"]["name"] for pod in facts.pods}
     claims = {claim for pod in facts.pods for claim in view(pod, GPU).claims}
     related = [
         each
         for each in facts.events
-        if _is_of(each.get("involvedObject") or {}, name, pods, claims) and not _is_of_a_start(each)
+        if _is_of(each.get("involvedObject") or {}, name, pods, claims)
+        and not _is_of_a_start(each)
+        and not (each["involvedObject"]["kind"] == KIND and each.get("reason") in reasons)
     ]
     for event in sorted(related, key=_when)[-_MOST_EVENTS:]:
         regarding = event["involvedObject"]
