@@ -23,7 +23,7 @@ _LEAST_SQUARE = 1e-5
 
 
 class TokenVectors(nn.Module):
-    """Makes all vectors of a token from its first before the layers, and one of all after them."""
+    """Makes a token's further vectors from its first one before the layers, and one vector of all after them."""
 
     def __init__(self, spec: AlternatingUpdatesSpec, hidden_size: int, options: LayerOptions) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class TokenVectors(nn.Module):
         )
 
     def spread(self, x: Tensor) -> Tensor:
-        """[T, hidden] to [T, count * hidden]."""
+        """Return all vectors [T, count * hidden] of the first ones [T, hidden]."""
         return torch.cat([x, *(_as_long_as(x, projection(x)) for projection in self.projections)], dim=-1)
 
     def merged(self, x: Tensor) -> Tensor:
-        """[R, count * hidden] to [R, hidden]."""
+        """Return one vector for each row, [R, hidden], of all vectors [R, count * hidden]."""
         first, *others = x.chunk(self.spec.count, dim=-1)
         pairs = zip(self.unprojections, others, strict=True)
         vectors = [first, *(_as_long_as(first, projection(other.contiguous())) for projection, other in pairs)]
@@ -56,7 +56,7 @@ class TokenVectors(nn.Module):
 
 
 def _as_long_as(x: Tensor, other: Tensor) -> Tensor:
-    """`other` with the root mean square of x."""
+    """Return `other` scaled to the root mean square of x."""
     square = other.square().mean(dim=-1, keepdim=True).clamp(min=_LEAST_SQUARE)
     return other * x.square().mean(dim=-1, keepdim=True).sqrt() / square.sqrt()
 
@@ -75,10 +75,10 @@ class AlternatingUpdates(nn.Module):
         self.scale = parameter(hidden_size, dtype=options.dtype, device=options.device)
 
     def forward(self, x: Tensor, compute: Callable[[Tensor], Tensor], addend: Callable[[Tensor], Tensor]) -> Tensor:
-        """[T, count * hidden] to the same.
+        """Return the stream [T, count * hidden] after the layer.
 
-        `compute`: the layer's parts, which may overwrite what they read. `addend`: what is added to all vectors but the
-        first, from the corrected one that was computed.
+        `compute`: mixer and feed-forward, which may overwrite their input. `addend` computes from the corrected vector
+        what is added to all vectors but the first.
         """
         active = self.spec.active
         predicted = self._predicted(x.view(len(x), self.spec.count, -1))
@@ -90,13 +90,13 @@ class AlternatingUpdates(nn.Module):
         return corrected.flatten(1)
 
     def _weights(self, x: Tensor) -> Tensor:
-        """[T, hidden] to a weight of each vector, [T, count]."""
+        """Return a weight for each vector, [T, count], computed from x [T, hidden]."""
         normed = cast("Tensor", self.norm(x)[0]) / self.hidden_size
         routed: Tensor = self.router(normed)
         return torch.tanh(routed.float()).to(x.dtype)
 
     def _predicted(self, vectors: Tensor) -> Tensor:
-        """[T, count, hidden] to the same: each vector plus a mixture of all."""
+        """Return predictions of the vectors [T, count, hidden]: each one plus a mixture of all."""
         weights = self.prediction(self._weights(vectors[:, self.spec.active].contiguous()))
         return torch.baddbmm(vectors, weights.view(-1, self.spec.count, self.spec.count), vectors)
 

@@ -25,10 +25,10 @@ _FLOAT32_BYTES = 4
 
 
 class AttentionExperts(nn.Module):
-    """Ranks have a part of the KV heads, and of every expert the queries that read those.
+    """Attention in which a router chooses the query and output projections (experts) of each token.
 
-    All experts are multiplied with, and the chosen ones' results gathered: there are few, and the host need not know
-    which.
+    Ranks have a part of the KV heads and, of every expert, the query heads that read them. All experts are multiplied,
+    and the chosen ones' results gathered: there are few experts, and the host need not know which are chosen.
     """
 
     key_scale = value_scale = 1.0
@@ -51,7 +51,7 @@ class AttentionExperts(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """Its input is not to be quantized."""
+        """Return None: the input is not quantized."""
         return None
 
     def forward(

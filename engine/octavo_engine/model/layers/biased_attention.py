@@ -1,4 +1,4 @@
-"""Attention with a number for each key that its values make, over the paged cache (Doge's dynamic mask)."""
+"""Attention with a bias for each key, computed from its values, over the paged cache (Doge's dynamic mask)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _ROLES = ("query", "key", "value")
 
 
 class BiasedAttention(nn.Module):
-    """All KV heads' values make each KV head's numbers: ranks sum what theirs give."""
+    """Attention whose scores have a bias for each key and KV head.
+
+    A KV head's biases are computed from the values of all KV heads; ranks sum their parts of that product.
+    """
 
     key_scale = value_scale = 1.0
     """The scales of cached keys and values: the value of one unit in the cache."""

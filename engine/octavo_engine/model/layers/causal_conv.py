@@ -17,7 +17,7 @@ class Convolution(Protocol):
     def __call__(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, states: Tensor, step: StateStep
     ) -> Tensor:
-        """Return what `causal_conv` does, after the activation of this name, if there is one."""
+        """Return the result of `causal_conv`, with the activation of this name applied, if there is one."""
 
 
 def torch_convolution(
@@ -29,10 +29,11 @@ def torch_convolution(
 
 
 def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, step: StateStep) -> Tensor:
-    """[T, C] of x [T, C] and what came before it; weight [C, width], the newest token's last, bias [C].
+    """Return the convolution [T, C] of x [T, C] and of the inputs before it.
 
+    `weight` is [C, width], the newest token's last, `bias` [C].
     `states` [slots, (width - 1) * C] hold each sequence's last inputs, the oldest first, and are written in place.
-    Sequences are laid out one after another, each behind its past, so that one sum serves prompts and decodes alike.
+    Sequences are laid out one after another, each after its earlier inputs, so that one sum serves prompts and decodes.
     """
     channels, past_len = weight.shape[0], weight.shape[1] - 1
     past = states[step.slots].view(-1, past_len, channels).masked_fill(step.fresh[:, None, None], 0)

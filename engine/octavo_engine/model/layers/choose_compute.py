@@ -34,7 +34,7 @@ _FEW_BESIDE_WIDE = 64
 """With AVX2 alone, up to so many tokens are multiplied faster by our kernels, more in float32."""
 
 Path = Literal["torch", "torch in float32", "kernels", "kernels and float32", "kernels and oneDNN"]
-"""The ways to compute on a CPU: by PyTorch, by our C kernels, or many tokens otherwise than few."""
+"""The ways to compute on a CPU: by PyTorch, by our C kernels, or by one for few tokens and another for many."""
 
 
 def choose_path(features: CPUFeatures, dtype: torch.dtype, *, has_kernels: bool, may_pack: bool) -> Path:
@@ -59,7 +59,7 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sh
         from octavo_engine.model.layers.triton_compute import triton_compute
 
         return triton_compute()
-    if device.type != "cpu":  # a decoder without memory is no reason to compile kernels
+    if device.type != "cpu":  # `meta`: nothing is computed, so no kernels are compiled
         return Compute()
     kernels = cpu_kernels() if _in_full_lanes(spec, shard) and dtype in DTYPES else None
     features = cpu_features()

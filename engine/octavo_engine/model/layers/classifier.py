@@ -1,4 +1,4 @@
-"""The head of models that classify: from the vector that stands for a text to the logits of its classes."""
+"""The classification head: computes the logits of a text's classes from the text's vector."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from octavo_engine.model.spec import ClassifierSpec
 
 
 class Classifier(nn.Module):
-    """Every rank computes all of it: there are few classes."""
+    """A classification head; every rank computes all of it, since there are few classes."""
 
     def __init__(self, spec: ClassifierSpec, hidden_size: int, options: LayerOptions) -> None:
         super().__init__()
-        options = replace(options, names=replace(options.names, transposed=False))  # only layers' weights are (GPT-2)
+        options = replace(
+            options, names=replace(options.names, transposed=False)
+        )  # GPT-2 transposes only layers' weights
         self.spec, self.options, hidden = spec, options, unsharded(hidden_size)
         transform = spec.transform
         self.dense = None if transform is None else Linear(hidden, (hidden,), bias=transform.bias, options=options)
@@ -29,7 +31,7 @@ class Classifier(nn.Module):
         self.classes = Linear(hidden, (unsharded(len(spec.labels)),), bias=spec.bias, options=options)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[R, hidden] to [R, classes]."""
+        """Return the logits [R, classes] of vectors [R, hidden]."""
         if self.dense is not None and self.spec.transform is not None:
             x = self.options.compute.activate(self.dense(x), self.spec.transform.activation)
         if self.norm is not None:

@@ -1,4 +1,4 @@
-"""Experts whose weights stay in codes of 4 or 8 bits, which C kernels multiply as they are."""
+"""Experts whose weights stay in codes of 4 or 8 bits, which the C kernels multiply without dequantizing them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from octavo_engine.model.quantization.linear_method import LinearMethod, LinearS
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """One expert's weight: projections whose rows follow one another, of one input."""
+    """The shape of one expert's weight: the rows of its projections, one after another, and their input's columns."""
 
     parts: tuple[Span, ...]
     columns: Span
@@ -42,13 +42,13 @@ class CodedExperts(nn.Module):
         """Each expert's weight; empty until all of them are in place."""
 
     def take_apart(self) -> list[CodedWeight]:
-        """Return each expert's weight, now that the memory of all does not move any more."""
+        """Return each expert's weight, a view of the memory of all, which must not move any more."""
         every, rows = cast("CodedWeight", self.weights.coded), self.shape.rows
         self.each[:] = [every.of_rows(first, rows) for first in range(0, self.count * rows, rows)]
         return self.each
 
     def tensors(self, expert: int, names: Sequence[str]) -> Iterator[CheckpointTensor]:
-        """One expert's tensors in a checkpoint, given the name of each projection."""
+        """Yield one expert's tensors in a checkpoint, given the name of each projection."""
         yield from joined(self._tensors(expert, names))
 
     def _tensors(self, expert: int, names: Sequence[str]) -> Iterator[CheckpointTensor]:
@@ -61,7 +61,7 @@ class CodedExperts(nn.Module):
 
 
 CodedPair = tuple[CodedExperts, CodedExperts]
-"""Of gate and up, and of down."""
+"""The weights of gate and up, and those of down."""
 
 
 def kept_experts(
@@ -70,10 +70,10 @@ def kept_experts(
     down: tuple[Sequence[str], ExpertShape],
     options: LayerOptions,
 ) -> CodedPair | None:
-    """Memory for `count` experts whose codes the device multiplies; None: they are dequantized while they are loaded.
+    """Return memory for `count` experts whose codes the device multiplies; None: they are dequantized when loaded.
 
-    Of both weights there are the names of their projections, with `{expert}` for the number. Each weight has to be
-    stored by one method for all experts, of whose groups this rank has complete ones.
+    `gate_up` and `down` have the names of their projections, with `{expert}` for the number. All experts have to be
+    stored by one linear method, and this rank must have complete groups of it.
     """
     if not options.keeps_codes or not all("{expert}" in name for name in (*gate_up[0], *down[0])):
         return None
@@ -84,7 +84,7 @@ def kept_experts(
 
 
 def _method(names: Sequence[str], count: int, shape: ExpertShape, options: LayerOptions) -> LinearMethod | None:
-    """Return the method by which a weight can stay; None: there is none."""
+    """Return the linear method with which a weight can stay in codes; None: there is none."""
     stored = {options.kept_by(name.replace("{expert}", str(expert))) for name in names for expert in range(count)}
     if len(stored) > 1:
         return None

@@ -32,7 +32,10 @@ _NARROW = ("query_down", "key")
 
 
 class CompressedAttention(nn.Module):
-    """Ranks have a part of the heads, by the groups that are projected together; all keys are every rank's."""
+    """Attention to a window and to compressed keys.
+
+    Ranks have a part of the heads, by the groups that are projected together; every rank has all keys.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class CompressedAttention(nn.Module):
         self.group_output = parameter(
             self.groups.size, spec.output_rank, of_group, dtype=options.dtype, device=options.device
         )
-        """The projection of what the heads of each group give."""
+        """The projection of the results of each group's heads."""
         inner, method = self.groups.times(spec.output_rank), options.method(layer, "output")
         self.output = Linear(inner, (hidden,), bias=False, options=options, method=method, summed=True)
         self.sinks = parameter(self.heads.size, dtype=torch.float32, device=options.device)
@@ -99,7 +102,7 @@ class CompressedAttention(nn.Module):
     def _attend(
         self, query: Tensor, asked: Tensor | None, tokens: slice, longest: int, attention: AttentionContext
     ) -> Tensor:
-        """The result [n, H, D] of the queries of `tokens` of T, none of whose contexts is longer than `longest`."""
+        """Return the result [n, H, D] of the step's `tokens`, none of whose contexts is longer than `longest`."""
         keys = attention.rows_of(self.layer, "keys")
         sequence, positions = keys.step.sequence[tokens, None], keys.step.positions[tokens, None]
         back = torch.arange(min(self.spec.window, longest), device=query.device)
@@ -115,7 +118,7 @@ class CompressedAttention(nn.Module):
         return attend_rows(query, found, seen, self.sinks, self.spec.scale)
 
     def _chosen(self, asked: Tensor | None, tokens: slice, longest: int, attention: AttentionContext) -> Tensor:
-        """The compressed keys that `tokens` of T attend to, if there are as many; [n, k] int64, or [1, k] for all."""
+        """Return the compressed keys that the step's `tokens` attend to, if they exist: [n, k] or [1, k] int64."""
         name = "compressed" if self.indexer is None else "index_compressed"
         rows = attention.rows_of(self.layer, name)
         if self.indexer is None or asked is None:
@@ -139,13 +142,13 @@ class CompressedAttention(nn.Module):
                 yield from part.tensors()
 
     def _columns(self) -> Span:
-        """What this rank has of the columns of each of its groups' projections: of some of its heads, or of all."""
+        """Return this rank's columns of each of its groups' projections: those of some of the heads, or of all."""
         each = self.spec.num_heads // self.spec.output_groups
         start, size = self.heads.start - self.groups.start * each, self.heads.size // self.groups.size
         return Span(start, size, each, "heads of a group").times(self.spec.head_dim)
 
     def _numbers(self, context: int) -> int:
-        """Numbers in float32 that one query of a context of so many tokens takes while it attends."""
+        """Return how many float32 numbers a query in a context of this length takes while it attends."""
         spec, scores = self.spec, 0
         keys = min(spec.window, context)
         if spec.compressor is not None:
@@ -156,19 +159,19 @@ class CompressedAttention(nn.Module):
         return max(1, 4 * keys * spec.head_dim + 4 * (keys + 1) * self.heads.size + 6 * keys, scores)
 
     def scratch_bytes(self, max_tokens: int, max_context: int) -> int:
-        """An upper bound of what a step's queries take while they attend, with the compressed keys of one sequence."""
+        """Return an upper bound of a step's bytes while queries attend, with the compressed keys of one sequence."""
         compressor, scored = self.spec.compressor, 0
         if compressor is not None and compressor.indexer is not None:
             scored = max_context // compressor.rate * (2 * compressor.indexer.size + 4)
         return _FLOAT32_BYTES * (tile_numbers(max_tokens, self._numbers(max_context)) + scored)
 
     def sequence_bytes(self) -> int:
-        """An upper bound of what one sequence takes in it besides its tokens: a compressed key while it is made."""
+        """Return an upper bound of one sequence's bytes besides its tokens: a compressed key while it is computed."""
         indexed = None if self.indexer is None else self.indexer.compressor
         return sum(part.sequence_bytes() for part in (self.compressor, indexed) if part is not None)
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included, but for what `scratch_bytes` counts."""
+        """Return an upper bound of one token's bytes, its input included, but not what `scratch_bytes` counts."""
         spec, size = self.spec, self.options.dtype.itemsize
         hidden, rows = self.narrow.columns.size, sum(self.narrow.parts)
         queries, inner = self.heads.size * spec.head_dim, self.groups.size * spec.output_rank
@@ -180,5 +183,5 @@ class CompressedAttention(nn.Module):
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """One divided by the root mean square of each head of x [T, H, D], in x's dtype; [T, H, 1]."""
+    """Return one divided by the root mean square of each head of x [T, H, D], in x's dtype; [T, H, 1]."""
     return torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)

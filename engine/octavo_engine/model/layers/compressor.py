@@ -23,7 +23,10 @@ _FLOAT32_BYTES = 4
 
 
 class Compressor(nn.Module):
-    """Every rank has all of it. What is projected of a token is kept until all keys that it is a part of are made."""
+    """Computes compressed keys, each from several tokens; every rank computes all of them.
+
+    A token's projections are kept until all keys that it is a part of are complete.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class Compressor(nn.Module):
         self.rotation = RotaryEmbedding(attention.rope, attention.rotary_dim, options.device)
 
     def forward(self, x: Tensor, pending: TokenRows, compressed: TokenRows) -> None:
-        """Keep what is projected of x [T, hidden], and the keys that this step's tokens complete."""
+        """Store projections of x [T, hidden] in `pending`, and the keys that this step completes in `compressed`."""
         pending.write(self.projections(x))
         step = compressed.step
         if not len(step.completing):
@@ -65,7 +68,7 @@ class Compressor(nn.Module):
         compressed.write(rotate_pairs(keys[:, None], rope)[:, 0])
 
     def _of_window(self, rows: Tensor) -> Tensor:
-        """[N, window, size] of [N, 1 or 2, rate, projected], the numbers that the window's own key is made of.
+        """Return the numbers of each window's key, [N, window, size], out of `rows` [N, 1 or 2, rate, projected].
 
         Those that a token adds to the next window's key precede those that it adds to its own.
         """
@@ -91,7 +94,7 @@ class Compressor(nn.Module):
 
 
 class Indexer(nn.Module):
-    """Every rank has all of it, so that all choose alike."""
+    """Scores compressed keys for each query and chooses some; every rank has all of it, so that all choose alike."""
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class Indexer(nn.Module):
         self.weights = Linear(hidden, (heads,), bias=False, options=options, method=method)
 
     def forward(self, x: Tensor, latent: Tensor, rope: Rope, attention: AttentionContext) -> Tensor:
-        """Keep what x [T, hidden] adds; queries [T, H, D] and behind them their weights [T, H, 1], in float32."""
+        """Store the keys of x [T, hidden]; returns float32 queries [T, H, D] followed by their weights [T, H, 1]."""
         rows = (attention.rows_of(self.layer, f"index_{name}") for name in ("pending", "compressed"))
         self.compressor(x, *rows)
         query = rotate_pairs(self.query(latent).view(len(x), self.spec.num_heads, -1), rope).float()
@@ -126,10 +129,10 @@ class Indexer(nn.Module):
         return torch.cat((query, weights[..., None]), dim=-1)
 
     def choose(self, asked: Tensor, tokens: slice, longest: int, compressed: TokenRows) -> Tensor:
-        """Return the keys that `tokens` of T attend to, [n, k] int64; beyond those that there are numbers mean nothing.
+        """Return the keys that the step's `tokens` attend to, [n, k] int64; where fewer exist, the rest is undefined.
 
-        `asked` is what `forward` gives of them. A sequence's keys are ranked by themselves, so that where scores are
-        equal its choice depends on no other sequence.
+        `asked` are the tokens' rows of `forward`'s result. Each sequence's keys are ranked apart, so that the choice
+        between equal scores depends on no other sequence.
         """
         step, kept = compressed.step, self.spec.kept
         most = longest // step.rate
@@ -152,7 +155,7 @@ class Indexer(nn.Module):
         return chosen
 
     def _scores(self, asked: Tensor, keys: Tensor) -> Tensor:
-        """[n, L] of queries and their weights [n, H, D + 1] and keys [L, D]."""
+        """Return the scores [n, L] of keys [L, D] for queries followed by their weights, [n, H, D + 1]."""
         query, weights = asked[..., :-1], asked[..., -1:]
         scores = torch.relu_(query @ keys.t()).mul_(self.spec.size**-0.5)
         return scores.mul_(weights).sum(dim=1)
@@ -170,7 +173,7 @@ class Indexer(nn.Module):
         return self.compressor.step_bytes() + 2 * query * self.options.dtype.itemsize + 5 * query * _FLOAT32_BYTES
 
     def score_numbers(self, keys: int) -> int:
-        """Numbers in float32 that one token takes where a sequence has so many compressed keys."""
+        """Return how many float32 numbers one token takes for the scores of so many compressed keys."""
         return 2 * (self.spec.num_heads + 2) * keys + 2 * self.spec.num_heads * self.spec.size
 
 

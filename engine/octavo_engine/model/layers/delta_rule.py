@@ -1,9 +1,9 @@
 """The gated delta rule (arXiv 2412.06464) in PyTorch; kernels/gated_delta_net.py says what is computed, for GPUs.
 
 Of each head, with decay a and strength b, token by token: state = a * state; state += k (b * (v - state^T k))^T; and
-the result is state^T q. Sequences of one token are computed just so, all at once. Of longer ones 64 tokens are computed
-at a time: what each of them adds to the state depends on those before it by a triangular system (the WY
-representation, section 3.3 of the paper).
+the result is state^T q. Sequences of one token are computed by these formulas, all at once. Longer ones are computed in
+chunks of 64 tokens: what a chunk's tokens add to the state solves a triangular system (the WY representation, section
+3.3 of the paper).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _chunk(inputs: DeltaInputs, state: Tensor) -> tuple[Tensor, Tensor]:
     decay, strength = inputs.log_decay.transpose(0, 1).cumsum(1), inputs.strength.t()[..., None]
     since_start = decay.exp()
     weighted = key * strength
-    lower, scores = _products(decay, key, weighted, query)  # what is on the diagonal of `lower` is taken for ones
+    lower, scores = _products(decay, key, weighted, query)  # the solver takes ones for the diagonal of `lower`
     wrong = value * strength - (weighted * since_start) @ state
     delta = torch.linalg.solve_triangular(lower, wrong, upper=False, unitriangular=True)
     result = (query * since_start) @ state + scores @ delta

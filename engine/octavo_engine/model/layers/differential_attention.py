@@ -25,7 +25,10 @@ _SHARES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
 
 class DifferentialAttention(nn.Module):
-    """A rank has pairs of heads, one of either half. Keys are cached with zeros behind them, as long as values."""
+    """Attention by the difference of two softmaxes.
+
+    A rank has pairs of heads, one from each half. Cached keys are padded with zeros to the size of values.
+    """
 
     key_scale = value_scale = 1.0
     """The scales of cached keys and values: the value of one unit in the cache."""

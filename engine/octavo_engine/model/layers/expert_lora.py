@@ -1,7 +1,7 @@
-"""What adapters add to a layer's experts, many adapters in one batch.
+"""LoRA adapters of a layer's experts, many adapters in one batch.
 
-The experts of a slot are slots themselves, of what is like a linear layer (lora.py): a routed row's is its token's slot
-times the number of experts, plus the expert.
+Each expert of an adapter has a slot of its own, as in a linear layer (lora.py): the slot of a routed row is its token's
+slot times the number of experts, plus the expert.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ExpertAdapters:
     """[T] int32"""
 
     def repeated(self, times: int) -> ExpertAdapters:
-        """Of each row so many times, one after another."""
+        """Return the adapters of rows of which each is repeated `times` times in a row."""
         return replace(self, slots=self.slots.repeat_interleave(times))
 
     def add_to_inner(self, inner: Tensor, x: Tensor, tokens: Tensor, expert: int) -> None:
@@ -51,7 +51,7 @@ class ExpertAdapters:
         self.lora.gate_up.add_to(inner, x, self._batch(tokens, expert))
 
     def add_to_output(self, output: Tensor, inner: Tensor, tokens: Tensor, expert: int) -> None:
-        """Add to `output` [N, hidden] what they make of `inner` [N, intermediate], after the activation."""
+        """Add to `output` [N, hidden] what the expert's adapters make of `inner` [N, intermediate], activated."""
         self.lora.down.add_to(output, inner, self._batch(tokens, expert))
 
     def _batch(self, tokens: Tensor, expert: int) -> LoraBatch:
@@ -61,5 +61,5 @@ class ExpertAdapters:
 
     @property
     def for_kernels(self) -> tuple[Any, Any, Tensor]:
-        """As Triton's kernels read them (kernels/moe_lora.py): the weights of both, and the slots."""
+        """Return the weights of both projections and the slots, as Triton's kernels read them (kernels/moe_lora.py)."""
         return self.lora.gate_up.weights, self.lora.down.weights, self.slots

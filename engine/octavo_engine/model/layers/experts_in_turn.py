@@ -17,7 +17,7 @@ class ExpertMixture(Protocol):
     """A way to compute a mixture of experts."""
 
     def prepare(self, experts: Experts, top_k: int) -> None:
-        """The weights of all layers' experts are in place now; all are of the shapes of these."""
+        """Prepare for all layers' experts, whose weights are loaded by now and have the shapes of these."""
 
     def __call__(
         self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor, adapters: ExpertAdapters | None = None
@@ -35,8 +35,8 @@ def all_experts(
 ) -> Tensor:
     """Return the mixture computed by all experts for all tokens; experts that were not chosen have the weight zero.
 
-    On GPUs for experts without a gate, or of another activation than SiLU, which our kernels do not compute: nothing
-    waits for the device.
+    Used on GPUs for experts without a gate or with another activation than SiLU, which our kernels do not compute. The
+    host never waits for the device.
     """
     total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     every = torch.zeros(len(x), len(experts.down), device=x.device).scatter_add_(1, chosen, weights)
@@ -54,10 +54,10 @@ def all_experts(
 
 
 class ExpertsInTurn:
-    """One expert after another, for all of its tokens at once; their sum is float32."""
+    """Computes one expert after another, each for all of its tokens at once; sums are float32."""
 
     def __init__(self, product: Product, coded_product: CodedProduct | None = None) -> None:
-        """`coded_product` multiplies with experts in codes, where there are such."""
+        """Multiply by `product`, or by `coded_product` where experts are stored in codes."""
         self._product, self._coded_product = product, coded_product
 
     def prepare(self, experts: Experts, top_k: int) -> None:
@@ -84,13 +84,13 @@ class ExpertsInTurn:
         return total.to(x.dtype)
 
     def _up(self, experts: Experts, expert: int, x: Tensor, bias: Tensor | None) -> Tensor:
-        """One expert's [gate up] of x."""
+        """Return one expert's [gate up] of x."""
         if experts.coded is None:
             return self._product(x, experts.gate_up[expert], bias, None)
         return self._of_codes(x, experts.coded[0][expert], bias)
 
     def _down(self, experts: Experts, expert: int, x: Tensor, bias: Tensor | None) -> Tensor:
-        """One expert's result of what is between its products."""
+        """Return one expert's result for x, the output of its activation."""
         if experts.coded is None:
             return self._product(x, experts.down[expert], bias, None)
         return self._of_codes(x, experts.coded[1][expert], bias)

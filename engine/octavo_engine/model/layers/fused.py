@@ -1,4 +1,4 @@
-"""Computes all layers of a decoder in one call of the C kernels, if these know everything in the layers."""
+"""Computes all layers of a decoder in one call of the C kernels, if these support every value of the layers' spec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from octavo_engine.model.quantization.unquantized import Unquantized
 from octavo_engine.model.spec import AttentionSpec, LayerNorms, LayerSpec, MLPSpec, ModelSpec, NormSpec
 
 _KNOWN_METHODS = (Unquantized, Dequantized, Grouped, INT8, GGUFBlocks)
-"""Those whose weights are numbers or codes; whether the kernels know all of its codes, a weight says itself."""
+"""The linear methods that the kernels support; each weight says whether they support its codes, too."""
 
 
 def kernels_know(spec: ModelSpec) -> bool:
@@ -88,7 +88,7 @@ class FusedLayers:
         self._has_adapters = False
 
     def __call__(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:
-        """x [T, hidden] through all layers, in place if it is computed in one call."""
+        """Run x [T, hidden] through all layers, in place if they are computed in one call."""
         rope = ropes[0]
         few = len(x) > 0 and (self._most_tokens is None or len(x) <= self._most_tokens)
         if rope is None or not few or not isinstance(attention.backend, CPUAttention):
@@ -102,8 +102,10 @@ class FusedLayers:
         return multiplies_codes(self._features, tokens, interleaved=fused.interleaved)
 
     def _for(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers | None:
-        """The layers and the caches as the kernels want them, described again if the caches have changed; None: the
-        kernels do not know all weights."""
+        """Return layers and caches as the kernels read them, described anew if the caches have changed.
+
+        None: the kernels do not support some weight.
+        """
         if self._caches is not attention.caches or self._lacks_adapters(attention):
             self._layers = self._described(layers, attention)
             self._caches = attention.caches

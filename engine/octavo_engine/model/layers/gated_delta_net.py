@@ -23,7 +23,7 @@ from octavo_engine.model.spec import GatedDeltaNetSpec
 
 _FLOAT32_BYTES = 4
 _PARTS = ("delta_query", "delta_key", "delta_value", "delta_gate", "delta_strength", "delta_decay")
-"""Roles of what the first projection gives."""
+"""The roles, in `TensorNames`, of the parts of the first projection."""
 _CONVOLUTIONS = ("delta_query_conv", "delta_key_conv", "delta_value_conv")
 
 
@@ -83,14 +83,14 @@ class GatedDeltaNet(nn.Module):
         return self.output.add_to(residual, self._gated(attended.to(gate.dtype), gate))
 
     def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query and key [T, key heads, Dk] and value [T, H, Dv], in the memory of all."""
+        """Return query and key [T, key heads, Dk] and value [T, H, Dv], views of `mixed`."""
         spec = self.spec
         query, key, value = torch.split(mixed, [part.size for part in self.convolved], dim=-1)
         query, key = (part.view(len(part), -1, spec.key_dim) for part in (query, key))
         return query, key, value.view(len(value), -1, spec.value_dim)
 
     def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
-        """x [T, H, Dv], each head normalised by its root mean square, times the activated gate; [T, H * Dv]."""
+        """Return x [T, H, Dv], each head divided by its root mean square, times the activated gate; [T, H * Dv]."""
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.spec.norm_eps)
         normed = (self.norm * normed.to(x.dtype)).view(len(x), -1)
@@ -122,9 +122,9 @@ class GatedDeltaNet(nn.Module):
             yield CheckpointTensor(name=name, shape=None, pieces=(Piece(self.conv, fill=fill),))
 
     def _fill_conv(self, target: Tensor, values: Tensor, index: int) -> None:
-        """Put one of three tensors into place: query's, key's or value's, or a third of all as transformers 5.23 saves.
+        """Fill the rows of query, key or value (`index`) from a tensor of its own, or from a third of all rows.
 
-        It joins OLMo Hybrid's three when it reads them, and cuts what it has joined into thirds when it writes.
+        OLMo Hybrid has three tensors. transformers 5.23 joins them when it reads, and writes thirds of the joined one.
         """
         totals = [part.total for part in self.convolved]
         third = -(-sum(totals) // len(totals))

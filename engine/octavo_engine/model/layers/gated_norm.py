@@ -28,7 +28,7 @@ class GatedNorm(nn.Module):
         self.weight = parameter(self.inner.size, dtype=options.dtype, device=options.device)
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        """x [T, heads * head size] in float32, normalised and gated by silu(gate), gate of the same shape."""
+        """Return x [T, heads * head size], float32, normalised and times silu(gate), with `gate` of the same shape."""
         factor = F.silu(gate.float())
         if self.spec.before_gate:
             return self._normalised(x) * self.weight.float() * factor
@@ -40,7 +40,7 @@ class GatedNorm(nn.Module):
         return (grouped * torch.rsqrt(squares / self.group_size + self.spec.eps)[..., None]).view(x.shape)
 
     def _summed(self, squares: Tensor) -> Tensor:
-        """[T, groups] of this rank's heads, with those of other ranks' that are in the same groups."""
+        """Return the sums [T, groups] over this rank's heads and those of other ranks in the same groups."""
         ranks = self.options.ranks
         if ranks.shard.size <= self.groups.total:  # ranks have whole groups
             return squares

@@ -28,7 +28,7 @@ _RATE = -8.0
 
 
 class GatedRecurrence(nn.Module):
-    """Two projections, a convolution and the recurrence of one, the activation of the other, their product's."""
+    """Two projections, one with a convolution and the recurrence, the other with an activation, and their product's."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class GatedRecurrence(nn.Module):
         logs = _RATE * fading * F.softplus(self.rate)
         normaliser = torch.sqrt(1 - torch.exp(2 * logs))
         firsts = first_tokens(step)
-        # A sequence's first token comes in as it is.
+        # A sequence's first token is not scaled.
         normaliser[firsts] = torch.where(step.fresh[:, None], 1, normaliser[firsts])
         values = x * incoming * normaliser
         return linear_scan(values.float(), torch.exp(logs).float(), states, step)

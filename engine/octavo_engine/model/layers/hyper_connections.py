@@ -31,7 +31,7 @@ class WeightedConnections(nn.Module):
     """The weights by which a part reads a token's vectors and its result is added to them, all in float32."""
 
     def __init__(self, spec: WeightedConnectionsSpec, hidden_size: int, options: LayerOptions, *, adds: bool) -> None:
-        """`adds`: whether there is a part, and not the head, which only reads."""
+        """`adds`: whether a result is added to the vectors; false for the head, which only reads them."""
         super().__init__()
         self.spec, self.hidden_size, self.size, self.adds = spec, hidden_size, options.dtype.itemsize, adds
         kinds = 1 + adds
@@ -40,7 +40,7 @@ class WeightedConnections(nn.Module):
         self.base, self.scales = parameter(kinds * spec.count, **single), parameter(kinds, **single)
 
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """One vector [T, hidden] of a token's [T, count * hidden], and the weights of the result, [T, count] if any."""
+        """Return one vector [T, hidden] of x [T, count * hidden], and the weights of the result, [T, count] if any."""
         wide, spec = x.float(), self.spec
         inverse_rms = torch.rsqrt(wide.square().mean(-1, keepdim=True) + spec.eps)
         projected = torch.nn.functional.linear(wide, self.projection) * inverse_rms
@@ -73,7 +73,7 @@ class GatedConnections(nn.Module):
     """The gates by which a part reads a token's vectors, and the weights by which its result is added to them."""
 
     def __init__(self, spec: GatedConnectionsSpec, hidden_size: int, options: LayerOptions, *, adds: bool) -> None:
-        """`adds`: whether there is a part, and not the head, which only reads."""
+        """`adds`: whether a result is added to the vectors; false for the head, which only reads them."""
         super().__init__()
         self.spec, self.hidden_size, self.size = spec, hidden_size, options.dtype.itemsize
         stream, rank, count = unsharded(spec.count * hidden_size), unsharded(spec.rank), unsharded(spec.count)
@@ -83,7 +83,7 @@ class GatedConnections(nn.Module):
         self.adding = Linear(stream, (count,), bias=False, options=options) if adds else None
 
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """One vector [T, hidden] of a token's [T, count * hidden], and the stream [T, count * hidden] normalised."""
+        """Return one vector [T, hidden] of x [T, count * hidden], and x normalised."""
         shape = (len(x), self.spec.count, self.hidden_size)
         normed = self.norm.weights.apply(x.view(shape)).flatten(1)
         gates = self.up(torch.nn.functional.silu(self.down(normed) / self.spec.count)).sigmoid()
@@ -126,7 +126,7 @@ def connections(spec: ConnectionsSpec, hidden_size: int, options: LayerOptions, 
 
 
 class ConnectedVectors(nn.Module):
-    """Makes all vectors of a token, which are alike, before the layers, and one of all after them."""
+    """Copies a token's embedding into all of its vectors before the layers, and makes one vector of all after them."""
 
     def __init__(self, spec: ConnectionsSpec, hidden_size: int, options: LayerOptions) -> None:
         super().__init__()
@@ -134,11 +134,11 @@ class ConnectedVectors(nn.Module):
         self.last = connections(spec, hidden_size, options, adds=False)
 
     def spread(self, x: Tensor) -> Tensor:
-        """[T, hidden] to [T, count * hidden]."""
+        """Return all vectors [T, count * hidden] of the embeddings [T, hidden]."""
         return x.repeat(1, self.count)
 
     def merged(self, x: Tensor) -> Tensor:
-        """[R, count * hidden] to [R, hidden]."""
+        """Return one vector for each row, [R, hidden], of all vectors [R, count * hidden]."""
         vector: Tensor = self.last.read(x)[0]
         return vector
 

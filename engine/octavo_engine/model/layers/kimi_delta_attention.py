@@ -101,7 +101,7 @@ class KimiDeltaAttention(nn.Module):
         return -rate * F.softplus(steps) if bound is None else bound * torch.sigmoid(rate * steps)
 
     def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
-        """x [T, H, D] in float32, each head normalised by its root mean square, times sigmoid(gate); [T, H * D]."""
+        """Return x [T, H, D], float32, each head divided by its root mean square, times sigmoid(gate); [T, H * D]."""
         normed = x.to(gate.dtype).float()
         normed = self.norm.float() * normed * torch.rsqrt(normed.square().mean(-1, keepdim=True) + self.spec.norm_eps)
         return (normed.view(len(x), -1) * gate.float().sigmoid()).to(gate.dtype)

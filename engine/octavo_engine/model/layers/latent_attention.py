@@ -33,7 +33,7 @@ _FLOAT32_BYTES = 4
 
 
 class LatentAttention(nn.Module):
-    """Ranks have a part of the heads; the compressed cache, and what makes it, is every rank's."""
+    """Multi-head latent attention, of which each rank has a part of the heads, and all of the cache."""
 
     key_scale = value_scale = 1.0
     """The scales of cached keys and values: the value of one unit in the cache."""
@@ -134,7 +134,7 @@ class LatentAttention(nn.Module):
         return self.output.add_to(residual, values.reshape(len(values), -1))
 
     def _keys(self, cached: Tensor, rope: Rope | None) -> Tensor:
-        """What is cached of [T, latent + rotary], normalised and rotated, [T, 1, latent + rotary]."""
+        """Return what is cached, `cached` [T, latent + rotary] normalised and rotated; [T, 1, latent + rotary]."""
         norm, shared = cast("Norm", self.latent_norm), cached[:, self.spec.latent :]
         latent = _scaled(
             cast("Tensor", norm(cached[:, : self.spec.latent].contiguous())[0]), self.spec.latent_scales[1]
@@ -145,7 +145,7 @@ class LatentAttention(nn.Module):
         return torch.cat((latent[:, None], rotated), dim=-1)
 
     def _grown(self, query: Tensor, rope: Rope | None) -> Tensor:
-        """Queries [T, heads, D] times what grows with their positions."""
+        """Return queries [T, heads, D] times the factors that grow with their positions."""
         if rope is None or rope.query_scale is None:
             return query
         scale = rope.query_scale.to(query.dtype)
@@ -155,7 +155,7 @@ class LatentAttention(nn.Module):
         return query * scale
 
     def _read_by_queries(self, x: Tensor | Quantized, compressed: Tensor | None) -> Tensor | Quantized:
-        """What queries are projected from: their latent, or the layer's input x."""
+        """Return the input of the queries' projection: their latent, or the layer's input x."""
         spec = self.spec
         if self.query_norm is None or compressed is None or spec.query_rank is None:
             return x

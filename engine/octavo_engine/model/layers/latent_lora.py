@@ -1,7 +1,7 @@
-"""What adapters add to latent attention's projection from a latent to each head's key and value, which it absorbs.
+"""LoRA adapters of latent attention's projection from a latent to each head's key and value, which it absorbs.
 
-What is added to a key is added to its query instead: q (B A c) = (A^T B^T q) c. So for each head both are small layers
-of their own, from the query's part without rotation to a latent and from a latent to the value. A head's slot is its
+What an adapter adds to a key is added to its query instead: q (B A c) = (A^T B^T q) c. So each head has two small
+linear layers, from the query's part without rotation to a latent, and from a latent to the value. A head's slot is its
 token's slot times the number of heads, plus the head.
 """
 
@@ -45,7 +45,7 @@ class LatentLora:
             layer.clear(slot * self.heads, self.heads)
 
     def put(self, slot: int, a: Tensor, b: Tensor, begin: int) -> None:
-        """`a` [r, latent] and `b` [heads, plain + value, r], scaled, into a slot: its ranks from `begin` on."""
+        """Put `a` [r, latent] and `b` [heads, plain + value, r], scaled, into a slot: its ranks from `begin` on."""
         first, plain = slot * self.heads, self.query.a.shape[2]
         keys, values = b[:, :plain], b[:, plain:]
         self.query.put_many(first, 0, keys.transpose(1, 2), a.t().expand(self.heads, -1, -1).float(), begin)
@@ -53,6 +53,6 @@ class LatentLora:
 
 
 def added(layer: LoraLayer, y: Tensor, x: Tensor, batch: LoraBatch) -> Tensor:
-    """y [T, heads, rows] with what adapters make of x [T, heads, columns]."""
+    """Return y [T, heads, rows] plus what adapters make of x [T, heads, columns]."""
     rows = layer.add_to(y.flatten(0, 1).contiguous(), x.flatten(0, 1).contiguous(), batch)
     return rows.view(y.shape)

@@ -18,7 +18,7 @@ _FLOAT32_BYTES = 4
 
 
 class Laurel(nn.Module):
-    """A low-rank projection of what the mixer read, added to the stream with that; the sum is then scaled down."""
+    """The mixer's input and a low-rank projection of it, added to the stream, whose sum is then scaled down."""
 
     def __init__(self, spec: LaurelSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Laurel(nn.Module):
         self.norm = Norm(hidden_size, spec.norm, options)
 
     def forward(self, stream: Tensor, read: Tensor) -> Tensor:
-        """The stream [T, hidden] with the mixer's result, and what the mixer read, to the stream with both parts."""
+        """Return the stream [T, hidden] with the residual of `read`, which is the mixer's input, added and scaled."""
         return (stream + (read + cast("Tensor", self.norm(self.right(self.left(read)))[0]))) / math.sqrt(2)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
@@ -40,6 +40,6 @@ class Laurel(nn.Module):
         yield from self.norm.tensors(names.of_layer("laurel_norm", self.layer))
 
     def step_bytes(self) -> int:
-        """Return an upper bound of what one token takes in it, what the mixer read included."""
+        """Return an upper bound of one token's bytes in this module, the mixer's input included."""
         hidden, size = self.left.columns.size, self.options.dtype.itemsize
         return (5 * hidden + self.spec.rank) * size + 3 * hidden * _FLOAT32_BYTES

@@ -1,8 +1,8 @@
 """Lightning Attention (arXiv 2401.04658), of which each rank has some heads, in PyTorch.
 
 Of each head with slope s, token by token: state = exp(-s) * state + k v^T, and the result is state^T q. Sequences of
-one token are computed just so, all at once; of longer ones 64 tokens are computed at a time, and what came before them
-is read from the state.
+one token are computed by these formulas, all at once; longer ones in chunks of 64 tokens, which read the earlier tokens
+from the state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from octavo_engine.model.spec import LightningAttentionSpec
 _CHUNK = 64
 _FLOAT32_BYTES = 4
 _PARTS = ("lightning_query", "lightning_key", "lightning_value", "lightning_gate")
-"""Roles of what the first projection gives."""
+"""The roles, in `TensorNames`, of the parts of the first projection."""
 _BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 """Buffers that transformers saves although they follow from the slopes."""
 
@@ -79,7 +79,7 @@ class LightningAttention(nn.Module):
         return self.output.add_to(residual, gate.sigmoid() * self.norm(attended.view(len(gate), -1)))
 
     def _attend(self, mixed: Tensor, states: Tensor, step: StateStep) -> Tensor:
-        """[T, H, D] of query, key and value [T, 3, H, D], float32; `states` [slots, H, D, D] are read and written."""
+        """Return [T, H, D] of query, key, value [T, 3, H, D], float32; reads and writes `states` [slots, H, D, D]."""
         slopes, alone = self.slopes, [number for number, length in enumerate(step.lens) if length == 1]
         if len(alone) == len(step.lens):  # as in CUDA graphs, which nothing may be copied to from the host
             return _one_token_each(mixed, slopes, states, step.slots, step.fresh)

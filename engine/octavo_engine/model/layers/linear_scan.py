@@ -20,7 +20,7 @@ def linear_scan(values: Tensor, gates: Tensor, states: Tensor, step: StateStep) 
     past = states[step.slots].masked_fill_(step.fresh[:, None], 0)
     firsts = first_tokens(step)
     values[firsts] += gates[firsts] * past
-    gates[firsts] = 0  # nothing before them counts any more
+    gates[firsts] = 0  # the state before them is in their values now
     reach = 1
     while reach < max(step.lens):
         earlier = values[:-reach] * gates[reach:]

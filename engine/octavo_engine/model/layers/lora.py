@@ -51,7 +51,7 @@ class LoraBatch:
     """The same of rows that are each token's heads, by the number of heads: made by the first layer that needs it."""
 
     def use(self, slots: Sequence[int]) -> None:
-        """The tokens of the next step have adapters in these slots, or none; not for Triton's kernels."""
+        """Set the slot of each token of the next step, `NO_SLOT` for none; not for Triton's kernels."""
         self.slots, self.by_slot, self.groups, self.slot_of_token = None, (), None, None
         self.of_heads.clear()
         if not slots or max(slots) == NO_SLOT:
@@ -63,7 +63,7 @@ class LoraBatch:
             self.by_slot = tokens_by_slot(slots)
 
     def use_device(self, slots: Tensor, num_slots: int) -> None:
-        """The same for Triton's kernels, with the slots [T] int32 on the device, which a graph reads in each replay."""
+        """Set the slots [T] int32 of the next step for Triton's kernels: on the device, where a graph reads them."""
         from octavo_engine.kernels.lora import group_by_adapter
 
         self.slot_of_token, self.groups = slots, group_by_adapter(slots, num_slots)
@@ -123,7 +123,7 @@ class LoraLayer:
         self.on_cpu = None if batch.kernels is None else CPUAdapters(batch.kernels, self.a, stored, parts)
         """The adapters' weights for the C kernels."""
         self.ranks = [[0] * len(parts) for _ in range(slots)]
-        """The rank of each part of what is in a slot; 0: nothing."""
+        """The rank of each part of the adapter in each slot; 0: there is none."""
         self.weights: Any = None
         """kernels.lora.LoraWeights where Triton's kernels compute."""
         if triton_runs_on(device):
@@ -136,20 +136,20 @@ class LoraLayer:
         """Empty `count` slots."""
         slots = slice(first, first + count)
         if any(map(any, self.ranks[slots])):
-            if self.weights is not None:  # Triton's kernels compute the largest rank, all others that of what is there
+            if self.weights is not None:  # Triton's kernels read every slot up to the largest rank
                 self.a[slots].zero_()
                 self.b[slots].zero_()
             for part in range(len(self.parts)):
                 self._set_ranks(slots, part, 0)
 
     def put_a(self, slot: int, part: int, a: Tensor, begin: int = 0) -> None:
-        """`a` [r, columns] of one part, its ranks from `begin` on; what Triton's kernels read beyond stays zeros."""
+        """Put `a` [r, columns] of one part into a slot, at the ranks from `begin` on; further ranks stay zeros."""
         first, end = part * self.rank, begin + len(a)
         self.a[slot, first + begin : first + end].copy_(a)
         self._set_ranks(slice(slot, slot + 1), part, end)
 
     def put_many(self, first: int, part: int, a: Tensor, b: Tensor, begin: int = 0) -> None:
-        """`a` [N, r, columns] and `b` [N, rows, r], scaled, of one part, into N slots: the ranks from `begin` on."""
+        """Put `a` [N, r, columns] and `b` [N, rows, r], scaled, of one part into N slots, at ranks from `begin` on."""
         slots, end, start = slice(first, first + len(a)), begin + a.shape[1], sum(self.parts[:part])
         self.a[slots, part * self.rank + begin : part * self.rank + end].copy_(a)
         self.b[slots, start : start + self.parts[part], begin:end] = b.to(self.b.device, self.b.dtype)
@@ -162,13 +162,13 @@ class LoraLayer:
             self.on_cpu.ranks[slots, part] = rank
 
     def put_b(self, slot: int, rows: slice | Tensor, b: Tensor, begin: int = 0) -> None:
-        """`b` [N, r], scaled, for these rows of the layer's, its ranks from `begin` on."""
+        """Put `b` [N, r], scaled, of these rows of the layer into a slot, at the ranks from `begin` on."""
         self.b[slot][rows, begin : begin + b.shape[1]] = b.to(self.b.device, self.b.dtype)
 
     def add_to(self, y: Tensor, x: Tensor, batch: LoraBatch | None = None) -> Tensor:
-        """y [T, rows] with what each token's adapter makes of x [T, columns] added to it, in place.
+        """Add to y [T, rows], in place, what each token's adapter makes of x [T, columns]; returns y.
 
-        `batch`: which adapters these rows have, if they are not the step's tokens.
+        `batch`: the adapters of these rows, if they are not the step's tokens.
         """
         batch = batch or self.batch
         if batch.groups is not None:
@@ -204,12 +204,12 @@ class LoraLayer:
 
 
 def slot_rank(max_rank: int, device: torch.device) -> int:
-    """Return the rank that slots are padded to: kernels on a GPU want a power of two from 16 on."""
+    """Return the rank that slots are padded to: kernels on a GPU need a power of two, 16 or more."""
     return max(16, 1 << (max_rank - 1).bit_length()) if _pads(device) else max_rank
 
 
 def slot_rows(parts: Sequence[int], device: torch.device) -> int:
-    """Return the rows of B in a slot: those of one part are padded to what kernels on a GPU want."""
+    """Return the rows of B in a slot: those of each part are padded to the multiple that kernels on a GPU need."""
     rows = sum(parts)
     return -(-rows // 16) * 16 if len(parts) == 1 and _pads(device) else rows
 

@@ -25,7 +25,7 @@ class LowRank(nn.Module):
         self.up = nn.ModuleList(Linear(middle, rows, bias=False, options=options) for rows in parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[T, in] to [T, sum of all parts]."""
+        """Return the projections [T, sum of all parts] of x [T, in]."""
         low = self.down(x).chunk(len(self.up), dim=-1)
         return torch.cat([up(each.contiguous()) for up, each in zip(self.up, low, strict=True)], dim=-1)
 

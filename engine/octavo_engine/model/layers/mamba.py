@@ -28,7 +28,7 @@ _FLOAT32_BYTES = 4
 class Mamba(nn.Module):
     """A projection to x and gate, a convolution of x, the state space model, the gate, a projection.
 
-    What time steps, b and c are made of is projected from all channels: ranks sum it.
+    Time steps, b and c are projected from all ranks' channels, so ranks sum these projections.
     """
 
     def __init__(

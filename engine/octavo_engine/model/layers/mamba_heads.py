@@ -42,7 +42,7 @@ class MambaHeads(nn.Module):
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "Mamba heads")
         self.channels = channels = self.heads.times(spec.head_dim)
         hidden, dtype, device = unsharded(hidden_size, "hidden_size"), options.dtype, options.device
-        # The rows of x and gate lie in turn, one of each.
+        # The rows of x and gate alternate.
         self.input = Linear(
             hidden,
             (channels, channels),

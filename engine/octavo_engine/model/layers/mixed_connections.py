@@ -20,10 +20,10 @@ _FLOAT32_BYTES = 4
 
 
 class MixedConnections(nn.Module):
-    """The weights by which a part reads a token's vectors, its result is added, and vectors are mixed for that."""
+    """The weights with which a part reads a token's vectors, mixes them, and adds its result to each mixture."""
 
     def __init__(self, spec: MixedConnectionsSpec, hidden_size: int, options: LayerOptions, *, adds: bool) -> None:
-        """`adds`: whether there is a part, and not the head, which only reads."""
+        """`adds`: whether a result is added to the vectors; false for the head, which only reads them."""
         super().__init__()
         self.spec, self.hidden_size, self.size, self.adds = spec, hidden_size, options.dtype.itemsize, adds
         rows = spec.count * (2 + spec.count) if adds else spec.count
@@ -32,7 +32,7 @@ class MixedConnections(nn.Module):
         self.base, self.scales = parameter(rows, **single), parameter(3 if adds else 1, **single)
 
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """One vector [T, hidden] of a token's [T, count * hidden], and the logits of all weights, [T, rows]."""
+        """Return one vector [T, hidden] of x [T, count * hidden], and the logits of all weights, [T, rows]."""
         count, wide = self.spec.count, x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.spec.norm_eps)
         kinds = (count, count, count**2) if self.adds else (count,)
@@ -42,7 +42,7 @@ class MixedConnections(nn.Module):
         return (reading[..., None] * wide.view(len(x), count, self.hidden_size)).sum(dim=1).to(x.dtype), logits
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x [T, count * hidden], mixed, with what `part` makes of one vector added to all."""
+        """Apply `part` to one vector of each token of x [T, count * hidden], and add its result to mixtures of all."""
         count = self.spec.count
         vector, logits = self.read(x)
         adding = 2 * logits[:, count : 2 * count].sigmoid()
@@ -52,7 +52,7 @@ class MixedConnections(nn.Module):
         return torch.add(added, mixed).flatten(1)
 
     def _doubly_stochastic(self, logits: Tensor) -> Tensor:
-        """Weights [T, count, count] whose rows and columns sum to 1, nearly (Sinkhorn and Knopp)."""
+        """Return weights [T, count, count] whose rows and columns sum to nearly 1 (Sinkhorn and Knopp)."""
         eps = self.spec.eps
         weights = logits.softmax(dim=-1) + eps
         weights = weights / (weights.sum(dim=-2, keepdim=True) + eps)

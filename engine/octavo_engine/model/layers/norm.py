@@ -34,7 +34,7 @@ class Norm(nn.Module):
         self.weights = NormWeights(self.weight, spec.eps, spec.kind, self.bias, spec.weight_offset)
 
     def forward(self, stream: ResidualStream, scaling: Scaling | None = None) -> tuple[Tensor | Quantized, Tensor]:
-        """`stream` [T, size] normalised, for a linear that wants it quantized by `scaling`; and the stream itself."""
+        """Return `stream` [T, size] normalised, and quantized if `scaling` says so; and the stream itself."""
         return self.compute.norm(stream, self.weights, scaling)
 
     def tensors(self, name: str, rows: Span | None = None, order: Tensor | None = None) -> Iterator[CheckpointTensor]:

@@ -19,7 +19,7 @@ from octavo_engine.model.spec import ParallelMixersSpec
 
 
 class ParallelMixers(nn.Module):
-    """Both mixers, what they read and what they give multiplied with numbers."""
+    """Both mixers, whose inputs and results are multiplied with factors."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ParallelMixers(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """Its input is not to be quantized, as each mixer scales it first."""
+        """Return None: the input is not quantized, since each mixer scales it first."""
         return None
 
     def forward(

@@ -29,7 +29,7 @@ class PerLayerEmbedding(nn.Module):
         self.norm = Norm(spec.size, spec.norm, options)
 
     def forward(self, token_ids: Tensor, x: Tensor) -> Tensor:
-        """Tokens [T] and their vectors [T, hidden] to [T, layers, size]."""
+        """Return all layers' inputs [T, layers, size] of tokens [T] and their embeddings [T, hidden]."""
         projected = (self.projection(x) * self.scale).view(len(x) * self.num_layers, self.spec.size)
         normed = cast("Tensor", self.norm(projected)[0]).view(len(x), self.num_layers, self.spec.size)
         embedded: Tensor = self.embedding(token_ids.where(token_ids < self.spec.vocab_size, 0))
@@ -60,7 +60,7 @@ class PerLayerInput(nn.Module):
         self.norm = Norm(hidden_size, spec.norm, options)
 
     def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
-        """x [T, hidden] and all layers' inputs [T, layers, size] to x with this layer's added."""
+        """Return x [T, hidden] with this layer's addend, computed from all layers' inputs [T, layers, size]."""
         return x + self.addend(x, inputs)
 
     def addend(self, x: Tensor, inputs: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from octavo_engine.model.layers.residual import ResidualStream, summed
 
 
 class Pointwise(Protocol):
-    """The operations between products. `scaling` says how the linear that comes next wants its input quantized.
+    """The operations between products. `scaling` says how the next linear needs its input quantized.
 
-    An operation may leave that to the linear, and give a tensor that is not quantized.
+    An operation may leave that to the linear, and return a tensor that is not quantized.
     """
 
     def norm(
@@ -48,7 +48,7 @@ class TorchPointwise:
 
 
 class CPUPointwise:
-    """Norms and activations by our C kernels if they know them, else by PyTorch; bfloat16 or float32."""
+    """Norms and activations by our C kernels if they support them, else by PyTorch; bfloat16 or float32."""
 
     def __init__(self, kernels: CPUKernels) -> None:
         self._kernels = kernels

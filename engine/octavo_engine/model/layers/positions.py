@@ -33,7 +33,7 @@ class PositionTable(nn.Module):
             self.weight = parameter(rows, spec.hidden_size, dtype=options.dtype, device=options.device)
 
     def forward(self, positions: Tensor, token_ids: Tensor) -> Tensor:
-        """[T] int64 and [T] to [T, hidden]."""
+        """Return the vectors [T, hidden] of positions [T] int64 and token ids [T]."""
         if self.spec.uncounted is not None:
             positions = _counted(positions, token_ids != self.spec.uncounted, self.spec.uncounted - self.spec.offset)
         return F.embedding(positions + self.spec.offset, self.weight)
@@ -47,9 +47,10 @@ class PositionTable(nn.Module):
 
 
 def _counted(positions: Tensor, counts: Tensor, otherwise: int) -> Tensor:
-    """Positions [T] of whole prompts among the tokens that count, [T] bool; `otherwise` for those that do not."""
+    """Return positions [T] in prompts whose tokens count only where `counts` is true; `otherwise` for the others."""
     ends = counts.cumsum(0)
-    first = (torch.arange(len(positions), device=positions.device) - positions).clamp(min=0)  # no prompt in trial steps
+    # Positions of trial steps belong to no prompt, so `first` could be negative.
+    first = (torch.arange(len(positions), device=positions.device) - positions).clamp(min=0)
     before = (ends - counts.long())[first]
     return torch.where(counts, ends - before - 1, otherwise)
 

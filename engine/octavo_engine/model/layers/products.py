@@ -69,7 +69,7 @@ def kernel_product(kernels: CPUKernels) -> Product:
 
 
 def multiplies_codes(features: CPUFeatures, tokens: int, *, interleaved: bool) -> bool:
-    """True if codes are multiplied as they are; else all of them are decoded first, for products in floating point.
+    """Return True if codes are multiplied as they are, False if they are decoded first for products in floating point.
 
     Products of whole numbers are the quickest for any number of tokens, but where oneDNN has AMX for bfloat16.
     """

@@ -21,7 +21,7 @@ ResidualStream = Tensor | ResidualSum
 
 @dataclass(frozen=True, slots=True)
 class Carrying:
-    """A residual stream between two layers, and what is added to it after the second. [T, hidden] each."""
+    """A residual stream between two layers, and a shortcut's result, added after the second. [T, hidden] each."""
 
     stream: ResidualStream
     later: Tensor

@@ -31,7 +31,7 @@ def choose(
     """Return each token's chosen experts, int64, and their weights, float32; both [T, top_k].
 
     `logits` are [T, E]; `correction` [E], float32, is added for the choice alone: to scores, or to logits where only
-    the chosen ones are scored. `given`: the choice, where scores do not make it.
+    the chosen ones are scored. `given`: the choice, where a table makes it.
     """
     if router.softcap is not None:
         logits = torch.tanh(logits.float() / router.softcap) * router.softcap
@@ -56,7 +56,7 @@ def choose(
 
 
 def _best_groups(scores: Tensor, groups: ExpertGroups) -> Tensor:
-    """`scores` [T, E] with minus infinity in all groups of experts but the best."""
+    """Return `scores` [T, E] with minus infinity in all groups of experts but the best."""
     grouped = scores.view(len(scores), groups.count, -1)
     best = grouped.topk(groups.best, dim=-1).values.sum(dim=-1).topk(groups.kept, dim=-1).indices
     dropped = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(-1, best, value=False)
@@ -64,7 +64,7 @@ def _best_groups(scores: Tensor, groups: ExpertGroups) -> Tensor:
 
 
 def _sparsemixer(scores: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
-    """Two experts a token, chosen one after the other (arXiv 2409.12136, as its reference code infers).
+    """Return two experts for each token, chosen one after the other (arXiv 2409.12136, as its reference code infers).
 
     A weight is the softmax over those that are close to the best one of their round.
     """

@@ -20,8 +20,8 @@ class Layer(Protocol):
         """Return the residual stream [T, hidden] after this layer."""
 
     def weights(self) -> LayerWeights | None:
-        """The layer's weights for kernels that compute all of it, None where they do not know some of them; asked only
-        of layers that such kernels know."""
+        """Return the layer's weights for kernels that compute whole layers; None: they do not support some weight. Only
+        called for layers of a shape that such kernels support."""
 
     def adapters(self) -> LayerAdapters | None:
         """Return the adapters of its linears, for the same kernels; None: no adapters are served."""
@@ -30,14 +30,14 @@ class Layer(Protocol):
 Ropes = Sequence[Rope | None]
 """The angles of the step's tokens for each layer; None: the layer does not rotate."""
 LayerRunner = Callable[[Sequence[Layer], Tensor, Ropes, AttentionContext], Tensor]
-"""x [T, hidden] through all layers; x may be overwritten."""
+"""A function that runs x [T, hidden] through all layers; it may overwrite x."""
 
 
 def one_by_one(layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:
-    """x [T, hidden] through one layer after another."""
+    """Run x [T, hidden] through one layer after another."""
     stream: LayerStream = x
     for layer, rope in zip(layers, ropes, strict=True):
         stream = layer(stream, rope, attention)
     if isinstance(stream, Carrying):
-        raise ValueError("the last layer leaves something to the next")
+        raise ValueError("the last layer has a shortcut, whose result no layer adds")
     return summed(stream)

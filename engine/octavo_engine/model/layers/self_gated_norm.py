@@ -19,7 +19,7 @@ _FLOAT32_BYTES = 4
 
 
 class SelfGatedNorm(Norm):
-    """y * sigmoid(up(silu(down(y)))) of what is normalised, y; every rank computes all of it."""
+    """A norm with a gate: y * sigmoid(up(silu(down(y)))) for the normalised y; every rank computes all of it."""
 
     def __init__(self, size: int, spec: NormSpec, rank: int, options: LayerOptions) -> None:
         super().__init__(size, spec, options)
@@ -33,7 +33,7 @@ class SelfGatedNorm(Norm):
         stream: ResidualStream,
         scaling: Scaling | None = None,  # noqa: ARG002
     ) -> tuple[Tensor | Quantized, Tensor]:
-        """`stream` [T, size] normalised and gated, never quantized; and the stream itself."""
+        """Return `stream` [T, size] normalised and gated, never quantized; and the stream itself."""
         normed, x = super().forward(stream)
         y = cast("Tensor", normed)
         gate = self.up(nn.functional.silu(self.down(y))).float().sigmoid()

@@ -23,7 +23,7 @@ class ShardedNorm(nn.Module):
         self.weight = parameter(size.size, dtype=options.dtype, device=options.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """This rank's part of it, [T, size], normalised."""
+        """Return x [T, size], this rank's part of the dimension, normalised."""
         wide = x.float()
         squares = self.options.ranks.all_reduce(wide.square().sum(-1, keepdim=True))
         return self.weight * (wide * torch.rsqrt(squares / self.size.total + self.eps)).to(x.dtype)

@@ -50,7 +50,7 @@ class SharedBlock(nn.Module):
         self.before_attention, self.before_mlp = other.before_attention, other.before_mlp
 
     def forward(self, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
-        """[T, hidden] to what is added to it before the mixer, [T, hidden]."""
+        """Return what is added to x [T, hidden] before the mixer, [T, hidden]."""
         if attention.embedded is None:
             raise ValueError("layers with a shared block read the tokens' embeddings")
         both = cast("Tensor", self.before_attention(torch.cat((x, attention.embedded), dim=-1))[0])
@@ -83,7 +83,7 @@ class SharedBlock(nn.Module):
 
 
 def _names_in_block(options: LayerOptions, layer: int) -> LayerOptions:
-    """`options` with the names that attention and feed-forward have in a block."""
+    """Return `options` with the names that attention and feed-forward have in a block."""
     block = options.names.of_layer("shared_block", layer)
     attention, mlp = f"{block}.self_attn", f"{block}.feed_forward"
     names = replace(

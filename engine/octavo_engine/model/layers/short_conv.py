@@ -71,7 +71,7 @@ class ShortConv(nn.Module):
         return 0
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, its input included: a decode also reads and writes a state."""
+        """Return an upper bound of one token's bytes, its input included: a decode also reads and writes a state."""
         hidden, inner, size = self.input.columns.size, self.channels.size, self.options.dtype.itemsize
         quantized = self.input.quantized_input_bytes(inner)
         past = 3 * (self.spec.width - 1)

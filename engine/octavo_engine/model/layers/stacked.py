@@ -27,11 +27,11 @@ class LevelVectors(nn.Module):
         self.low = parameter(hidden_size, dtype=options.dtype, device=options.device)
 
     def spread(self, x: Tensor) -> Tensor:
-        """[T, hidden] to [T, 3 * hidden]."""
+        """Return the stream [T, 3 * hidden] of the embeddings [T, hidden]."""
         return torch.cat((x, x, self.low.expand_as(x)), dim=-1)
 
     def merged(self, x: Tensor) -> Tensor:
-        """[R, 3 * hidden] to [R, hidden]."""
+        """Return `high` [R, hidden] of the stream's rows [R, 3 * hidden]."""
         return x[:, self.hidden_size : 2 * self.hidden_size].contiguous()
 
     def tensors(self) -> Iterator[CheckpointTensor]:
@@ -40,7 +40,7 @@ class LevelVectors(nn.Module):
 
 
 class Stacked(nn.Module):
-    """One layer's way of reading and changing the stream."""
+    """Reads the input of one layer from the stream, and puts the layer's result into it."""
 
     def __init__(self, spec: StackSpec, hidden_size: int, options: LayerOptions) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class Stacked(nn.Module):
         self.norm = None if spec.norm is None else Norm(hidden_size, spec.norm, options)
 
     def read(self, x: Tensor) -> Tensor:
-        """What the layer's parts read of x [T, 3 * hidden] and may overwrite, [T, hidden]."""
+        """Return the layer's input [T, hidden], which it may overwrite, from the stream x [T, 3 * hidden]."""
         passed, high, low = x.chunk(3, dim=-1)
         return torch.add(high, low) if self.spec.first else passed.contiguous()
 
     def changed(self, x: Tensor, given: Tensor) -> Tensor:
-        """x [T, 3 * hidden] with what the layer's parts have given, [T, hidden]."""
+        """Return the stream x [T, 3 * hidden] with the layer's result `given` [T, hidden]."""
         passed, high, low = x.chunk(3, dim=-1)
         if self.norm is None:
             return torch.cat((given, high, low), dim=-1)

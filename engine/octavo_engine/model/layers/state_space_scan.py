@@ -65,7 +65,7 @@ def state_space_scan(inputs: Inputs, a: Tensor, states: Tensor, step: StateStep)
 
 
 def _past(states: Tensor, slots: Tensor, fresh: Tensor) -> Tensor:
-    """Copies of states [S, numbers], zero where a sequence begins."""
+    """Return copies of the states in `slots`, [S, numbers], zeros where a sequence begins."""
     return states[slots].masked_fill_(fresh[:, None], 0)
 
 

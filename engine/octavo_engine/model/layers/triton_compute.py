@@ -31,22 +31,24 @@ from octavo_engine.model.layers.residual import ResidualStream
 log = logging.getLogger(__name__)
 
 _MANY_TOKENS = 2048
-"""More than a CUDA graph has."""
+"""The fewest tokens for which PyTorch's grouped product is considered; CUDA graphs have fewer."""
 
 
 def triton_compute() -> Compute:
-    """A layer is norm, GEMM, RoPE with the cache's write, attention, GEMM, norm, GEMM, gate, GEMM: eight launches
-    beside attention's.
+    """Return the operations for GPUs: eight launches a layer beside those of attention.
 
-    Rounds where Hugging Face transformers does but for two places: what a linear adds is added to the product before
-    both are rounded, once; and angles stay float32 (kernels/rope.py).
+    They are norm, GEMM, RoPE with the write to the cache, then attention, GEMM, norm, GEMM, gate, GEMM.
 
-    The residual is added in the GEMM's epilogue, not by the norm after it. In passes over [T, hidden] from one linear
-    to the next, the first reads the residual, writes the sum, reads that and writes what is normalised: 4. The second
-    writes the product, reads it and the residual, writes both sums: 5, in as many launches. Under tensor parallelism
-    both are as quick, and the first needs no second rule: the first rank's linear adds, then the ranks' are summed.
-    Products in FP8 have no such epilogue and go the second way: norm and gate give their linears e4m3 numbers, and each
-    norm adds what the linear before it gave. Only what attention gives is quantized in a launch of its own: nine.
+    They round where Hugging Face transformers does but for two places: a linear's product and its addend are rounded
+    once, after they are added; and angles stay float32 (kernels/rope.py).
+
+    The residual is added in the GEMM's epilogue, not by the norm after it, which saves one of five passes over
+    [T, hidden] between two linears: the epilogue reads the residual and writes the sum, the norm reads the sum and
+    writes its result. A norm that added would read the product and the residual and write two results, after the GEMM
+    has written the product. Under tensor parallelism both take as long; there the first rank's linear adds the
+    residual, and the ranks' sums are added up.
+    Products in FP8 have no such epilogue, so norms add: norm and gate give their linears e4m3 numbers, and each norm
+    adds the product of the linear before it. Only the result of attention is quantized by a launch of its own: nine.
     """
     return Compute(
         product=cublas_product,
@@ -60,9 +62,9 @@ def triton_compute() -> Compute:
 
 
 def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-    """Return a `Product` whose sum is in `addend`: a result of its own would begin as a copy of it, two passes more.
+    """Compute a `Product` that writes the sum into `addend`: another result would begin as its copy, two passes more.
 
-    With a bias, which takes the epilogue's place, it is added after it.
+    With a bias, which takes the place of the epilogue, the addend is added to the product in a further pass.
     """
     if addend is None:
         return F.linear(x, weight, bias)
@@ -72,7 +74,7 @@ def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tenso
 
 
 def cublas_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
-    """Return a `LogitsProduct` in x's dtype, as cuBLAS rounds."""
+    """Compute a `LogitsProduct` in x's dtype, as cuBLAS rounds it."""
     return torch.mm(x, weight.t(), out=out)
 
 
@@ -117,7 +119,7 @@ def triton_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> T
 
 
 class TritonPointwise:
-    """One launch for what our kernels know, quantized for the next linear in the same pass; all other by PyTorch."""
+    """Norms and gates in one launch each, which may quantize for the next linear; by PyTorch where no kernel fits."""
 
     def __init__(self) -> None:
         self._torch = TorchPointwise()
@@ -141,7 +143,7 @@ class TritonPointwise:
 
 
 class TritonExperts:
-    """All experts in three launches; many tokens by what was quicker at start."""
+    """Computes all experts in three launches, and many tokens by the way that was quicker in a trial at start."""
 
     def __init__(self) -> None:
         self._many: MixtureOfExperts = mixture_of_experts
