@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,6 +204,31 @@ def test_a_weight_that_is_put_back_has_its_own_bytes(kernels: CPUKernels) -> Non
             for name in ("codes", "scale", "minimum", "zero", "super_scale", "super_minimum"):
                 found, wanted = getattr(part, name), getattr(other, name)
                 assert found is wanted is None or torch.equal(found, wanted), name
+
+
+@contextmanager
+def little_memory(headroom: int) -> Iterator[None]:
+    """Let this process map no more than `headroom` bytes above what it has now."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + headroom, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def test_a_lack_of_memory_for_a_tile_is_an_error(kernels: CPUKernels) -> None:  # noqa: F811
+    columns = 1 << 23  # a tile of such rows has 80 MiB
+    codes = torch.zeros(1, columns // 2, dtype=torch.uint8)
+    part = CodedPart(codes=codes, scale=torch.ones(1, columns // 32).half(), bits=4, columns=columns, group=32)
+    weight = CodedWeight([part])
+    with little_memory(32 << 20), pytest.raises(RuntimeError, match="memory"):
+        kernels.interleave(weight)
+    assert not weight.interleaved
+    kernels.interleave(weight)
+    with little_memory(64 << 20), pytest.raises(RuntimeError, match="memory"):
+        kernels.decode_some(weight, torch.tensor([0]), torch.bfloat16)
 
 
 def test_unsigned_codes_of_8_bits_with_a_minimum_are_left_to_pytorch() -> None:

@@ -4,7 +4,6 @@
    inputs are float32. Codes become floats in registers, groups are summed as they are and scaled once. Codes of 4 bits are
    spread by shifts of a whole register, which takes them out of order: the input is laid out in the order that this gives. */
 #include <omp.h>
-#include <stdlib.h>
 
 #include "kernels.h"
 #include "vector.h"
@@ -416,15 +415,16 @@ static void decode_rows(const struct codes *w, long row, long count, void *y, in
         }
 }
 
-/* All numbers of a weight into y [rows][inner]. */
-void decode(const struct coded *weight, void *y, int dtype, int threads) {
+/* All numbers of a weight into y [rows][inner]. `scratch` has `tile_scratch` bytes for each thread, if interleaved. */
+void decode(const struct coded *weight, void *y, void *scratch, int dtype, int threads) {
     char *to = y;
+    long tile_size = tile_scratch(weight);
     for (long i = 0; i < weight->count; i++) {
         const struct codes *w = weight->parts + i;
         long bytes = w->inner * bytes_of(dtype);
 #pragma omp parallel num_threads(threads) if (w->rows * w->inner >= PARALLEL_FROM)
         {
-            char *memory = w->interleaved ? malloc(tile_bytes(w)) : 0;
+            char *memory = (char *)scratch + omp_get_thread_num() * tile_size;
 #pragma omp for schedule(static)
             for (long r = 0; r < w->rows; r += TILE_OF_ROWS) {
                 long count = w->rows - r < TILE_OF_ROWS ? w->rows - r : TILE_OF_ROWS;
@@ -432,22 +432,19 @@ void decode(const struct coded *weight, void *y, int dtype, int threads) {
                 if (w->interleaved) tile = rows_of_tile(w, r, count, memory);
                 decode_rows(w->interleaved ? &tile : w, w->interleaved ? 0 : r, count, to + r * bytes, dtype);
             }
-            free(memory);
         }
         to += w->rows * bytes;
     }
 }
 
-/* The numbers of `count` of a weight's rows into y [count][inner]; zeros for one that it does not have. */
-void decode_some(const struct coded *weight, const int64_t *rows, void *y, long count, int dtype, int threads) {
-    long inner = weight->parts->inner, bytes = inner * bytes_of(dtype), most = 0;
-    for (long i = 0; i < weight->count; i++) {
-        const struct codes *w = weight->parts + i;
-        if (w->interleaved && tile_bytes(w) > most) most = tile_bytes(w);
-    }
+/* The numbers of `count` of a weight's rows into y [count][inner]; zeros for one that it does not have. `scratch` is as
+   for `decode`. */
+void decode_some(const struct coded *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
+                 int threads) {
+    long inner = weight->parts->inner, bytes = inner * bytes_of(dtype), tile_size = tile_scratch(weight);
 #pragma omp parallel num_threads(threads) if (count * inner >= PARALLEL_FROM)
     {
-        char *memory = malloc(most);
+        char *memory = (char *)scratch + omp_get_thread_num() * tile_size;
 #pragma omp for schedule(static)
         for (long i = 0; i < count; i++) {
             const struct codes *w = weight->parts, *end = w + weight->count;
@@ -462,6 +459,5 @@ void decode_some(const struct coded *weight, const int64_t *rows, void *y, long 
                 decode_rows(&tile, row - first, 1, to, dtype);
             }
         }
-        free(memory);
     }
 }

@@ -3,7 +3,7 @@
    The rows of a tile lie between one another: four bytes of codes of each, then the next four; the first scale of each,
    then the second one. (The last tile has what rows are left.) Eight codes of 4 bits are in such an order that the lower
    halves of the four bytes are the first four codes, and codes of 8 bits become unsigned ones. */
-#include <stdlib.h>
+#include <omp.h>
 
 #include "kernels.h"
 #include "vector.h"
@@ -54,12 +54,16 @@ static void recode(const struct codes *w, uint32_t *words, long count, int back)
     }
 }
 
-/* Bytes of memory for one tile of a weight. */
-long tile_bytes(const struct codes *w) {
+/* Bytes of scratch memory that a thread needs for one tile of any part of a weight. */
+long tile_scratch(const struct coded *weight) {
     struct array arrays[MOST_ARRAYS];
-    long bytes = 0;
-    for (int i = arrays_of(w, arrays) - 1; i >= 0; i--) bytes += TILE_OF_ROWS * arrays[i].count * arrays[i].size;
-    return bytes;
+    long most = 0;
+    for (long p = 0; p < weight->count; p++) {
+        long bytes = 0;
+        for (int i = arrays_of(weight->parts + p, arrays) - 1; i >= 0; i--) bytes += TILE_OF_ROWS * arrays[i].count * arrays[i].size;
+        if (bytes > most) most = bytes;
+    }
+    return (most + 63) / 64 * 64;
 }
 
 /* The arrays of the rows [first, first + rows), a tile, into `memory`: interleaved, or `back` to rows. */
@@ -93,15 +97,16 @@ struct codes rows_of_tile(const struct codes *w, long first, long rows, char *me
     return found;
 }
 
-/* All rows of a weight, or `back` to where they were. */
-void interleave(const struct coded *weight, int back, int threads) {
+/* All rows of a weight, or `back` to where they were. `scratch` has `tile_scratch` bytes for each thread. */
+void interleave(const struct coded *weight, void *scratch, int back, int threads) {
+    long tile = tile_scratch(weight);
     for (long i = 0; i < weight->count; i++) {
         const struct codes *w = weight->parts + i;
         struct array arrays[MOST_ARRAYS];
         int count = arrays_of(w, arrays);
 #pragma omp parallel num_threads(threads)
         {
-            char *copy = malloc(tile_bytes(w));
+            char *copy = (char *)scratch + omp_get_thread_num() * tile;
 #pragma omp for schedule(static)
             for (long first = 0; first < w->rows; first += TILE_OF_ROWS) {
                 long rows = w->rows - first < TILE_OF_ROWS ? w->rows - first : TILE_OF_ROWS;
@@ -110,7 +115,6 @@ void interleave(const struct coded *weight, int back, int threads) {
                 for (int j = 0; j < count; from += rows * arrays[j].count * arrays[j].size, j++)
                     memcpy(arrays[j].at + first * arrays[j].count * arrays[j].size, from, rows * arrays[j].count * arrays[j].size);
             }
-            free(copy);
         }
     }
 }

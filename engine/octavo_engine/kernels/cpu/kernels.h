@@ -42,15 +42,16 @@ long integer_scratch(long tokens, long inner);
 void integer_linear(const struct codes *w, const void *x, const void *bias, const void *addend, void *y, void *scratch,
                     long tokens, long stride, int dtype, int out, int threads);
 
-void interleave(const struct coded *weight, int back, int threads);
+long tile_scratch(const struct coded *weight);
 
-long tile_bytes(const struct codes *w);
+void interleave(const struct coded *weight, void *scratch, int back, int threads);
 
 struct codes rows_of_tile(const struct codes *w, long first, long rows, char *memory);
 
-void decode(const struct coded *weight, void *y, int dtype, int threads);
+void decode(const struct coded *weight, void *y, void *scratch, int dtype, int threads);
 
-void decode_some(const struct coded *weight, const int64_t *rows, void *y, long count, int dtype, int threads);
+void decode_some(const struct coded *weight, const int64_t *rows, void *y, void *scratch, long count, int dtype,
+                 int threads);
 
 void rms_norm(const void *x, const void *weight, void *y, long tokens, long size, float eps, int dtype, int threads);
 

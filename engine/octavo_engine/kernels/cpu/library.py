@@ -45,9 +45,9 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "attend_chunks": (*[_POINTER] * 6, *[_LONG] * 8, _FLOAT, _INT, _INT),
     "add_adapters": (*[_POINTER] * 4, _LONG, _INT, _INT),
     "coded_linear": (*[_POINTER] * 6, _LONG, _INT, _INT, _INT),
-    "interleave": (_POINTER, _INT, _INT),
-    "decode": (*[_POINTER] * 2, _INT, _INT),
-    "decode_some": (*[_POINTER] * 3, _LONG, _INT, _INT),
+    "interleave": (*[_POINTER] * 2, _INT, _INT),
+    "decode": (*[_POINTER] * 3, _INT, _INT),
+    "decode_some": (*[_POINTER] * 4, _LONG, _INT, _INT),
     "draw_tokens": (*[_POINTER] * 6, *[_LONG] * 2, _INT),
     "top_p_thresholds": (*[_POINTER] * 5, *[_LONG] * 2, _INT),
     "apply_masks": (*[_POINTER] * 3, *[_LONG] * 2, _INT),
@@ -97,6 +97,7 @@ def load(path: Path) -> CPUKernels:
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.coded_scratch.argtypes, library.coded_scratch.restype = (_LONG, _LONG), _LONG
+    library.tile_scratch.argtypes, library.tile_scratch.restype = (_POINTER,), _LONG
     return CPUKernels(library)
 
 
@@ -184,13 +185,17 @@ class CPUKernels:
         Nothing is done if they are already in it.
         """
         if weight.interleaved == back:
-            self.library.interleave(ctypes.byref(weight.structure), back, torch.get_num_threads())
+            scratch = self._tiles(weight)
+            self.library.interleave(
+                ctypes.byref(weight.structure), scratch.data_ptr(), back, torch.get_num_threads()
+            )
             weight.interleaved = not back
 
     def decode(self, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
         """Return a coded weight's numbers [out, in] in `dtype`, computed in float32."""
         output = torch.empty(weight.rows, weight.columns, dtype=dtype, device="cpu")
-        pointers = ctypes.byref(weight.structure), output.data_ptr()
+        scratch = self._tiles(weight) if weight.interleaved else output.new_empty(0)
+        pointers = ctypes.byref(weight.structure), output.data_ptr(), scratch.data_ptr()
         self.library.decode(*pointers, DTYPES[dtype], torch.get_num_threads())
         return output
 
@@ -198,9 +203,15 @@ class CPUKernels:
         """Return the numbers [N, in] of a coded weight's `rows` [N], int64; zeros for rows that it does not have."""
         rows = rows.contiguous()
         output = torch.empty(len(rows), weight.columns, dtype=dtype, device="cpu")
-        pointers = ctypes.byref(weight.structure), rows.data_ptr(), output.data_ptr()
+        scratch = self._tiles(weight) if weight.interleaved else output.new_empty(0)
+        pointers = ctypes.byref(weight.structure), rows.data_ptr(), output.data_ptr(), scratch.data_ptr()
         self.library.decode_some(*pointers, len(rows), DTYPES[dtype], torch.get_num_threads())
         return output
+
+    def _tiles(self, weight: CodedWeight) -> Tensor:
+        """Return scratch memory for a tile of the weight in each thread; torch's RuntimeError where there is none."""
+        size = self.library.tile_scratch(ctypes.byref(weight.structure)) * torch.get_num_threads()
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x [T, size] / rms(x) * weight [size], contiguous; size a multiple of LANES."""
