@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from octavo_engine.server.errors import APIError, from_validation
+from octavo_engine.server.errors import APIError, from_validation, param_of
 from octavo_engine.server.openai.protocol import Body
 
 AnyBody = TypeVar("AnyBody", bound=Body)
+
+_MAY_BE_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""Half or whole characters beyond U+FFFF, as JSON escapes them, or the bytes of a surrogate."""
 
 
 def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
     """Return the checked body; APIError 400, which names the first error, if it is not valid."""
     try:
-        return checked(kind, json.loads(raw))
+        fields = json.loads(raw)
+        if _MAY_BE_SURROGATES.search(raw) and (place := _surrogate(fields, ())) is not None:
+            param = param_of(place)
+            raise APIError(400, f"{param or 'the body'}: contains an unpaired surrogate", param=param)
+        return checked(kind, fields)
     except json.JSONDecodeError as error:
         raise APIError(400, f"the body is not valid JSON: {error.msg}", code="invalid_json") from None
     except (ValueError, RecursionError):
@@ -30,3 +39,28 @@ def checked(kind: type[AnyBody], fields: Any) -> AnyBody:
         return kind.model_validate(fields)
     except ValidationError as error:
         raise from_validation(error, fields) from None
+
+
+def _surrogate(value: Any, place: tuple[str | int, ...]) -> tuple[str | int, ...] | None:
+    """Return the place of the first text that is not Unicode, which no field may hold; of a name, that of its object.
+
+    Such a text cannot be part of an error's message. Errors about it would be misleading ones.
+    """
+    if isinstance(value, str):
+        return None if _is_unicode(value) else place
+    if isinstance(value, dict):
+        if not all(map(_is_unicode, value)):
+            return place
+        parts: Iterable[tuple[str | int, Any]] = value.items()
+    else:
+        parts = enumerate(value) if isinstance(value, list) else ()
+    found = (_surrogate(each, (*place, name)) for name, each in parts)
+    return next((each for each in found if each is not None), None)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
