@@ -31,6 +31,8 @@ _SCRAPE_INTERVAL = 0.005
 """Seconds between the starts of two scrapes, which take longer than probes and need no API key either."""
 _MOST_SCRAPES = 64
 """Scrapes that may wait for their turn, which takes at most a third of a second; further ones are closed."""
+_MOST_ANSWERED = 256
+"""Connections of probes and scrapes that may be open; for a further one the oldest, which is slow to send, is closed."""
 _PEEK = 64
 _LONGEST_HEAD = 64 << 10
 _ESTABLISHED = b"\x01"
@@ -45,8 +47,8 @@ _HANDED_AT_ONCE = 16
 """Connections that may be on their way to the server's loop at a time."""
 _SEND_BUFFER = 256 << 10
 """Bytes that the kernel buffers for a client that does not read; without this limit it buffers megabytes."""
-_RESERVED_FILES = 128
-"""Open files that the process needs in addition to connections."""
+_RESERVED_FILES = 128 + _MOST_ANSWERED
+"""Open files that the process needs in addition to connections, those of probes included."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_INTERVAL = 10.0
 
@@ -95,6 +97,8 @@ class Acceptor:
         self._logged_at = 0.0
         self._loop = asyncio.new_event_loop()
         self._scrapes = PacedConnections(self._loop, _SCRAPE_INTERVAL, _MOST_SCRAPES, self._answer)
+        self._answered: deque[asyncio.Transport] = deque()
+        """The last connections of probes and scrapes, of which most have been closed."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Future[None] = Future()
         """Done when the thread has ended; holds the exception if an error ended the thread."""
@@ -250,7 +254,10 @@ class Acceptor:
 
     async def _connect(self, connection: socket.socket) -> None:
         with self._closed_by_an_error(connection):
-            await self._loop.connect_accepted_socket(self._protocol, connection)
+            transport, _ = await self._loop.connect_accepted_socket(self._protocol, connection)
+            self._answered.append(transport)
+            if len(self._answered) > _MOST_ANSWERED:
+                self._answered.popleft().abort()
 
     def _close_oldest(self) -> None:
         if self._silent:
