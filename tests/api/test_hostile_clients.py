@@ -892,7 +892,9 @@ def test_warnings_that_repeat_are_counted() -> None:
 
 
 def scope_of(path: str, raw_path: bytes) -> dict[str, Any]:
-    return {"method": "GET", "path": path, "raw_path": raw_path, "client": ("10.0.0.1", 5)}
+    return {
+        "type": "http", "method": "GET", "path": path, "raw_path": raw_path, "client": ("10.0.0.1", 5), "headers": [],
+    }  # fmt: skip
 
 
 def test_the_log_of_requests_is_bounded_and_says_what_it_omits(caplog: pytest.LogCaptureFixture) -> None:
@@ -920,6 +922,23 @@ def test_the_log_of_requests_holds_no_keys_and_no_line_of_a_clients_own(
     assert said == [
         f'"GET {path} request_id=r' for path in ('/v1/models" 200', '/v1/sk-..." 404', '/a%0aERROR%20forged" 404')
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "request_id"),
+    [("/x%20sk-secret123", "GET", "r"), ("/%2fsk-secret123", "GET", "r"), ("/%73k%2Dsecret123", "GET", "r"),
+     ("/v1/models", "sk-secret123", "r"), ("/v1/models", "GET", "sk-secret123"),
+     ("/" + "x" * 190 + "sk-secret123", "GET", "r"),
+     ("/v1/myCompanysSecret", "GET", "myCompanysSecret"), ("/v1/my%43ompanysSecret", "GET", "r")],
+)  # fmt: skip
+def test_the_log_of_requests_holds_no_key_wherever_a_client_writes_it(
+    path: str, method: str, request_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    scope = scope_of(path, path.encode()) | {"method": method, "state": {"request_id": request_id}}
+    AccessLog().write(scope | {"headers": [(b"authorization", b"Bearer myCompanysSecret")]}, 404)
+    [line] = caplog.messages
+    assert "ecret" not in line and " 404 request_id=" in line
 
 
 def test_an_answer_that_is_cut_off_is_logged_as_such(

@@ -32,7 +32,7 @@ _SCRAPE_INTERVAL = 0.005
 _MOST_SCRAPES = 64
 """Scrapes that may wait for their turn, which takes at most a third of a second; further ones are closed."""
 _MOST_ANSWERED = 256
-"""Connections of probes and scrapes that may be open; for a further one the oldest, which is slow to send, is closed."""
+"""Connections of probes and scrapes that may be open; for a further one the oldest, which sends slowly, is closed."""
 _PEEK = 64
 _LONGEST_HEAD = 64 << 10
 _ESTABLISHED = b"\x01"

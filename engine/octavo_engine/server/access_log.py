@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
 from collections.abc import Callable
 
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from octavo_engine.server.auth import OPEN_PATHS, key_of
+from octavo_engine.server.auth import OPEN_PATHS, key_of, presented_key
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.trace_context import TraceContext
 
 log = logging.getLogger("octavo.access")
 
 LINES_PER_SECOND = 50.0
 _BURST = 500.0
-_LONGEST_PATH = 200
-_KEY = re.compile(rb"(?i)\b(sk|key|token)[-_=][A-Za-z0-9_-]{6,}")
+_LONGEST_PATH, _MOST_READ = 200, 2048
+"""Bytes of a path that are logged, and that are searched for keys before."""
+_KEY = re.compile(r"(?i)(sk|key|token)[-_=][A-Za-z0-9_-]{6,}")
+_SHORTEST_KEY = 6
+"""Characters of a key that is looked for, so that a key of one letter does not make all lines unreadable."""
+_NEEDLESS_ESCAPE = re.compile(rb"%(2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff]|7[Ee])")
+"""A letter, a digit, or one of `-._~` as a % escape, which means the same as the character itself (RFC 3986, 2.3)."""
 
 
 class AccessLog:
@@ -46,7 +54,7 @@ class AccessLog:
             log.info("%d requests were not logged: too many came at once", self._omitted)
             self._omitted = 0
         client = scope.get("client") or ("", 0)
-        method, path, names = scope["method"][:20], _shown(scope), _names(scope)
+        method, path, names = without_keys(scope["method"][:20], scope), _shown(scope), _names(scope)
         said = " cut off" * cut_off + "".join(f" {name}={value}" for name, value in names.items())
         fields = {"client": client[0], "method": method, "path": path, "status": status, "cut_off": cut_off, **names}
         log.info('%s:%d "%s %s" %d%s', client[0], client[1], method, path, status, said, extra={"fields": fields})
@@ -57,7 +65,7 @@ def _names(scope: Scope) -> dict[str, str]:
     state = scope.get("state", {})
     trace: TraceContext | None = state.get("trace")
     names = {
-        "request_id": state.get("request_id"),
+        "request_id": without_keys(state.get("request_id", ""), scope),
         "key": key_of(scope).name,
         "trace_id": trace.trace_id if trace is not None else None,
     }
@@ -65,6 +73,15 @@ def _names(scope: Scope) -> dict[str, str]:
 
 
 def _shown(scope: Scope) -> str:
-    """The path as it was sent, its % escapes included: they cannot begin another line."""
+    """The path with the % escapes that it needs, so that it cannot begin another line, and without keys."""
     raw = scope.get("raw_path") or scope["path"].encode()
-    return _KEY.sub(rb"\1-...", raw[:_LONGEST_PATH]).decode("ascii", errors="replace")
+    path = _NEEDLESS_ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), raw[:_MOST_READ])
+    return without_keys(path.decode("ascii", errors="replace"), scope)[:_LONGEST_PATH]
+
+
+def without_keys(text: str, scope: Scope) -> str:
+    """Return what a client sent without what looks like an API key, and without the key that the request presents."""
+    with contextlib.suppress(APIError):
+        if len(key := presented_key(Headers(scope=scope))) >= _SHORTEST_KEY:
+            text = text.replace(key, "...")
+    return _KEY.sub(r"\1-...", text)

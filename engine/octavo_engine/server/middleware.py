@@ -17,7 +17,7 @@ from functools import partial
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo_engine.server.access_log import AccessLog
+from octavo_engine.server.access_log import AccessLog, without_keys
 from octavo_engine.server.auth import ANYONE, Key, KeyRing, key_of, presented_key, unauthorized
 from octavo_engine.server.bytes_in_use import BytesInUse, Hold
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers, shutting_down
@@ -100,7 +100,7 @@ class RequestContext:
                 raise
             await error_response(shutting_down(), scope)(scope, receive, send_with_id)
         except Exception:
-            log.exception("request %s failed", shown)
+            log.exception("request %s failed", without_keys(shown, scope))
             if started and not ended:
                 raise  # uvicorn closes the connection, so that half an answer does not look like a complete one
             if not started:
