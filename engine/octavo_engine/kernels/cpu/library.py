@@ -186,9 +186,7 @@ class CPUKernels:
         """
         if weight.interleaved == back:
             scratch = self._tiles(weight)
-            self.library.interleave(
-                ctypes.byref(weight.structure), scratch.data_ptr(), back, torch.get_num_threads()
-            )
+            self.library.interleave(ctypes.byref(weight.structure), scratch.data_ptr(), back, torch.get_num_threads())
             weight.interleaved = not back
 
     def decode(self, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
