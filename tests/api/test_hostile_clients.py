@@ -22,8 +22,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from python_multipart import MultipartParser
+from python_multipart.exceptions import MultipartParseError
 from starlette.types import Message
 
+from octavo_engine import logs
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
@@ -874,6 +877,16 @@ def test_warnings_that_clients_cause_are_bounded(server: Served, caplog: pytest.
     for _ in range(20):
         assert raw(server, b"GET / HTTP/9.9\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400")
     assert caplog.text.count("Invalid HTTP request") <= 2  # two, should 10 s go by meanwhile
+
+
+def test_a_form_that_is_broken_writes_no_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging, "basicConfig", Mock())
+    logs.set_up("text")
+    with pytest.raises(MultipartParseError):
+        MultipartParser(b"b").write(b"no form")
+    assert not caplog.messages
 
 
 def test_warnings_that_repeat_are_counted() -> None:
