@@ -288,6 +288,7 @@ def test_uploads_are_bounded_and_leave_nothing(start: Start, tmp_path: Path, mon
         ({"content": b"--b--", "headers": {"Content-Type": f"multipart/form-data; boundary={'b' * 5000}"}}, 400, None),
         ({"content": b"--b\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, None),
         ({"files": [(f"p{n}", (None, b"")) for n in range(2000)]}, 400, None),
+        ({"files": {"file": ("a", content)}, "headers": {"Content-Encoding": "gzip"}}, 415, None),
     ):  # fmt: skip
         answer = server.http.post("/v1/files", **form)  # type: ignore[arg-type]
         assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), form.keys()

@@ -131,7 +131,7 @@ def _check_headers(scope: Scope) -> None:
         )
 
 
-def _check_encoding(scope: Scope) -> None:
+def check_encoding(scope: Scope) -> None:
     """Refuse a compressed body with APIError 415: a few kilobytes could unpack to gigabytes."""
     encoding = ", ".join(Headers(scope=scope).getlist("content-encoding")).lower()
     if not _COMPRESSIONS.isdisjoint(each.strip() for each in encoding.split(",")):
@@ -303,7 +303,7 @@ class BodyLimit:
         try:
             if await self._read(receive, upload):
                 if len(upload):
-                    _check_encoding(scope)
+                    check_encoding(scope)
                 await self._app(scope, receive, send)
         finally:
             upload.release()

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.middleware import discard
+from octavo_engine.server.middleware import check_encoding, discard
 from octavo_engine.server.openai.batches.objects import FileObject
 from octavo_engine.server.openai.batches.protocol import LEAST_LIFETIME, MOST_LIFETIME
 from octavo_engine.server.openai.batches.storage import Owned, Storage, append, new_file_id, on_disk
@@ -118,6 +118,7 @@ async def receive_file(request: Request, storage: Storage, owner: Owned) -> File
 
 
 async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned) -> FileObject:
+    check_encoding(request.scope)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         raise _invalid("send the file as multipart/form-data, with the fields purpose and file")
