@@ -334,6 +334,8 @@ def parse_adapter(text: str) -> tuple[str, str]:
 
 MAX_ADAPTERS = 1024
 """The largest number of adapters that a server may list as models; `--max-cpu-loras` bounds how many are in memory."""
+ADAPTERS_READ_AT_ONCE = 2
+"""Adapters that are fetched and read at once for clients that load them."""
 _LONGEST_ADAPTER_NAME = 256
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -156,3 +159,38 @@ def test_metrics_name_the_adapters_that_run_and_wait(served: Served) -> None:
     labels = 'max_lora="2",running_lora_adapters="a,b",waiting_lora_adapters="c"'
     assert f"vllm:lora_requests_info{{{labels}}}" in text
     assert 'octavo_adapters_loaded{model_name="smollm2"} 0.0' in text
+
+
+def test_loads_of_one_key_that_do_not_end_leave_room_for_those_of_others(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two loads run at once. The first key's wait for a source that does not answer until the test lets it."""
+    keys = [{"name": name, "key": f"sk-{name}", "rights": ["adapters"]} for name in ("ann", "bob")]
+    path = tmp_path / "keys.yaml"
+    path.write_text(json.dumps({"keys": keys}))
+    arrived, begun, answered = Mock(wraps=adapters._body), [], threading.Event()
+    monkeypatch.setattr(adapters, "_body", arrived)
+    with serve(tokenizer, api_key_file=path) as served, ThreadPoolExecutor(4) as pool:
+        served.engine.state.ready = replace(READY, max_loras=2)
+        load = served.engine.load_adapter
+
+        async def slow(name: str, path: str) -> None:
+            begun.append(path)
+            while path == "slow" and not answered.is_set():
+                await asyncio.sleep(0.01)
+            await load(name, path)
+
+        monkeypatch.setattr(served.engine, "load_adapter", slow)
+
+        def post(key: str, name: str, path: str) -> int:
+            body = {"lora_name": name, "lora_path": path}
+            return served.http.post(LOAD, json=body, headers={"Authorization": f"Bearer sk-{key}"}).status_code
+
+        waiting = [pool.submit(post, "ann", f"a{number}", "slow") for number in range(3)]
+        try:
+            served.wait_until(lambda: arrived.call_count == 3)
+            assert post("bob", "b", "here") == 200
+            assert begun == ["slow", "here"]
+        finally:
+            answered.set()
+        assert [each.result() for each in waiting] == [200] * 3

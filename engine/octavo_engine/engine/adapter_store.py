@@ -16,6 +16,7 @@ from collections.abc import Callable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from octavo_engine.config import ADAPTERS_READ_AT_ONCE
 from octavo_engine.core.request import Request
 from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.errors import ModelLoadError, NotAdmissibleError
@@ -24,8 +25,6 @@ from octavo_engine.model.source import resolve_adapter
 
 log = logging.getLogger(__name__)
 
-_THREADS = 2
-"""Adapters that are fetched and read at once."""
 _NICENESS = 10
 """How much lower the priority of reading threads is than that of the threads that compute steps: a step waits for the
 slowest of its threads."""
@@ -72,7 +71,9 @@ class AdapterStore:
         self._newest: dict[str, int] = {}
         """For each name, the ticket of its newest load while that is under way: an older load may end after it."""
         self._clock = 0
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="adapters", initializer=_give_way)
+        self._loading = _threads(ADAPTERS_READ_AT_ONCE)
+        self._reading = _threads(1)
+        """The thread that reads adapters again which requests wait for: loads may take any time."""
         self.on_unused: Callable[[str], None] = lambda _: None
         """Called with the digest of an adapter that no request uses any more."""
 
@@ -86,7 +87,7 @@ class AdapterStore:
     def begin_load(self, ticket: int, name: str, path: str) -> None:
         """Read an adapter in another thread; `loaded` returns the result, by its ticket."""
         self._newest[name] = ticket
-        self._loads[ticket] = _Load(name, path, self._threads.submit(self._read, path))
+        self._loads[ticket] = _Load(name, path, self._loading.submit(self._read, path))
 
     def loaded(self) -> list[tuple[int, AdapterInfo | ModelLoadError]]:
         """Return the loads that have ended since the last call: ticket, and the adapter or the error."""
@@ -152,7 +153,7 @@ class AdapterStore:
         """Return an adapter that a request uses; if it has left CPU memory, begin to read it and return None."""
         known = self._known[digest]
         if known.adapter is None and known.reading is None:
-            known.reading = self._threads.submit(self._read, known.path)
+            known.reading = self._reading.submit(self._read, known.path)
         return known.adapter
 
     def failed(self) -> list[tuple[str, str]]:
@@ -184,7 +185,8 @@ class AdapterStore:
 
     def close(self) -> None:
         """Stop reading adapters."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._loading, self._reading):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _touch(self, known: _Known) -> None:
         self._clock += 1
@@ -205,6 +207,10 @@ class AdapterStore:
         idle = sorted((known for known in here if not known.requests), key=lambda known: known.used)
         for known in idle[: max(0, len(here) - self._max_adapters)]:
             known.adapter = None
+
+
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="adapters", initializer=_give_way)
 
 
 def _give_way() -> None:

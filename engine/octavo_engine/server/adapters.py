@@ -1,6 +1,7 @@
 """POST /v1/load_lora_adapter and /v1/unload_lora_adapter, with vLLM's bodies and responses.
 
-The engine reads and checks an adapter in separate threads, so that running requests continue.
+The engine reads and checks an adapter in separate threads, so that running requests continue. API keys take turns at
+these: a source that answers slowly, or never, holds up other loads of the same key alone.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from octavo_engine.config import MAX_ADAPTERS
+from octavo_engine.config import ADAPTERS_READ_AT_ONCE, MAX_ADAPTERS
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.server.adapter_file import AdapterName
 from octavo_engine.server.auth import key_of
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.middleware import upload_of
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.protocol import Body
@@ -52,6 +54,9 @@ def routes(serving: Serving) -> APIRouter:
     router = APIRouter()
     locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
     loading: set[str] = set()
+    turns: FairTurns[None] = FairTurns(ADAPTERS_READ_AT_ONCE, serving.several_keys)
+    for _ in range(ADAPTERS_READ_AT_ONCE):
+        turns.add(None)
 
     @router.post("/v1/load_lora_adapter", response_model=None)
     async def load(request: Request) -> Response:
@@ -60,7 +65,7 @@ def routes(serving: Serving) -> APIRouter:
             _check_room(serving.engine.state.adapters.keys() | loading, body.lora_name)
             loading.add(body.lora_name)
             try:
-                await _load(serving, body)
+                await _load(serving, body, turns, key_of(request.scope).name)
             finally:
                 loading.discard(body.lora_name)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
@@ -106,19 +111,22 @@ def _check_room(names: Set[str], name: str) -> None:
         )
 
 
-async def _load(serving: Serving, body: LoadBody) -> None:
+async def _load(serving: Serving, body: LoadBody, turns: FairTurns[None], key: str) -> None:
     name = body.lora_name
     if name in serving.names:
         raise APIError(400, f"lora_name: {name!r} is the base model's own name", param="lora_name")
     if name in serving.engine.state.adapters and not body.load_inplace:
         message = f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
         raise APIError(400, f"{message}'load_inplace' to True.", param="lora_name")
+    await turns.acquire(key)
     try:
         await serving.engine.load_adapter(name, body.lora_path)
     except AdapterNotFoundError as error:
         raise _not_found(f"No adapter found: {error}", "lora_path") from None
     except ModelLoadError as error:
         raise APIError(400, str(error), param="lora_path", code="invalid_adapter") from None
+    finally:
+        turns.release(key, None)
 
 
 def _not_found(message: str, param: str) -> APIError:
