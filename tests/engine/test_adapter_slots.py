@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from octavo_engine.engine.adapter_slots import _PATIENCE, AdapterSlots
+from octavo_engine.engine.adapter_slots import _PATIENCE, TURN, AdapterSlots
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.info import AdapterInfo
@@ -155,6 +157,36 @@ def test_an_adapter_that_waits_for_a_slot_gets_one_in_the_end() -> None:
     assert slots.is_ready("b")
 
 
+def test_a_request_that_goes_on_for_long_gives_its_adapters_slot_up_and_gets_it_back() -> None:
+    """One key could keep all slots for as long as its answers are: others' requests waited until their timeout."""
+    state = [SimpleNamespace(request=SimpleNamespace(adapter=digest)) for digest in ("a", "b")]
+    running: list[Any] = []
+    preemptible = False
+    policy = SimpleNamespace(preemptible=lambda _: preemptible)
+    planner = SimpleNamespace(policy=policy, requeue=running.remove, counters=SimpleNamespace(preemptions=0))
+    executor: Any = SimpleNamespace(write_adapter=lambda _: None, idle=True)
+    store = Store()
+    store.waiting |= {"a", "b"}
+    adapters = Adapters(cast("Any", store), 1, cast("Any", SimpleNamespace(planner=planner)), executor)
+
+    is_ready: Callable[[str], bool] = policy.adapter_is_ready
+
+    def steps(count: int) -> list[str]:
+        """The adapter that runs in each step."""
+        found = []
+        for _ in range(count):
+            adapters.before_plan(running, device_is_idle=False)
+            running.extend(each for each in state if each not in running and is_ready(each.request.adapter))
+            found.append("".join(each.request.adapter for each in running))
+        return found
+
+    assert set(steps(3 * TURN)) == {"", "a"}  # as it was preempted too often, and has to run to its end
+    preemptible = True
+    turns = [digest for digest, _ in itertools.groupby(each for each in steps(5 * TURN) if each)]
+    assert turns[:4] == ["b", "a", "b", "a"]
+    assert planner.counters.preemptions >= 4
+
+
 def test_an_adapter_whose_requests_have_gone_holds_no_other_up() -> None:
     slots, _, _ = make(1, "a", "b")
     slots.before_plan((), most=3)
@@ -196,7 +228,7 @@ def test_of_loads_of_one_name_the_one_that_was_asked_for_last_counts(monkeypatch
         reads.append(Future())
         return reads[-1]
 
-    monkeypatch.setattr(store, "_threads", SimpleNamespace(submit=submit))
+    monkeypatch.setattr(store, "_loading", SimpleNamespace(submit=submit))
     for ticket, path in enumerate(("old", "new")):
         store.begin_load(ticket, "sql", path)
     for path, read in reversed(list(zip(("old", "new"), reads, strict=True))):
@@ -216,7 +248,7 @@ def test_of_loads_of_one_name_the_one_that_was_asked_for_last_counts(monkeypatch
 def test_adapters_are_read_at_a_lower_priority_than_steps_are_computed() -> None:
     store = AdapterStore(cast("Any", None), 4)
     own, mine = os.getpriority(os.PRIO_PROCESS, 0), threading.get_native_id()
-    read = store._threads.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    read = store._loading.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
     assert read.result() == min(19, own + 10)
     assert os.getpriority(os.PRIO_PROCESS, mine) == own
     store.close()

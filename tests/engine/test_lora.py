@@ -16,6 +16,7 @@ from test_cpu_kernels import needs_kernels
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.core.request import Request
+from octavo_engine.engine import adapter_slots
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.llm import Completion
@@ -194,15 +195,18 @@ def test_a_file_is_opened_once_however_many_parts_it_is_put_onto_a_device_in(
     assert_same(answer, expected["all"][0])
 
 
+@pytest.mark.parametrize("turn", [256, 2], ids=["whole answers", "in turns"])
 def test_more_adapters_than_slots_and_than_cpu_memory_has_room_for(
-    base: Path, folder: Path, expected: dict[str | None, list[Completion]]
+    base: Path, folder: Path, expected: dict[str | None, list[Completion]], turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(adapter_slots, "TURN", turn)
     settings = {**SETTINGS, "max_loras": 1, "max_cpu_loras": 2, "max_num_seqs": 4}
     loaded = LLM(str(base), enable_lora=True, lora_modules=modules(folder / "more", "Llama"), **settings)
     names = [*ADAPTERS, None] * 3
     answers = loaded.generate([PROMPTS[1]] * len(names), GREEDY, adapter=names)
     for name, answer in zip(names, answers, strict=True):
         assert_same(answer, expected[name][1])
+    assert (loaded._loop._scheduler.counters.preemptions > 0) == (turn == 2)
     loaded.close()
 
 

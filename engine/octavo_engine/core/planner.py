@@ -86,7 +86,7 @@ class Planner:
             if state.status is not Status.RUNNING or all_planned:
                 continue
             if state.computed >= state.short_end:
-                self._requeue(state)
+                self.requeue(state)
                 continue
             self.memory.cache_blocks(state)
             if state.drafts and (drafts := self._drafts_with_blocks(state, for_drafts, builder)):
@@ -236,9 +236,9 @@ class Planner:
             )
         ):
             self.memory.swap.save(victim)
-        self._requeue(victim)
+        self.requeue(victim)
 
-    def _requeue(self, state: RequestState) -> None:
+    def requeue(self, state: RequestState) -> None:
         """Take a running request's row and blocks, and queue it again ahead of its tenant's other requests."""
         state.computed_before = state.computed
         self.release(state)

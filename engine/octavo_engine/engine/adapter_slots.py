@@ -1,7 +1,7 @@
 """The device's adapter slots: adapters that waiting requests need are written into slots, in parts between steps.
 
 A request begins to run when its adapter is in a slot, and a slot that running requests use keeps its adapter. So no
-step has more adapters than there are slots (--max-loras).
+step has more adapters than there are slots (--max-loras). Where others wait for long, adapters take turns.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ _PATIENCE = 64
 """Steps that an adapter waits for a slot while requests of other adapters are admitted. After that these are not
 admitted until a slot is free, except where their adapter has had its slot for fewer steps: writing an adapter into a
 slot for one request alone costs too much."""
+
+TURN = 256
+"""Steps after which an adapter's running requests give up its slot if another adapter has waited for as many."""
 
 
 @dataclass(slots=True)
@@ -55,6 +58,18 @@ class AdapterSlots:
             while slot.writes and most > 0:
                 self._executor.write_adapter(slot.writes.popleft())
                 most -= 1
+
+    def overdue(self) -> list[str]:
+        """Return the adapters of running requests that had their turn, the longest first; none if none other waits."""
+        if not any(self._step - since > TURN for since in self._refused.values()):
+            return []
+        slots = [self._slots[index] for index in self._in_use]
+        begun = {slot.adapter.digest: slot.begun for slot in slots if slot.adapter and slot.begun is not None}
+        return sorted((digest for digest, step in begun.items() if self._step - step > TURN), key=begun.__getitem__)
+
+    def vacate(self, digest: str) -> None:
+        """Let another adapter have the slot of this one, whose requests do not run any more."""
+        self._in_use = {i for i in self._in_use if (kept := self._slots[i].adapter) and kept.digest != digest}
 
     @property
     def is_writing(self) -> bool:

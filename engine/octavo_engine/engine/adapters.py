@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from octavo_engine.core.request import FinishReason
 from octavo_engine.core.request_state import RequestState
@@ -28,7 +28,22 @@ class Adapters:
     def before_plan(self, running: Iterable[RequestState], *, device_is_idle: bool) -> None:
         """Write a few parts of adapters into slots before a step is planned: so few that no step is late for long."""
         most = 1 if not device_is_idle else _IDLE_PARTS if self._executor.idle else 0
-        self._slots.before_plan((state.request.adapter for state in running), most=most)
+        states = list(running)
+        self._slots.before_plan((state.request.adapter for state in states), most=most)
+        for digest in self._slots.overdue():
+            if self._stop([state for state in states if state.request.adapter == digest]):
+                self._slots.vacate(digest)
+                break
+
+    def _stop(self, states: Sequence[RequestState]) -> bool:
+        """Let running requests wait again; return False if one of them has to run to its end."""
+        planner = self._scheduler.planner
+        if not all(map(planner.policy.preemptible, states)):
+            return False
+        for state in states:
+            planner.counters.preemptions += 1
+            planner.requeue(state)
+        return True
 
     @property
     def are_on_their_way(self) -> bool:
