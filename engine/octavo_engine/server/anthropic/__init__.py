@@ -1,1 +1,1 @@
-"""Anthropic's Messages API: a translation to and from the path that OpenAI's chat completions take."""
+"""Anthropic's Messages API: requests are translated to OpenAI's chat completions, and answers back."""

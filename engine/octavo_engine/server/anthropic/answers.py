@@ -1,4 +1,4 @@
-"""Answers of the Messages API, and the events of a stream of one, with the API's exact keys."""
+"""The objects of answers and of stream events in the Messages API, with its exact keys."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import msgspec
 
 
 class TextContent(msgspec.Struct, tag="text"):
-    """A block of text."""
+    """A content block of text."""
 
     text: str = ""
 
 
 class ThinkingContent(msgspec.Struct, tag="thinking"):
-    """A block of reasoning. The signature is empty: nothing here needs one."""
+    """A content block of reasoning. Its signature is empty, as this server does not check signatures."""
 
     thinking: str = ""
     signature: str = ""
 
 
 class ToolUse(msgspec.Struct, tag="tool_use"):
-    """A call of a tool."""
+    """A content block with a call of a tool."""
 
     id: str
     name: str
@@ -32,7 +32,7 @@ ContentBlock = TextContent | ThinkingContent | ToolUse
 
 
 class MessageUsage(msgspec.Struct):
-    """Tokens: of the prompt outside the cache and from it, and of the answer."""
+    """The numbers of tokens: of the prompt without those from the prefix cache, of these, and of the answer."""
 
     input_tokens: int
     cache_read_input_tokens: int
@@ -41,7 +41,7 @@ class MessageUsage(msgspec.Struct):
 
 
 class Message(msgspec.Struct, tag="message", kw_only=True):
-    """A complete answer, or what is known of one when its stream begins."""
+    """A complete answer, or an answer without content at the beginning of its stream."""
 
     id: str
     role: str = "assistant"
@@ -53,32 +53,32 @@ class Message(msgspec.Struct, tag="message", kw_only=True):
 
 
 class MessageStart(msgspec.Struct, tag="message_start"):
-    """The first event."""
+    """The first event of a stream."""
 
     message: Message
 
 
 class ContentBlockStart(msgspec.Struct, tag="content_block_start"):
-    """A block comes."""
+    """The event that a block begins."""
 
     index: int
     content_block: ContentBlock
 
 
 class TextDelta(msgspec.Struct, tag="text_delta"):
-    """More of a block of text."""
+    """An addition to a block of text."""
 
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, tag="thinking_delta"):
-    """More of a block of reasoning."""
+    """An addition to a block of reasoning."""
 
     thinking: str
 
 
 class InputJSONDelta(msgspec.Struct, tag="input_json_delta"):
-    """More of the JSON of a call's arguments."""
+    """An addition to the JSON of a call's arguments."""
 
     partial_json: str
 
@@ -91,7 +91,7 @@ class ContentBlockDelta(msgspec.Struct, tag="content_block_delta"):
 
 
 class ContentBlockStop(msgspec.Struct, tag="content_block_stop"):
-    """A block is complete, or the answer ended within it."""
+    """The event that a block is complete, or that the answer ended within it."""
 
     index: int
 
@@ -111,4 +111,4 @@ class MessageDelta(msgspec.Struct, tag="message_delta"):
 
 
 class MessageStop(msgspec.Struct, tag="message_stop"):
-    """The last event."""
+    """The last event of a stream."""

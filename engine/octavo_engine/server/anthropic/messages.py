@@ -44,7 +44,7 @@ _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 class MessageWriter:
-    """One message, as events or as a whole."""
+    """Writes one message, as the events of a stream or as one JSON body."""
 
     def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:  # noqa: ARG002  (no log probabilities here)
         self._answer = AnswerParts(asked.form)
@@ -57,7 +57,7 @@ class MessageWriter:
         )
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (there is one answer)
-        """The message without its content."""
+        """Return the first event, which has the message without content."""
         return [_event(MessageStart(self._message))]
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (the last event says it)
@@ -73,11 +73,11 @@ class MessageWriter:
         return [_event(MessageDelta(self._end, _usage(usage))), _event(MessageStop())]
 
     def failure(self, error: APIError) -> bytes:
-        """An error event."""
+        """Return the error event."""
         return named_event("error", anthropic_body(error))
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
-        """The complete message."""
+        """Return the complete message."""
         [output] = answers
         self._answer.push(output.text, last=True)
         end = self._end_of(output)
@@ -135,13 +135,13 @@ def _complete(part: Part) -> ContentBlock:
             return ThinkingContent(part.text)
     try:
         arguments = json.loads(part.text or "{}")
-    except (ValueError, RecursionError):  # the answer ended within them, or the model wrote something else
+    except (ValueError, RecursionError):  # the answer ended within the arguments, or they are not valid JSON
         arguments = part.text
     return ToolUse(_tool_id(part), part.name, arguments if isinstance(arguments, dict) else {"arguments": arguments})
 
 
 def _tool_id(part: Part) -> str:
-    """The id of a call, with the prefix that Anthropic's have unless the model's format gives ids a form of its own."""
+    """Return the id of a call with Anthropic's prefix, unless the format of the model's calls has ids of its own."""
     return f"toolu_{part.id.removeprefix('call_')}" if part.id.startswith("call_") else part.id
 
 
@@ -150,14 +150,14 @@ def _event(data: msgspec.Struct) -> bytes:
 
 
 def _check_version(request: Request) -> None:
-    """APIError 400 for a header that is no version. One that is missing is not asked for: there is one version."""
+    """Raise APIError 400 if anthropic-version is not a date. It may be missing, as there is only one version here."""
     version = request.headers.get("anthropic-version")
     if version is not None and not _VERSION.fullmatch(version):
         raise APIError(400, "anthropic-version: must be a date such as 2023-06-01", param="anthropic-version")
 
 
 def routes(serving: Serving) -> APIRouter:
-    """Both endpoints."""
+    """Return the routes of both endpoints."""
     router = APIRouter()
 
     @router.post("/v1/messages", response_model=None)

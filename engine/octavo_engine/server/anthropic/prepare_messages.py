@@ -1,4 +1,4 @@
-"""Prepares /v1/messages and its count_tokens, in a text worker: from the body to token ids and checked parameters."""
+"""Prepares requests of /v1/messages, and the answers of /v1/messages/count_tokens, in a text worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from octavo_engine.server.openai.prompts import encode_text, render_chat
 from octavo_engine.server.prepared import JSONAnswer, PreparedRequest
 
 _NAMES = {"response_format": "output_config.format"}
-"""Fields of a chat completion, and what a client of this API calls them."""
+"""The names of fields of a chat completion in this API, for error messages."""
 
 
 class TokenCount(msgspec.Struct):
@@ -27,7 +27,7 @@ class TokenCount(msgspec.Struct):
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """The checked request; APIError 400 if it is not valid."""
+    """Return the prepared request of a body; APIError 400 if it is not valid."""
     body = parse(MessagesBody, raw)
     _check(body)
     try:
@@ -41,7 +41,7 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
 
 
 def count_tokens(model: LoadedModel, raw: bytes) -> JSONAnswer:
-    """The answer of /v1/messages/count_tokens; APIError 400."""
+    """Return the answer of /v1/messages/count_tokens; APIError 400 if the body is not valid."""
     body = parse(PromptBody, raw)
     _check_contents(body)
     chat = chat_body(body)
@@ -50,7 +50,7 @@ def count_tokens(model: LoadedModel, raw: bytes) -> JSONAnswer:
 
 
 def _check(body: MessagesBody) -> None:
-    """APIError 400 for fields that contradict each other."""
+    """Raise APIError 400 for fields that contradict each other."""
     _check_contents(body)
     budget = body.thinking.budget_tokens if body.thinking is not None else None
     if budget is not None and budget >= body.max_tokens:
@@ -61,7 +61,10 @@ def _check(body: MessagesBody) -> None:
 
 
 def _check_contents(body: PromptBody) -> None:
-    """APIError 400 for a turn that says nothing, as in Anthropic's API: only the last may, if it is the assistant's."""
+    """Raise APIError 400 for a message without text or other content, as Anthropic's API does.
+
+    Only the last message may be empty, and only if it is the assistant's.
+    """
     for place, turn in enumerate(body.messages):
         param = f"messages[{place}].content"
         begins_answer = turn.role == "assistant" and turn is body.messages[-1]

@@ -1,6 +1,6 @@
-"""Requests of Anthropic's Messages API, and how each becomes a chat completion's body.
+"""The bodies of requests of Anthropic's Messages API.
 
-`null` means absent. As in Anthropic's API a field that is not named here is an error, so none is ignored by mistake.
+`null` means absent. As in Anthropic's API, a field that is not named here is an error, so none is ignored by mistake.
 Fields of `SamplingFields` that Anthropic's API does not have are accepted with their own names.
 """
 
@@ -23,7 +23,7 @@ _BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
 
 class TextBlock(Body):
-    """A part of a message, a system prompt or a tool's result that is text."""
+    """A text, as a part of a message, of a system prompt or of a tool's result."""
 
     type: Literal["text"]
     text: Text
@@ -53,7 +53,10 @@ class ToolUseBlock(Body):
 
 
 def _as_blocks(value: Any) -> Any:
-    """A text as a list of one block, or of none if it is empty; other blocks are refused by the name of their kind."""
+    """Return the blocks of a content, which is a list of blocks, or a text: one block, or none if it is empty.
+
+    Blocks of unknown types, such as images, are refused.
+    """
     if isinstance(value, str):
         return [{"type": "text", "text": value}] if value else []
     if not isinstance(value, list):
@@ -163,7 +166,7 @@ class PromptBody(StrictBody):
 
 
 class MessagesBody(PromptBody, SamplingFields):
-    """POST /v1/messages."""
+    """The body of POST /v1/messages."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -23,7 +23,7 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def chat_body(body: PromptBody) -> ChatCompletionBody:
-    """The same request as a chat completion; APIError 400."""
+    """Return the body of the same request as a chat completion; APIError 400 if it is not valid."""
     fields = {"model": body.model, "messages": list(_messages(body)), **_tools(body), **_thinking(body)}
     if (last := body.messages[-1]).role == "assistant" and not _has_calls(last):
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
@@ -44,7 +44,7 @@ def _messages(body: PromptBody) -> Iterator[dict[str, Any]]:
 
 
 def _others(turn: Turn) -> Iterator[dict[str, Any]]:
-    """A turn of a user: the results of tools are messages of their own, in the order of the blocks."""
+    """Yield the messages of a turn that is not the assistant's. Each result of a tool is a message of its own."""
     texts: list[TextBlock] = []
     for block in turn.content:
         if isinstance(block, TextBlock):
@@ -79,7 +79,7 @@ def _has_calls(turn: Turn) -> bool:
 
 
 def _result(block: ToolResultBlock) -> str:
-    """A tool's result as text; chat templates have no other way to say that the tool failed."""
+    """Return a tool's result as text. An error is marked in the text, as chat templates have no other way to say it."""
     text = _text(block.content or ())
     return f"Error: {text}" if block.is_error else text
 

@@ -1,1 +1,1 @@
-"""Endpoints of pooled outputs: embeddings, classes, scores of pairs, ranks of documents."""
+"""The endpoints that return pooled outputs of texts: embeddings, classes, scores of pairs, ranks of documents."""

@@ -1,4 +1,4 @@
-"""POST /classify, in vLLM's shape: the classes of texts."""
+"""POST /classify, in vLLM's shape: it returns how likely each class is for each text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from octavo_engine.server.serving import Serving
 
 
 class Classified(msgspec.Struct, kw_only=True):
-    """One text's likeliest class, and how likely each is."""
+    """The likeliest class of one text, and the probabilities of all classes."""
 
     index: int
     label: str
@@ -42,14 +42,14 @@ class Classes(msgspec.Struct, kw_only=True):
 
 
 class ClassWriter:
-    """Answers of /classify."""
+    """Writes the answers of /classify."""
 
     def __init__(self, name: str, asked: PreparedRequest) -> None:
         self._model = asked.model or name
         self._options = asked.pooled or PooledOptions()
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
-        """The complete answer."""
+        """Return the complete answer."""
         return encode(
             Classes(
                 id=f"classify-{uuid.uuid4().hex}",
@@ -67,7 +67,7 @@ class ClassWriter:
 
 
 def routes(serving: Serving) -> APIRouter:
-    """The endpoint, at vLLM's path and beside the others."""
+    """Return the routes of the endpoint: at vLLM's path, and below /v1."""
     router = APIRouter()
 
     async def classify(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, in OpenAI's shape, and /pooling, in vLLM's."""
+"""POST /v1/embeddings, in OpenAI's shape, and /pooling, in vLLM's: they return the vectors of texts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from octavo_engine.server.serving import Serving
 
 
 class PooledUsage(msgspec.Struct):
-    """Tokens that were read."""
+    """The number of tokens that were read, under both of the API's names."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingObject(msgspec.Struct, kw_only=True):
-    """One input's vector, as numbers or as the base64 of little-endian float32."""
+    """The vector of one input, as numbers or as the base64 of little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -37,7 +37,7 @@ class EmbeddingObject(msgspec.Struct, kw_only=True):
 
 
 class PoolingObject(msgspec.Struct, kw_only=True):
-    """A vector in the response shape of /pooling."""
+    """The vector of one input in the shape of /pooling."""
 
     object: Literal["pooling"] = "pooling"
     index: int
@@ -56,14 +56,14 @@ class Vectors(msgspec.Struct, kw_only=True):
 
 
 class EmbeddingWriter:
-    """Answers of /v1/embeddings."""
+    """Writes the answers of /v1/embeddings."""
 
     def __init__(self, name: str, asked: PreparedRequest) -> None:
         self._model = asked.model or name
         self._options = asked.pooled or PooledOptions()
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
-        """The complete answer."""
+        """Return the complete answer."""
         return encode(
             Vectors(
                 id=f"embd-{uuid.uuid4().hex}",
@@ -83,14 +83,14 @@ class EmbeddingWriter:
 
 
 class PoolingWriter(EmbeddingWriter):
-    """Answers of /pooling."""
+    """Writes the answers of /pooling."""
 
     def _entry(self, index: int, vector: list[float] | str) -> EmbeddingObject | PoolingObject:
         return PoolingObject(index=index, data=vector)
 
 
 def routes(serving: Serving) -> APIRouter:
-    """Both endpoints."""
+    """Return the routes of both endpoints."""
     router = APIRouter()
 
     @router.post("/v1/embeddings", response_model=None)

@@ -1,4 +1,4 @@
-"""Prepares embeddings, scores and ranks, in a text worker: from the body to token ids of texts."""
+"""Prepares requests for embeddings, classes, scores and ranks in a text worker: from the body to token ids."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from octavo_engine.server.prepared import PooledOptions, PreparedRequest, TextOp
 from octavo_engine.text.tokenizer import TextPair
 
 MAX_NUMBERS = 1 << 21
-"""Numbers in all vectors, or probabilities of all classes, of one answer."""
+"""The most numbers (of vectors, or probabilities of classes) in one answer."""
 
 
 def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """The checked request of /v1/embeddings; APIError 400 if it is not valid."""
+    """Return the prepared request of a body of /v1/embeddings; APIError 400 if it is not valid."""
     body = parse(EmbeddingBody, raw)
     info = _vectors(model)
     dimensions = body.dimensions
@@ -40,7 +40,7 @@ def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
 
 
 def _check_numbers(inputs: int, each: int, called: str) -> None:
-    """APIError 400 if an answer would be too large; `each` are the numbers for one input."""
+    """Raise APIError 400 if an answer would be too large; it has `each` numbers for each input."""
     numbers = inputs * each
     if numbers > MAX_NUMBERS:
         message = (
@@ -51,7 +51,7 @@ def _check_numbers(inputs: int, each: int, called: str) -> None:
 
 
 def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """The checked request of /classify; APIError 400 if it is not valid."""
+    """Return the prepared request of a body of /classify; APIError 400 if it is not valid."""
     body = parse(ClassifyBody, raw)
     info = model.ready.classifier
     if info is None:
@@ -63,7 +63,7 @@ def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
 
 
 def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """The checked request of /v1/score; APIError 400 if it is not valid."""
+    """Return the prepared request of a body of /v1/score; APIError 400 if it is not valid."""
     body = parse(ScoreBody, raw)
     first, second = body.first(), body.second()
     if first is None or second is None:
@@ -78,7 +78,7 @@ def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
 
 
 def rerank(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """The checked request of /v1/rerank; APIError 400 if it is not valid."""
+    """Return the prepared request of a body of /v1/rerank; APIError 400 if it is not valid."""
     body = parse(RerankBody, raw)
     documents = () if body.return_documents is False else tuple(body.documents)
     options = PooledOptions(documents=documents, top_n=body.top_n or None)
@@ -88,7 +88,7 @@ def rerank(model: LoadedModel, raw: bytes) -> PreparedRequest:
 def _compared(
     model: LoadedModel, body: ScoreBody | RerankBody, first: Side, second: Side, options: PooledOptions
 ) -> PreparedRequest:
-    """Texts to be compared: by a model that scores them as pairs, or by their embeddings."""
+    """Return a request that compares texts: as pairs if the model is a classifier, else by their embeddings."""
     info = model.ready.classifier
     if info is None:
         reason = _vectors(model).why_no_ranks
@@ -98,7 +98,7 @@ def _compared(
             message = "use_activation: acts on models that classify, and this one gives embeddings"
             raise APIError(400, message, param="use_activation", code="unsupported_parameter")
         prompts = [_encode(model, body, text, side.field) for side in (first, second) for text in side.texts]
-        return _request(model, body, _alone(prompts), second.field, structs.replace(options, queries=len(first.texts)))
+        return _request(model, body, _single(prompts), second.field, structs.replace(options, queries=len(first.texts)))
     if len(info.labels) != 1:
         message = f"this model has {len(info.labels)} classes, and only a model with one scores pairs: use /classify"
         raise APIError(400, message, param="model", code="unsupported_parameter")
@@ -116,7 +116,7 @@ def _activation(info: ClassifierInfo, use: bool | None) -> str:
 
 
 def _vectors(model: LoadedModel) -> EmbeddingInfo:
-    """APIError 400 if the model has no vectors, or makes them in a way that is not computed."""
+    """Return how the model makes embeddings; APIError 400 if it makes none, or in a way that is not supported."""
     info = model.ready.embedding
     if info is None:
         message = "this model gives classes, not embeddings: use /classify, or /v1/score and /v1/rerank if it has one"
@@ -129,9 +129,9 @@ def _vectors(model: LoadedModel) -> EmbeddingInfo:
 
 
 def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, fields: tuple[str, str]) -> TextPair:
-    """Two texts, of these fields, as one prompt; a long second one is cut if the body says so."""
+    """Return two texts, from the fields `fields`, as one prompt. The second is cut if the body limits the length."""
     if body.add_special_tokens is False:
-        message = "add_special_tokens: false would leave nothing between the two texts of a pair; leave it out"
+        message = "add_special_tokens: false would remove the tokens between the two texts of a pair; leave it out"
         raise APIError(400, message, param="add_special_tokens", code="unsupported_parameter")
     longest = model.ready.max_model_len
     keep = longest if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
@@ -151,11 +151,11 @@ def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, 
 def _prepared(
     model: LoadedModel, body: PooledBody, texts: Sequence[str] | Sequence[list[int]], param: str, options: PooledOptions
 ) -> PreparedRequest:
-    return _request(model, body, _alone([_encode(model, body, text, param) for text in texts]), param, options)
+    return _request(model, body, _single([_encode(model, body, text, param) for text in texts]), param, options)
 
 
-def _alone(prompts: Sequence[list[int]]) -> list[TextPair]:
-    """Prompts of which none is a pair."""
+def _single(prompts: Sequence[list[int]]) -> list[TextPair]:
+    """Return prompts that are single texts as pairs without a second text."""
     return [TextPair(ids, 0) for ids in prompts]
 
 

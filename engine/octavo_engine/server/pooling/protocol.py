@@ -1,4 +1,7 @@
-"""Bodies of requests for embeddings, scores and ranks; beyond OpenAI's fields with the names of vLLM and Jina."""
+"""The bodies of requests for embeddings, classes, scores and ranks.
+
+Fields that OpenAI's API does not have carry the names of vLLM and Jina.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from octavo_engine.server.openai.refused import NotYet, OnlyFalse
 
 
 def _text_of(value: Any) -> Any:
-    """A document that is an object with its text, as Jina's and Cohere's clients send it, as that text."""
+    """Return a document's text, also of an object with the field `text`, which Jina's and Cohere's clients send."""
     return value["text"] if isinstance(value, dict) and set(value) == {"text"} else value
 
 
@@ -34,7 +37,7 @@ class PooledBody(Body):
 
     model: Name | None = None
     truncate_prompt_tokens: PromptTruncation | None = None
-    """Keep so many tokens of a text, the first ones and those that the tokenizer adds; -1 keeps what fits."""
+    """How many tokens of a text are kept: its first ones, and those that the tokenizer adds; -1 for as many as fit."""
     add_special_tokens: bool | None = None
     priority: Priority | None = None
     timeout: Timeout | None = None
@@ -49,14 +52,14 @@ class PooledBody(Body):
 
 
 class EmbeddingBody(PooledBody):
-    """POST /v1/embeddings and /pooling."""
+    """The body of POST /v1/embeddings and /pooling."""
 
     input: Inputs
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    """The first so many numbers, brought to length 1."""
+    """How many numbers of each vector are returned, its first ones; the result is scaled to length 1."""
     normalize: bool | None = None
-    """Whether vectors have length 1; the model's own files say so where this does not."""
+    """Whether vectors are scaled to length 1; by default as the model's files say."""
     use_activation: NotYet = None
     messages: NotYet = None
     embed_dtype: NotYet = None
@@ -66,34 +69,35 @@ class EmbeddingBody(PooledBody):
 
 
 class Side(NamedTuple):
-    """Texts that are compared with others, and the request's field that has them."""
+    """The texts on one side of a comparison, and the request's field that has them."""
 
     field: str
     texts: list[str]
 
 
 class ScoreBody(PooledBody):
-    """POST /v1/score: one text against one or several, or as many against as many, pair by pair."""
+    """The body of POST /v1/score: one text is compared with one or several, or lists of equal length pair by pair."""
 
     text_1: Text | Documents | None = None
     text_2: Text | Documents | None = None
     queries: Text | Documents | None = None
-    """vLLM's other name of text_1."""
+    """Another name of text_1 in vLLM's API."""
     documents: Text | Documents | None = None
-    """vLLM's other name of text_2."""
+    """Another name of text_2 in vLLM's API."""
     data_1: Text | Documents | None = None
+    """Another name of text_1 in vLLM's API."""
     data_2: Text | Documents | None = None
+    """Another name of text_2 in vLLM's API; `items` is one, too."""
     items: Text | Documents | None = None
-    """Its further names of text_1 and, both of these, of text_2."""
     use_activation: bool | None = None
-    """False: the logits themselves, of a model that classifies."""
+    """False for a classifier's logits instead of probabilities."""
 
     def first(self) -> Side | None:
-        """The texts that are compared with the others, under whichever name they came; None if there are none."""
+        """Return the first texts of the pairs, from whichever field has them; None if none has."""
         return self._side("text_1", "queries", "data_1")
 
     def second(self) -> Side | None:
-        """The others."""
+        """Return the second texts of the pairs, from whichever field has them; None if none has."""
         return self._side("text_2", "documents", "items", "data_2")
 
     def _side(self, *names: str) -> Side | None:
@@ -105,19 +109,19 @@ class ScoreBody(PooledBody):
 
 
 class RerankBody(PooledBody):
-    """POST /v1/rerank: the documents by how well they answer the query."""
+    """The body of POST /v1/rerank: documents are ordered by how well they answer the query."""
 
     query: Text
     documents: Documents
     top_n: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    """0 and null mean all."""
+    """How many of the best documents are returned; 0 and null mean all."""
     return_documents: bool | None = None
     max_tokens_per_doc: NotYet = None
     use_activation: bool | None = None
 
 
 class ClassifyBody(PooledBody):
-    """POST /classify: the classes of texts."""
+    """The body of POST /classify: texts whose classes are returned."""
 
     input: Inputs
     use_activation: bool | None = None

@@ -1,5 +1,7 @@
-"""POST /v1/score, in vLLM's shape, and /v1/rerank, in Jina's: by a model that scores pairs, or by the cosine of texts'
-embeddings."""
+"""POST /v1/score, in vLLM's shape, and /v1/rerank, in Jina's: they return how well pairs of texts match.
+
+A score is given by a model that classifies pairs, or is the cosine of the texts' embeddings.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ class Document(msgspec.Struct):
 
 
 class RerankResult(msgspec.Struct, kw_only=True):
-    """One document, by its index in the request."""
+    """The score of one document, which has this index in the request."""
 
     index: int
     document: Document | UnsetType = UNSET
@@ -57,7 +59,7 @@ class RerankResult(msgspec.Struct, kw_only=True):
 
 
 class Reranked(msgspec.Struct, kw_only=True):
-    """The documents, the best first."""
+    """The scores of the documents, the best first."""
 
     id: str
     model: str
@@ -66,14 +68,14 @@ class Reranked(msgspec.Struct, kw_only=True):
 
 
 class ScoreWriter:
-    """Answers of /v1/score."""
+    """Writes the answers of /v1/score."""
 
     def __init__(self, name: str, asked: PreparedRequest) -> None:
         self._model = asked.model or name
         self._options = asked.pooled or PooledOptions()
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
-        """The complete answer."""
+        """Return the complete answer."""
         scores = [Score(index=index, score=score) for index, score in enumerate(_scores(answers, self._options))]
         return encode(
             Scores(
@@ -87,14 +89,14 @@ class ScoreWriter:
 
 
 class RerankWriter:
-    """Answers of /v1/rerank."""
+    """Writes the answers of /v1/rerank."""
 
     def __init__(self, name: str, asked: PreparedRequest) -> None:
         self._model = asked.model or name
         self._options = asked.pooled or PooledOptions()
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
-        """The complete answer."""
+        """Return the complete answer."""
         scores = _scores(answers, self._options)
         best = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: self._options.top_n]
         return encode(
@@ -113,7 +115,7 @@ class RerankWriter:
 
 
 def _scores(answers: Sequence[SequenceOutput], options: PooledOptions) -> list[float]:
-    """One for each pair; or for each document, with the only query, or with the query at the same place."""
+    """Return the score of each pair: of each document with the only query, or with the query of the same index."""
     if options.activation:
         return [float(probabilities(output.pooled, options.activation)[0]) for output in answers]
     vectors = [to_vector(output.pooled, normalize=True) for output in answers]
@@ -124,7 +126,7 @@ def _scores(answers: Sequence[SequenceOutput], options: PooledOptions) -> list[f
 
 
 def routes(serving: Serving) -> APIRouter:
-    """All paths of the two endpoints."""
+    """Return the routes of both endpoints, under all of their paths."""
     router = APIRouter()
 
     async def score(request: Request) -> Response:

@@ -1,1 +1,1 @@
-"""OpenAI's files and batches: requests that are answered when no other ones wait, kept in a folder."""
+"""OpenAI's files and batches: requests that are stored in a folder, and answered when no other requests wait."""

@@ -15,13 +15,13 @@ from octavo_engine.server.openai.batches.storage import MAX_ACTIVE, Owned, Stora
 log = logging.getLogger("octavo.server")
 
 _WINDOW = 24 * 3600
-"""Seconds in which a batch has to be done."""
+"""Seconds after which a batch that has not ended expires."""
 _EXPIRY_SECONDS = 60.0
-"""The pause between two looks for files to remove."""
+"""Seconds between two checks for files that have expired."""
 
 
 class Batches:
-    """Batches of the folder `storage`; those that have not ended run from `start` to `stop`."""
+    """All batches in `storage`; those that have not ended run between calls of `start` and `stop`."""
 
     def __init__(self, storage: Storage, answers: LineAnswers) -> None:
         self.storage = storage
@@ -92,7 +92,7 @@ class Batches:
                     await self.storage.expire(owner)
                 except StorageError:
                     pass  # it has been logged, and the next round tries again
-                except Exception:  # one key's file must not keep all others forever
+                except Exception:  # one key's file must not keep the others from being removed
                     log.exception("files of the key %r that have expired cannot be removed", owner.name)
             await asyncio.sleep(_EXPIRY_SECONDS)
 

@@ -1,4 +1,4 @@
-"""The content of a file, or the ranges of it that a client asks for."""
+"""The response with a file's content, or with the ranges of it that a client asks for."""
 
 from __future__ import annotations
 

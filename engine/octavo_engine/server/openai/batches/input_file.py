@@ -1,6 +1,6 @@
-"""The lines of a batch's input file: one request each, all checked before the first is answered.
+"""Reads the lines of a batch's input file. Each has one request; all are checked before the first is answered.
 
-Bodies are not parsed here: msgspec only finds where they end, and a text worker reads each when its turn comes.
+Bodies are not parsed here: msgspec only finds where they end, and a text worker parses each when its turn comes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ MAX_LINE_BYTES = 1 << 20
 _MOST_ERRORS = 50
 """Errors that a batch reports; after these the file is not read any further."""
 _LINES_AT_ONCE = 50
+"""Lines that are checked between two pauses."""
 _PAUSE = 0.001
-"""Seconds after so many lines, in which other threads get the interpreter's lock."""
+"""Seconds of a pause, in which other threads get the interpreter's lock."""
 
 
 class InputLine(msgspec.Struct, forbid_unknown_fields=True):
-    """A line as clients write it."""
+    """A line of an input file, as clients write it."""
 
     custom_id: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
     method: Literal["POST"]
@@ -43,7 +44,7 @@ _bodies = msgspec.json.Decoder(_Body)
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each line with its number, from 1. One that is too long comes as its beginning."""
+    """Yield each line with its number, from 1. Of a line that is too long only the beginning is returned."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
@@ -57,12 +58,12 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def requests_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty."""
+    """Yield the lines that are not empty, with their numbers."""
     return ((number, line) for number, line in lines_of(path) if line.strip())
 
 
 def read_line(line: bytes) -> InputLine:
-    """A line of a file that was checked."""
+    """Return the request in a line of a file that has been checked."""
     return _lines.decode(line)
 
 

@@ -1,4 +1,4 @@
-"""Runs one batch to its end. Lines that an earlier server has answered are not answered again."""
+"""Runs one batch to its end. Lines that were answered before a restart are not answered again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo_engine.server.openai.batches.input_file import check_input, read_lin
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import BatchObject, LineError, LineErrors, LineFailure
 from octavo_engine.server.openai.batches.results import Results
-from octavo_engine.server.openai.batches.storage import Owned, Storage, patiently
+from octavo_engine.server.openai.batches.storage import Owned, Storage, with_retries
 
 log = logging.getLogger("octavo.server")
 
@@ -84,16 +84,16 @@ class Job:
             await asyncio.gather(answering, cancelled, return_exceptions=True)
 
     async def _answer_all(self) -> None:
-        """Raises APIError if the batch cannot go on."""
-        places = asyncio.Semaphore(LINES_AT_ONCE)
+        """Answer the lines that have no answer yet; APIError if the batch cannot go on."""
+        free = asyncio.Semaphore(LINES_AT_ONCE)
         lines = requests_of(self._input)
         try:
             async with asyncio.TaskGroup() as group:
                 while (entry := await asyncio.to_thread(next, lines, None)) is not None:
                     number, line = entry
                     if number not in self._results.done:
-                        await places.acquire()
-                        group.create_task(self._answer(number, line, places.release))
+                        await free.acquire()
+                        group.create_task(self._answer(number, line, free.release))
         except* APIError as errors:
             raise errors.exceptions[0] from None
 
@@ -110,7 +110,7 @@ class Job:
             await self._expire_rest()
         if end == "completed":
             self._batch.status, self._batch.finalizing_at = "finalizing", self._now()
-        await patiently(self._results.close)
+        await with_retries(self._results.close)
         await self._end(end)
 
     async def _expire_rest(self) -> None:
@@ -123,7 +123,7 @@ class Job:
 
     async def _fail(self, errors: list[LineError]) -> None:
         self._batch.errors = LineErrors(errors)
-        await patiently(self._results.close)
+        await with_retries(self._results.close)
         await self._end("failed")
 
     async def _end(self, end: End) -> None:
@@ -141,7 +141,7 @@ class Job:
         )
 
     async def _save(self) -> None:
-        await patiently(partial(self._storage.save, self._owner, self._batch))
+        await with_retries(partial(self._storage.save, self._owner, self._batch))
 
     def _now(self) -> int:
         return int(self._storage.clock())

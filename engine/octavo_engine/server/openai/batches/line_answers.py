@@ -1,4 +1,4 @@
-"""The answer to one line of a batch, from the same endpoints as other requests, called within the process."""
+"""Gets the answer to one line of a batch from the same endpoints as other requests, by a call within the process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from octavo_engine.server.serving import Serving
 
 LOWEST_PRIORITY = 1000
 _FULL = (429, 503)
-"""Answers that mean: later."""
+"""Statuses of answers after which the line is tried again later."""
 _LONGEST_PAUSE = 60.0
 _LOOK_AGAIN = 0.05
-"""Seconds until the next look whether there is room, and whether other requests have come."""
+"""Seconds between two checks whether a line may run, and whether other requests have arrived."""
 _BESIDE_OTHERS = 1
-"""Lines that run while there are other requests: so few that they are not slowed, and a batch does not starve."""
+"""Lines that run while there are other requests. They hardly slow those, and a batch does not stop altogether."""
 QUIET_SECONDS = 1.0
 """The time without other requests after which lines may use the whole server."""
 
@@ -41,10 +41,10 @@ class Answer:
 
 
 class Gate:
-    """Decides when lines run: in up to half of --max-num-seqs while there is no other request, else only the oldest.
+    """Decides when lines run: up to half of --max-num-seqs while there are no other requests, else only the oldest.
 
-    When another request comes, the other lines are aborted, to be asked again when none has been there for a while.
-    Keys take turns, however many batches one of them has.
+    When another request arrives, all lines but the oldest are aborted, and run again after QUIET_SECONDS without other
+    requests. Keys take turns, however many batches one of them has.
     """
 
     def __init__(self, serving: Serving) -> None:
@@ -94,14 +94,14 @@ class Gate:
 
 
 class LineAnswers:
-    """Asks the application, with a key's rights and limits, in the lowest class of the scheduler."""
+    """Gets answers from the application, with the rights and limits of the batch's key and with the lowest priority."""
 
     def __init__(self, serving: Serving, app: ASGIApp) -> None:
         self._serving, self._app = serving, app
         self.gate = Gate(serving)
 
     async def ask(self, key_name: str, path: str, body: bytes) -> Answer:
-        """Return the answer to a body, however long the server is full; APIError if the key no longer exists."""
+        """Return the answer to a body, sent again while the server is full; APIError if the key was removed."""
         while True:
             answer = await self.gate.run(key_name, partial(self._ask_once, key_name, path, body))
             if answer is not None:

@@ -1,4 +1,4 @@
-"""Files and batches, in the shapes of the API, in which they are also stored."""
+"""The objects of files and batches, in the shape in which the API returns them and in which they are stored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LineErrors(msgspec.Struct):
 
 
 class RequestCounts(msgspec.Struct):
-    """Lines of a batch: all of them, those that were answered, those that ended with an error."""
+    """The numbers of a batch's lines: of all, of those that were answered, and of those that ended with an error."""
 
     total: int = 0
     completed: int = 0
@@ -56,7 +56,7 @@ class RequestCounts(msgspec.Struct):
 
 
 class ExpiresAfter(msgspec.Struct, kw_only=True):
-    """The expiry of a batch's files: so many seconds after each is listed."""
+    """The expiry of the files that a batch writes: `seconds` after each has been listed."""
 
     anchor: str = "created_at"
     seconds: int

@@ -19,7 +19,7 @@ Endpoint = Literal[
     "/v1/classify",
 ]
 LEAST_LIFETIME, MOST_LIFETIME = 3600, 30 * 24 * 3600
-"""Seconds that a file may be kept for."""
+"""The bounds of the time for which a file may be kept, in seconds."""
 
 
 class OutputExpiry(StrictBody):

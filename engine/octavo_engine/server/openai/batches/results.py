@@ -1,4 +1,7 @@
-"""A batch's output and error file while it runs: a line for each request that has ended, so that none is done twice."""
+"""Writes the output file and the error file of a batch: a line for each request that has ended.
+
+After a restart, their lines show which requests need not be answered again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from octavo_engine.server.openai.batches.objects import (
     OutputLine,
     encode,
 )
-from octavo_engine.server.openai.batches.storage import Owned, Storage, append, on_disk, patiently, result_ids
+from octavo_engine.server.openai.batches.storage import Owned, Storage, append, on_disk, result_ids, with_retries
 
 
 class _Written(msgspec.Struct):
@@ -31,7 +34,7 @@ _written = msgspec.json.Decoder(_Written)
 
 
 class Results:
-    """Both files. APIError 413 if the key's budget of bytes is used up."""
+    """The output file and the error file of one batch. APIError 413 if the key's files have no room for a line."""
 
     def __init__(self, storage: Storage, owner: Owned, batch: BatchObject) -> None:
         self._storage, self._owner, self._batch = storage, owner, batch
@@ -40,15 +43,15 @@ class Results:
         self._sizes: list[int] = []
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Future[None]] = set()
-        """Writes under way, which go on if the batch line that waits for one is cancelled."""
+        """Writes that have begun. A write continues if the batch line that waits for it is cancelled."""
         self.done: set[int] = set()
         """Numbers of the lines that have ended."""
 
     async def open(self) -> None:
-        """Read what an earlier server has written, and count it."""
+        """Open both files, and count the lines that were written before a restart."""
         ended = []
         for file_id in self._ids:
-            self._files.append(await patiently(partial(self._storage.create, self._owner, file_id)))
+            self._files.append(await with_retries(partial(self._storage.create, self._owner, file_id)))
             numbers, size, cut = await asyncio.to_thread(_recover, self._owner.path(file_id))
             self._sizes.append(size)
             self._owner.bytes -= cut
@@ -58,13 +61,13 @@ class Results:
         counts.completed, counts.failed = map(len, ended)
 
     async def add(self, number: int, custom_id: str, answer: Answer) -> None:
-        """Append the answer to a line: to the output file if it is one, else to the error file."""
+        """Append the answer to a line: to the output file if its status is 200, else to the error file."""
         response = LineResponse(answer.status, answer.request_id, msgspec.Raw(answer.body))
-        place = _OUTPUT if answer.status == _OK else _ERRORS
-        await self._append(place, number, OutputLine(self._id(number), custom_id, response, None))
+        which = _OUTPUT if answer.status == _OK else _ERRORS
+        await self._append(which, number, OutputLine(self._id(number), custom_id, response, None))
 
     async def fail(self, number: int, custom_id: str, failure: LineFailure) -> None:
-        """Append why a line was not answered."""
+        """Append to the error file why a line was not answered."""
         await self._append(_ERRORS, number, OutputLine(self._id(number), custom_id, None, failure))
 
     async def close(self) -> None:
@@ -85,23 +88,23 @@ class Results:
     def _id(self, number: int) -> str:
         return f"batch_req_{self._batch.id.removeprefix('batch_')}-{number}"
 
-    async def _append(self, place: int, number: int, line: OutputLine) -> None:
+    async def _append(self, which: int, number: int, line: OutputLine) -> None:
         data = encode(line) + b"\n"
         self._storage.take(self._owner, len(data))
-        self._sizes[place] += len(data)
+        self._sizes[which] += len(data)
         self.done.add(number)
-        if place == _OUTPUT:
+        if which == _OUTPUT:
             self._batch.request_counts.completed += 1
         else:
             self._batch.request_counts.failed += 1
-        write = asyncio.ensure_future(self._write(self._files[place], data))
+        write = asyncio.ensure_future(self._write(self._files[which], data))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
         await asyncio.shield(write)
 
     async def _write(self, file: IO[bytes], data: bytes) -> None:
-        async with self._writing:  # a line that was written in part is cut off again, and no other one with it
-            await patiently(partial(on_disk, append, file, data))
+        async with self._writing:  # if a write fails, what it has written is cut off, and that must be no other line
+            await with_retries(partial(on_disk, append, file, data))
 
 
 def _recover(path: Path) -> tuple[set[int], int, int]:

@@ -1,4 +1,4 @@
-"""/v1/files and /v1/batches."""
+"""The endpoints of /v1/files and /v1/batches."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ _MOST_BYTES = 64 << 10
 
 
 def routes(batches: Batches | None) -> APIRouter:
-    """The endpoints; without a folder they say which flag is missing."""
+    """Return the routes; if `batches` is None, they answer 404 with the flag that enables them."""
     router = APIRouter()
     if batches is None:
         for path in (FILES, "/v1/batches"):
             for each in (path, path + "/{rest:path}"):
-                router.add_api_route(each, _off, methods=["GET", "HEAD", "POST", "DELETE"], include_in_schema=False)
+                router.add_api_route(
+                    each, _disabled, methods=["GET", "HEAD", "POST", "DELETE"], include_in_schema=False
+                )
         return router
     _add_files(router, batches)
     _add_batches(router, batches)
     return router
 
 
-async def _off() -> Response:
+async def _disabled() -> Response:
     message = "this server keeps no files and batches; serve with --batch-storage FOLDER"
     raise APIError(404, message, code="not_found", headers={"Connection": "close"})
 
@@ -149,7 +151,10 @@ def _batch(owner: Owned, batch_id: str) -> BatchObject:
 
 
 def _page(request: Request, every: Mapping[str, Listed], most: int) -> Page:
-    """The part of a list after `after`, of at most `limit`, the newest first unless `order` is asc; APIError 400."""
+    """Return the part of a list that the query asks for; APIError 400 if the query is not valid.
+
+    It begins after `after`, has at most `limit` entries, and has the newest first unless `order` is `asc`.
+    """
     query = request.query_params
     text = query.get("limit", "20" if most == 100 else str(most))
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:

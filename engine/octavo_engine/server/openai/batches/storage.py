@@ -1,7 +1,7 @@
 """The folder of --batch-storage: each API key's files and batches, within a budget of bytes.
 
-Below the folder each key has one of its own, with `files/ID` beside `files/ID.json`, and `batches/ID.json`. All that is
-known of them is in memory as well. Disks are only touched in threads.
+Below the folder each key has one of its own, with `files/ID` beside `files/ID.json`, and `batches/ID.json`. Their
+records are in memory as well. Except at the start, files are read and written only in threads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Owned:
     files: dict[str, FileObject] = field(default_factory=dict)
     batches: dict[str, BatchObject] = field(default_factory=dict)
     bytes: int = 0
-    """The bytes of its files, those that are being written included."""
+    """The bytes of the key's files, those that are being written included."""
 
     def path(self, file_id: str) -> Path:
         """Return the path of a file's content."""
@@ -99,7 +99,7 @@ class Storage:
         return list(self._owners.values())
 
     def of(self, key_name: str) -> Owned:
-        """The files and batches of this key; other keys cannot see them."""
+        """Return the files and batches of this key, which other keys cannot see."""
         if (found := self._owners.get(key_name)) is None:
             folder = self._folder / (f"key-{key_name}" if key_name else _NO_KEY)
             found = self._owners[key_name] = Owned(folder, key_name)
@@ -118,13 +118,13 @@ class Storage:
         owner.bytes += size
 
     def check_room(self, owner: Owned) -> None:
-        """APIError 429 if this key has as many files as it may."""
+        """Raise APIError 429 if this key has as many files as it may."""
         if len(owner.files) >= MAX_FILES:
             message = f"this key has {len(owner.files)} files, which is the limit; delete some"
             raise APIError(429, message, code="too_many_files", headers={"x-should-retry": "false"})
 
     async def create(self, owner: Owned, file_id: str) -> IO[bytes]:
-        """A file of the key to append to; it is not listed before `add`."""
+        """Create a file of the key and return it, open for appending; it is not listed before `add`."""
         return await on_disk(_create, owner.path(file_id))
 
     async def add(
@@ -136,7 +136,7 @@ class Storage:
         purpose: Literal["batch", "batch_output"],
         lifetime: int | None = None,
     ) -> FileObject:
-        """List a file that has been written, whose `size` bytes were taken; for `lifetime` seconds if that is given."""
+        """List a file of `size` bytes that was written and counted (`take`). It expires after `lifetime` seconds."""
         now = int(self.clock())
         until = now + lifetime if lifetime is not None else None
         file = FileObject(id=file_id, bytes=size, created_at=now, filename=filename, purpose=purpose, expires_at=until)
@@ -145,7 +145,7 @@ class Storage:
         return file
 
     async def expire(self, owner: Owned) -> None:
-        """Remove the key's files whose time is over; one that a batch still reads when that has ended."""
+        """Remove the key's files that have expired, except those that a batch still reads."""
         now = self.clock()
         for file in [file for file in owner.files.values() if file.expires_at is not None and file.expires_at <= now]:
             read = {batch.input_file_id for batch in owner.active}
@@ -153,7 +153,7 @@ class Storage:
                 await self.discard(owner, file.id, file.bytes)
 
     async def discard(self, owner: Owned, file_id: str, size: int) -> None:
-        """Remove a file whose `size` bytes were taken, listed or not; StorageError leaves it as it was."""
+        """Remove a file whose `size` bytes were counted, listed or not. After a StorageError it is as it was."""
         listed = owner.files.pop(file_id, None)
         try:
             await on_disk(_remove, [owner.path(f"{file_id}.json"), owner.path(file_id)])
@@ -184,11 +184,11 @@ class Storage:
             if path.name.removesuffix(".json") in needed:
                 owner.bytes += path.stat().st_size if path.suffix != ".json" else 0
             elif _ID.match(path.name):
-                path.unlink()  # an upload that the last server did not finish
+                path.unlink()  # an upload that was not complete when the server ended
 
 
 class StorageError(APIError):
-    """503: the disk is full, or cannot be used."""
+    """An APIError 503, raised if the disk is full or cannot be used."""
 
     def __init__(self, reason: OSError) -> None:
         message = f"the server's --batch-storage cannot be used now: {reason.strerror}; try again later"
@@ -205,8 +205,11 @@ async def on_disk(work: Callable[..., Done], *args: object) -> Done:
         raise StorageError(error) from None
 
 
-async def patiently(work: Callable[[], Awaitable[Done]]) -> Done:
-    """Return the result of `work`, repeated until the disk allows it: a full disk loses no accepted work."""
+async def with_retries(work: Callable[[], Awaitable[Done]]) -> Done:
+    """Return the result of `work`, which is called again while it raises StorageError.
+
+    So no answer of a batch is lost while the disk is full.
+    """
     while True:
         try:
             return await work()
@@ -215,7 +218,7 @@ async def patiently(work: Callable[[], Awaitable[Done]]) -> Done:
 
 
 def append(file: IO[bytes], data: bytes) -> None:
-    """Write all of `data` at the end of a file without a buffer, or nothing: then OSError."""
+    """Append `data` to a file without a buffer. OSError if it cannot be written; then the file is as it was."""
     start, rest = file.seek(0, os.SEEK_END), memoryview(data)
     try:
         while rest:
@@ -226,17 +229,17 @@ def append(file: IO[bytes], data: bytes) -> None:
 
 
 def new_file_id() -> str:
-    """The id of a new file."""
+    """Return the id of a new file."""
     return f"file-{uuid.uuid4().hex}"
 
 
 def new_batch_id() -> str:
-    """The id of a new batch."""
+    """Return the id of a new batch."""
     return f"batch_{uuid.uuid4().hex}"
 
 
 def result_ids(batch: BatchObject) -> tuple[str, str]:
-    """The ids of a batch's output and error file, which follow from its own."""
+    """Return the ids of a batch's output and error file, which are derived from the batch's own id."""
     name = uuid.UUID(batch.id.removeprefix("batch_"))
     return f"file-{uuid.uuid5(name, 'output').hex}", f"file-{uuid.uuid5(name, 'errors').hex}"
 

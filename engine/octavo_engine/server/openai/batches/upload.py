@@ -1,4 +1,4 @@
-"""A file that a client uploads as multipart/form-data: it goes to the disk as it comes, and is never held in memory."""
+"""Receives a file that a client uploads as multipart/form-data, and writes it to the disk as it arrives."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MAX_FILE_BYTES = 200 << 20
 UPLOAD_SECONDS = 600.0
 """The time in which a file must have arrived."""
 _MOST_OVERHEAD = 64 << 10
-"""Bytes of a form beside its file."""
+"""The most bytes of a form besides its file."""
 _LONGEST_FIELD = 1024
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
-"""The fields of `expires_after`, as forms write those of an object."""
+"""The names of the two fields of `expires_after` in a form."""
 _CLOSE = {"Connection": "close"}
 """A header of answers that are sent before all of the body has arrived."""
 
@@ -36,7 +36,7 @@ _CLOSE = {"Connection": "close"}
 class _Form:
     """Parses a form's bytes; `content` has the file's bytes since `content` was last emptied.
 
-    All else that a form may hold has a budget of bytes: a form of a million small parts would take long to read.
+    All other bytes of the form are limited, since a form of a million small parts would take long to read.
     """
 
     def __init__(self, boundary: bytes) -> None:
@@ -61,7 +61,7 @@ class _Form:
             raise _invalid(f"the form cannot be read: {error}") from None
 
     def write(self, data: bytes) -> None:
-        """APIError 400 if this is no form, or one of too much beside its file."""
+        """Parse a part of the body; APIError 400 if it is not a form, or has too many bytes besides its file."""
         had = len(self.content)
         try:
             self._parser.write(data)
@@ -69,7 +69,9 @@ class _Form:
             raise _invalid(f"the body is not a form: {error}") from None
         self._beside += len(data) - (len(self.content) - had)
         if self._beside > _MOST_OVERHEAD:
-            raise _invalid(f"the form has more than {_MOST_OVERHEAD} bytes beside its file; send only file and purpose")
+            raise _invalid(
+                f"the form has more than {_MOST_OVERHEAD} bytes besides its file; send only file and purpose"
+            )
 
     def _begin_part(self) -> None:
         self._part = ""
@@ -104,13 +106,16 @@ class _Form:
 
 
 async def receive_file(request: Request, storage: Storage, owner: Owned) -> FileObject:
-    """The uploaded file, listed; APIError if it is not one, or too large; the received part is removed then."""
+    """Receive a file, list it and return its object.
+
+    APIError if the body is not a form with a file, or is too large; what was received of it is then removed.
+    """
     body = _Body(request.receive)
     try:
         async with asyncio.timeout(UPLOAD_SECONDS):
             return await _receive(request, body, storage, owner)
     except APIError:
-        await body.leave()
+        await body.discard_rest()
         raise
     except TimeoutError:
         message = f"the file did not arrive within {UPLOAD_SECONDS:.0f} s"
@@ -130,7 +135,7 @@ async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned
     form = _Form(options[b"boundary"])
     writing = _Writing(storage, owner, file_id)
     try:
-        await writing.all_of(body, form)
+        await writing.write_all(body, form)
         lifetime = _lifetime(form)
         return await storage.add(owner, file_id, form.filename or file_id, writing.size, "batch", lifetime)
     except BaseException:
@@ -153,21 +158,21 @@ class _Body:
             self._more = message.get("more_body", False)
             yield message.get("body", b"")
 
-    async def leave(self) -> None:
-        """Read some of the rest, so that the client can read the answer."""
+    async def discard_rest(self) -> None:
+        """Read the rest of the body, up to a limit, so that the client can read the answer."""
         if self._more:
             await discard(self._receive)
 
 
 class _Writing:
-    """A file that is being written, and how many of its bytes have been taken."""
+    """Writes an uploaded file to the storage, and counts its bytes."""
 
     def __init__(self, storage: Storage, owner: Owned, file_id: str) -> None:
         self._storage, self._owner, self._file_id = storage, owner, file_id
         self.size = 0
 
-    async def all_of(self, body: _Body, form: _Form) -> None:
-        """Write what the form has as its file; APIError for a form that is not as it should be."""
+    async def write_all(self, body: _Body, form: _Form) -> None:
+        """Write the file that the form contains; APIError if the form is not valid or too large."""
         read = 0
         with await self._storage.create(self._owner, self._file_id) as file:
             async for data in body:
@@ -201,11 +206,11 @@ def _check(form: _Form) -> None:
     if "purpose" not in form.fields:
         raise APIError(400, "purpose is required", param="purpose", code="missing_required_parameter")
     if form.fields["purpose"] != b"batch":
-        raise _invalid("purpose: must be batch, which is all that files are for here", "purpose")
+        raise _invalid("purpose: must be batch, the only purpose of files on this server", "purpose")
 
 
 def _lifetime(form: _Form) -> int | None:
-    """Seconds until the file is removed; None if it is to stay."""
+    """Return the seconds after which the file expires; None if it does not expire."""
     if _ANCHOR not in form.fields and _SECONDS not in form.fields:
         return None
     if bytes(form.fields.get(_ANCHOR, b"")) != b"created_at":

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API without its memory: a translation to and from the path of chat completions."""
+"""OpenAI's Responses API, without stored responses: requests are translated to chat completions, and answers back."""

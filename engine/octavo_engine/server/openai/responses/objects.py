@@ -1,4 +1,4 @@
-"""Answers of the Responses API and the events of a stream of one, with the API's exact keys."""
+"""The objects of answers and of stream events in the Responses API, with its exact keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Content = OutputText | ReasoningText
 
 
 class MessageItem(msgspec.Struct, tag="message", kw_only=True):
-    """The message of the model for people."""
+    """An output item with the text of the answer."""
 
     id: str
     status: str
@@ -35,7 +35,7 @@ class MessageItem(msgspec.Struct, tag="message", kw_only=True):
 
 
 class ReasoningItem(msgspec.Struct, tag="reasoning", kw_only=True):
-    """The reasoning of the model."""
+    """An output item with the model's reasoning."""
 
     id: str
     status: str
@@ -45,7 +45,7 @@ class ReasoningItem(msgspec.Struct, tag="reasoning", kw_only=True):
 
 
 class FunctionCallItem(msgspec.Struct, tag="function_call", kw_only=True):
-    """A call of a tool."""
+    """An output item with a call of a tool."""
 
     id: str
     status: str
@@ -58,20 +58,20 @@ Item = MessageItem | ReasoningItem | FunctionCallItem
 
 
 class InputDetails(msgspec.Struct):
-    """The origin of the prompt's tokens."""
+    """How many of the prompt's tokens came from the prefix cache."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class OutputDetails(msgspec.Struct):
-    """The use of the answer's tokens."""
+    """How many of the answer's tokens are reasoning."""
 
     reasoning_tokens: int = 0
 
 
 class ResponseUsage(msgspec.Struct):
-    """Tokens that were read and written."""
+    """The numbers of tokens of a request: of its prompt, of its answer, and of both."""
 
     input_tokens: int
     input_tokens_details: InputDetails
@@ -87,7 +87,7 @@ class IncompleteDetails(msgspec.Struct):
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
-    """The fields of a response that are not repeated from its request."""
+    """A response, without the fields that it repeats from its request."""
 
     id: str
     object: str = "response"
@@ -102,7 +102,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
 
 
 class Event(msgspec.Struct, kw_only=True):
-    """The common fields of all events of a stream: its kind, and its place among the events."""
+    """The common fields of all events of a stream: its type, and its number in the stream, from 0."""
 
     type: str
     sequence_number: int = 0
@@ -115,71 +115,71 @@ class ResponseEvent(Event, kw_only=True):
 
 
 class ItemEvent(Event, kw_only=True):
-    """An item comes, or is complete."""
+    """The event that an item begins or is complete."""
 
     output_index: int
     item: Item
 
 
-class PlacedEvent(Event, kw_only=True):
-    """An event within an item."""
+class EventInItem(Event, kw_only=True):
+    """The common fields of events within an item."""
 
     item_id: str
     output_index: int
 
 
-class ContentEvent(PlacedEvent, kw_only=True):
-    """The one part of an item comes, or is complete."""
+class ContentEvent(EventInItem, kw_only=True):
+    """The event that the only part of an item begins or is complete."""
 
     content_index: int = 0
     part: Content
 
 
-class TextDelta(PlacedEvent, kw_only=True):
-    """More of a message's text."""
+class TextDelta(EventInItem, kw_only=True):
+    """The event with more of a message's text."""
 
     content_index: int = 0
     delta: str
     logprobs: list[ContentLogprob]
 
 
-class TextDone(PlacedEvent, kw_only=True):
-    """All of a message's text."""
+class TextDone(EventInItem, kw_only=True):
+    """The event with all of a message's text."""
 
     content_index: int = 0
     text: str
     logprobs: list[ContentLogprob]
 
 
-class ReasoningDelta(PlacedEvent, kw_only=True):
-    """More reasoning."""
+class ReasoningDelta(EventInItem, kw_only=True):
+    """The event with more of the text of reasoning."""
 
     content_index: int = 0
     delta: str
 
 
-class ReasoningDone(PlacedEvent, kw_only=True):
-    """All of the reasoning."""
+class ReasoningDone(EventInItem, kw_only=True):
+    """The event with all of the text of reasoning."""
 
     content_index: int = 0
     text: str
 
 
-class ArgumentsDelta(PlacedEvent, kw_only=True):
-    """More of a call's arguments."""
+class ArgumentsDelta(EventInItem, kw_only=True):
+    """The event with more of a call's arguments."""
 
     delta: str
 
 
-class ArgumentsDone(PlacedEvent, kw_only=True):
-    """All of a call's arguments."""
+class ArgumentsDone(EventInItem, kw_only=True):
+    """The event with all of a call's arguments."""
 
     name: str
     arguments: str
 
 
 class ErrorEvent(Event, kw_only=True):
-    """Ends a stream that failed. SDKs raise what is in `error`; the other fields are those of OpenAI's event."""
+    """The event that ends a stream that failed. SDKs raise what is in `error`; the other fields are those of OpenAI."""
 
     code: str | None
     message: str

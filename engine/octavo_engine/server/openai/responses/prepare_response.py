@@ -1,4 +1,4 @@
-"""Prepares /v1/responses, in a text worker: from the body to token ids and checked parameters."""
+"""Prepares requests of /v1/responses in a text worker: from the body to token ids and checked parameters."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from octavo_engine.server.openai.responses.translation import chat_body, repeate
 from octavo_engine.server.prepared import PreparedRequest
 
 _NAMES = {"messages": "input", "response_format": "text.format"}
-"""Fields of a chat completion, and what a client of this API calls them."""
+"""The names of fields of a chat completion in this API, for error messages."""
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """The checked request; APIError 400 if it is not valid."""
+    """Return the prepared request of a body; APIError 400 if it is not valid."""
     body = parse(ResponsesBody, raw)
     try:
         prepared = prepare_chat.prepare_body(model, chat_body(body))

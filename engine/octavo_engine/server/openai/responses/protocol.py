@@ -1,7 +1,7 @@
-"""Requests of the Responses API. A field that is not named here is an error, so none is ignored by mistake.
+"""The bodies of requests of the Responses API. A field that is not named here is an error: none is ignored by mistake.
 
-Nothing is kept between requests: fields that refer to something kept are refused by name. Fields of `SamplingFields`
-that OpenAI's API does not have are accepted with their own names.
+Nothing is stored between requests: fields that refer to something stored are refused by name. The fields of
+`SamplingFields` that OpenAI's API does not have are accepted with their own names.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _Id = Annotated[str, Field(max_length=256)]
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-def _nothing_kept(value: Any) -> Any:
+def _nothing_stored(value: Any) -> Any:
     if value is not None:
-        message = "this server keeps nothing between requests; send all earlier items in input"
+        message = "this server stores nothing between requests; send all earlier items in input"
         raise PydanticCustomError("unsupported_parameter", message)
     return value
 
 
-NothingKept = Annotated[Any, AfterValidator(_nothing_kept)]
+NothingStored = Annotated[Any, AfterValidator(_nothing_stored)]
 
 
 class MessageItem(Body):
-    """A message of anyone, an earlier answer's included."""
+    """A message of any role; the text of an earlier answer is one, too."""
 
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
@@ -85,7 +85,7 @@ _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 
 def _items(value: Any) -> Any:
-    """A text as a list of one message; items of other kinds are refused by name."""
+    """Return the items of an input, which is a list of items, or a text: one message. Unknown types are refused."""
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
@@ -171,7 +171,7 @@ class ReasoningOptions(StrictBody):
 
 
 class ResponseStreamOptions(StrictBody):
-    """Events are never padded, whatever is asked for."""
+    """Options of a stream. Events are never padded, whatever `include_obfuscation` says."""
 
     include_obfuscation: bool | None = None
 
@@ -189,7 +189,7 @@ Include = Literal[
 
 
 class ResponsesBody(StrictBody, IgnoredFields, SamplingFields):
-    """POST /v1/responses."""
+    """The body of POST /v1/responses."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -207,10 +207,10 @@ class ResponsesBody(StrictBody, IgnoredFields, SamplingFields):
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     top_logprobs: TopLogprobs | None = None
     truncation: Literal["disabled"] | None = None
-    # What these refer to would have to be kept here, or to run here.
-    previous_response_id: NothingKept = None
-    conversation: NothingKept = None
-    prompt: NothingKept = None
+    # These refer to something that would have to be stored on this server, or to run here.
+    previous_response_id: NothingStored = None
+    conversation: NothingStored = None
+    prompt: NothingStored = None
     background: OnlyFalse = None
     max_tool_calls: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     """Has no effect: only clients call tools."""

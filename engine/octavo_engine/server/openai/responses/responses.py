@@ -12,7 +12,7 @@ from octavo_engine.server.serving import Serving
 
 
 def routes(serving: Serving) -> APIRouter:
-    """The endpoint."""
+    """Return the route of the endpoint."""
     router = APIRouter()
 
     @router.post("/v1/responses", response_model=None)

@@ -26,7 +26,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 def chat_body(body: ResponsesBody) -> ChatCompletionBody:
-    """The same request as a chat completion; APIError 400."""
+    """Return the body of the same request as a chat completion; APIError 400 if it is not valid."""
     instructions = [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
     logprobs = bool(body.top_logprobs) or _LOGPROBS in (body.include or ())
     return checked(
@@ -49,7 +49,7 @@ def chat_body(body: ResponsesBody) -> ChatCompletionBody:
 
 
 def _messages(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Messages; the reasoning, the text and the calls of one answer, which are items of their own, become one."""
+    """Return the messages of items. The reasoning, text and calls of one answer are several items, but one message."""
     found: list[dict[str, Any]] = []
     answer: dict[str, Any] | None = None
     for item in items:
@@ -71,7 +71,7 @@ def _other(item: MessageItem | FunctionCallOutputItem) -> dict[str, Any]:
 
 
 def _add(answer: dict[str, Any], item: MessageItem | FunctionCallItem | ReasoningItem) -> None:
-    """Add what an item says to the message of the answer that it is part of."""
+    """Add the content of an item to the message of the answer to which it belongs."""
     if isinstance(item, MessageItem):
         answer["content"] = item.content
     elif isinstance(item, ReasoningItem):

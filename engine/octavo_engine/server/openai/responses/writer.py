@@ -1,4 +1,4 @@
-"""Writes a response: as the events of a stream, each item with its own, or as one JSON body."""
+"""Writes an answer of the Responses API, as the events of a stream or as one JSON body."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 
 
 class ResponseWriter:
-    """One response. An item is one part of the answer: reasoning, a message, or a call."""
+    """Writes one response. Each of its items is one part of the answer: reasoning, a message, or a call."""
 
     def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
@@ -67,7 +67,7 @@ class ResponseWriter:
         )
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (there is one answer)
-        """The response without its output."""
+        """Return the first events, which have the response without its output."""
         kinds = ("response.created", "response.in_progress")
         return [self._event(ResponseEvent(type=kind, response=self._body())) for kind in kinds]
 
@@ -76,26 +76,26 @@ class ResponseWriter:
         return [self._event(event) for event in self._take(output)]
 
     def closing(self, usage: Usage) -> list[bytes]:
-        """The complete response."""
+        """Return the last event, which has the complete response."""
         self._complete(usage)
         return [self._event(ResponseEvent(type=f"response.{self._status}", response=self._body()))]
 
     def failure(self, error: APIError) -> bytes:
-        """An error event."""
+        """Return the error event."""
         detail = error.detail
         return self._event(
             ErrorEvent(type="error", code=detail.code, message=detail.message, param=detail.param, error=detail)
         )
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
-        """The complete response."""
+        """Return the complete response."""
         [output] = answers
         self._take(output)
         self._complete(usage)
         return bytes(self._body())
 
     def _take(self, output: SequenceOutput) -> list[Event]:
-        """Read an output. Log probabilities belong to the first message that it adds to."""
+        """Return the events of an output. Its log probabilities belong to the first message to which it adds text."""
         if output.finish_reason is not None:
             self._status = "incomplete" if output.finish_reason == "length" else "completed"
         found: list[Event] = []
@@ -150,7 +150,7 @@ class ResponseWriter:
         )
 
     def _begun(self, part: Part) -> Item:
-        """The item of a part, of which nothing has come yet."""
+        """Return the item of a part that has no content yet."""
         match part.kind:
             case "text":
                 return MessageItem(id=self._id(part), status="in_progress", content=[])
@@ -159,7 +159,7 @@ class ResponseWriter:
         return FunctionCallItem(id=self._id(part), status="in_progress", call_id=part.id, name=part.name, arguments="")
 
     def _item(self, part: Part, status: str) -> Item:
-        """The item of a part that is complete."""
+        """Return the item of a part with all of its content."""
         match part.kind:
             case "text":
                 text = OutputText(part.text, self._logprobs.get(part.index, []))
@@ -172,7 +172,7 @@ class ResponseWriter:
         return f"{_PREFIXES[part.kind]}_{self._name}{part.index:02d}"
 
     def _body(self) -> msgspec.Raw:
-        """The response as JSON: two objects as one."""
+        """Return the response as one JSON object, made of its own fields and those that it repeats."""
         return msgspec.Raw(encode(self._response)[:-1] + b"," + self._repeated[1:])
 
     def _event(self, event: Event) -> bytes:
