@@ -1,1 +1,1 @@
-"""WHAT to compute: from config.json and weights to a decoder that turns tokens into logits."""
+"""Reads a model's config.json and weights, and builds the decoder that computes logits from tokens."""

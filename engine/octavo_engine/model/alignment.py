@@ -17,9 +17,9 @@ from octavo_engine.model.spec import ModelSpec
 
 
 def check_alignment(spec: ModelSpec, ranks: int) -> None:
-    """Raises an OctavoError unless each rank's part of each projection consists of complete blocks.
+    """Raise an OctavoError unless each rank's part of each projection consists of complete blocks.
 
-    Ranks need not be alike.
+    Ranks may have parts of different sizes.
     """
     wrong = _misaligned(spec, ranks)
     if not wrong:
@@ -34,9 +34,9 @@ def check_alignment(spec: ModelSpec, ranks: int) -> None:
 
 
 def _misaligned(spec: ModelSpec, ranks: int) -> dict[str, int]:
-    """Return the sizes that a rank of so many cannot have, as messages name them, and of what they should be multiples.
+    """Return the sizes that ranks cannot have, as messages name them, each with the number it must be a multiple of.
 
-    Layers of one kind are alike, unless their names say how they are stored.
+    Of layers with the same spec one is checked, unless layers are stored in different ways, by name.
     """
     by_name = spec.quantization is not None and bool(spec.quantization.rules)
     one_of_each = spec if by_name else replace(spec, layers=tuple(dict.fromkeys(spec.layers)))

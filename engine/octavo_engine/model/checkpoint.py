@@ -37,9 +37,9 @@ class Span:
         return replace(self, start=self.start * count, size=self.size * count, total=self.total * count)
 
     def by(self, count: int) -> Span:
-        """Return the span of a dimension with one element for each `count` (the last perhaps for fewer) of this one.
+        """Return the span of a dimension with an element for each `count` of this one (the last may have fewer).
 
-        It begins where one of those does.
+        This span must begin at a multiple of `count`.
         """
         start, end, total = self.start // count, -(-(self.start + self.size) // count), -(-self.total // count)
         return replace(self, start=start, size=end - start, total=total)
@@ -51,7 +51,7 @@ def unsharded(size: int, what: str = "") -> Span:
 
 
 def write(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Cast and copy."""
+    """Cast `values` and copy them into these rows of `target`."""
     if isinstance(rows, slice):
         target[rows].copy_(values)
     elif target.dtype.itemsize == 1:  # PyTorch indexes no e4m3 on the CPU
@@ -72,10 +72,10 @@ class Piece:
     order: Tensor | None = None
     """The row of the target that each row of the part becomes, int64; None: the same one."""
     transposed: bool = False
-    """Whether columns of the target are what is stored as rows."""
+    """Whether stored rows are columns of the target."""
 
     def put(self, values: Tensor, first: int = 0) -> None:
-        """Fill the target's rows from `first` on with so many of the part's; a number alone is one row."""
+        """Fill the target's rows from `first` on with `values`, rows of the part; a single number is one row."""
         if self.transposed:
             values = values.t()
         rows: Rows = slice(first, first + (len(values) if values.dim() else 1))
@@ -86,7 +86,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTensor:
-    """A tensor that a checkpoint of the model has."""
+    """A tensor of the model's checkpoint: its name and shape, and the parameters that its parts fill."""
 
     name: str
     shape: tuple[int, ...] | None
@@ -97,15 +97,15 @@ class CheckpointTensor:
     """safetensors' names of the types it may have."""
     optional: bool = False
     late: bool = False
-    """Whether it changes what other tensors have filled, so that it is read after all of those."""
+    """Whether the tensor changes parameters that other tensors have filled, and so is read after all of them."""
     squeezed: bool = False
     """Whether dimensions of size 1 do not count in its shape."""
     as_columns: bool = False
-    """Whether the file has its transpose; shape and parts say what it is before."""
+    """Whether the file has its transpose; `shape` and `pieces` describe the tensor before it is transposed."""
     at_once: bool = False
-    """Whether each of its pieces has to be filled by one call, as what it becomes depends on all of it."""
+    """Whether each piece has to be filled by one call, since the result depends on all values of the piece."""
     shared: bool = False
-    """Whether projections whose rows are stored as one tensor have this one in common."""
+    """Whether several projections that are stored as one tensor share this one tensor, such as a scale."""
 
 
 def transposed(tensor: CheckpointTensor) -> CheckpointTensor:
@@ -116,7 +116,7 @@ def transposed(tensor: CheckpointTensor) -> CheckpointTensor:
 
 
 def plain(name: str, target: Tensor, *spans: Span, order: Tensor | None = None) -> CheckpointTensor:
-    """A tensor that is cast and copied, of which a rank has `spans` of the first dimensions."""
+    """Describe a tensor that is cast and copied, of which a rank has `spans` of the first dimensions."""
     shape = *(span.total for span in spans), *target.shape[len(spans) :]
     part = tuple(span.slice for span in spans)
     return CheckpointTensor(name=name, shape=shape, pieces=(Piece(target, part, order=order),))
@@ -135,9 +135,9 @@ def ignored(name: str) -> CheckpointTensor:
 
 
 def joined(tensors: Iterable[CheckpointTensor]) -> Iterator[CheckpointTensor]:
-    """Join tensors of one name, each some projections' rows, to the one tensor that is stored.
+    """Join tensors of the same name, which are rows of several projections, to the one tensor that is stored.
 
-    Each tensor's `part` counts from its own first row, and its shape is its own: here they follow one another.
+    Each tensor's shape and `part` count from its own first row; in the joined tensor the rows follow one another.
     """
     together: dict[str, list[CheckpointTensor]] = {}
     for tensor in tensors:

@@ -19,22 +19,23 @@ class CheckpointSource(Protocol):
     """The file or the folder, for messages."""
 
     def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:
-        """The shape of each tensor that is there, from headers alone; by the names of `expected`, if it has them."""
+        """Return the shape of each tensor in the files, from headers alone, by the names of `expected` where it has
+        them."""
 
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
-        """Fill the pieces of all tensors that are there, and read no more than those."""
+        """Fill the pieces of all `tensors` that the files have, and read nothing else."""
 
 
 @dataclass(slots=True)
 class Meter:
-    """Bytes of the checkpoint read so far."""
+    """Counts the bytes of the checkpoint that were read, and reports them."""
 
     total: int
     progress: Progress
     done: int = 0
 
     def add(self, num_bytes: int) -> None:
-        """Count and report."""
+        """Count `num_bytes` more, and report the sum."""
         self.done += num_bytes
         self.progress(
             "loading", self.done / max(1, self.total), f"{format_size(self.done)} of {format_size(self.total)}"

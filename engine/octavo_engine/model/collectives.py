@@ -21,16 +21,16 @@ log = logging.getLogger(__name__)
 
 dist: Any = torch.distributed  # whose backends have no types
 _TIMEOUT = timedelta(minutes=10)
-"""The time limit for a rank that does not join a collective; dead or stopped ranks are noticed long before, by
-others."""
+"""The time limit for a rank that does not join a collective; runner/ranks.py notices dead and stopped ranks long
+before."""
 
 
 _MEETING = timedelta(seconds=60)
-"""The time limit for ranks to map each other's memory."""
+"""The time limit for all ranks to meet and map each other's memory."""
 _TRIAL_SECONDS = 30.0
-"""The time limit for a trial sum, whose kernel has none of its own if another rank does not join."""
+"""The time limit for a trial sum; its kernel would wait forever for a rank that does not join."""
 _SMALL_BYTES = 256 << 10
-"""A one-shot sum reads all ranks' numbers in every rank; beyond this NCCL's way of dividing that work is worth it."""
+"""The largest sums over symmetric memory, where every rank reads all ranks' numbers; NCCL divides larger sums."""
 
 
 class SmallSums(Protocol):
@@ -44,7 +44,7 @@ class SmallSums(Protocol):
 
 
 class Collectives:
-    """A rank's operations with all others, which do the same ones in the same order; all of them in place."""
+    """A rank's operations with all other ranks, which call the same ones in the same order; they work in place."""
 
     def __init__(self, shard: Shard, backend: Any = None, small: SmallSums | None = None) -> None:
         self.shard = shard
@@ -65,7 +65,7 @@ class Collectives:
         return x
 
     def on_first_rank(self, x: Tensor) -> Tensor | None:
-        """x where it is to be part of a sum: on the first rank alone."""
+        """Return x on the first rank, None on others: the addend of an all-reduce that must be added only once."""
         return x if self.shard.rank == 0 else None
 
     def gather(self, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Collectives:
         return torch.cat(parts, dim=-1) if first else x
 
     def close(self) -> None:
-        """Leave the group. When the interpreter ends, gloo's threads would not be stopped any more."""
+        """Leave the group and stop gloo's threads, which are not stopped when the interpreter ends."""
         self._backend = self._small = None
 
     def broadcast(self, x: Tensor) -> Tensor:
@@ -96,9 +96,9 @@ class SymmetricSums:
 
     One kernel writes this rank's numbers there, waits for the others, and sums what all wrote, in the ranks' order.
 
-    Not run yet: it needs two GPUs that reach each other's memory, and we had none. It is written after PyTorch's
-    sources, so it is used only where a trial has given what NCCL gives; what our tests see is when it is chosen, and
-    that either all ranks use it or none.
+    This has not been run yet, for lack of a machine with two GPUs that can access each other's memory. It was written
+    after PyTorch's sources, and is used only where a trial gives the same sums as NCCL. Tests check only when it is
+    chosen, and that either all ranks use it or none.
     """
 
     _GROUP: Any = "octavo-ranks"
@@ -106,7 +106,7 @@ class SymmetricSums:
     def __init__(self, shard: Shard, store: Any, device: torch.device, dtype: torch.dtype) -> None:
         self._shard, self._device, self._dtype = shard, device, dtype
         own = dist.PrefixStore(self._GROUP, store)
-        own.set_timeout(_MEETING)  # of a rank that fails while all meet the others do not hear
+        own.set_timeout(_MEETING)  # ranks do not learn of another rank's failure while they meet
         self._group = dist.ProcessGroup(own, shard.rank, shard.size)
 
     def prepare(self) -> None:
@@ -128,9 +128,9 @@ class SymmetricSums:
         torch.distributed._symmetric_memory.rendezvous(self._buffer, self._GROUP)
 
     def attempt(self, expected: Sequence[Tensor]) -> None:
-        """Sum what `trial_numbers` gives each rank; RuntimeError unless the sums are the `expected` ones.
+        """Sum each rank's `trial_numbers`; RuntimeError unless the sums are the `expected` ones.
 
-        EngineDeadError if they do not end: what runs on the device cannot be taken back.
+        EngineDeadError if they do not end, since a kernel that runs on the device cannot be cancelled.
         """
         for wanted in expected:
             found = trial_numbers(self._shard, len(wanted), self._device, self._dtype)
@@ -140,7 +140,7 @@ class SymmetricSums:
                 raise RuntimeError("its sums are not those of NCCL")
 
     def takes(self, x: Tensor) -> bool:
-        """Few numbers of the model's type, in whole pieces of 16 bytes."""
+        """Return True for few numbers of the model's dtype, in whole units of 16 bytes."""
         start, size = (int(count) * x.itemsize for count in (x.storage_offset(), x.numel()))
         few = 0 < size <= _SMALL_BYTES and start % 16 == size % 16 == 0
         return few and x.is_contiguous() and x.dtype == self._dtype
@@ -158,7 +158,7 @@ def trial_numbers(shard: Shard, count: int, device: torch.device, dtype: torch.d
 
 
 def _wait_for(device: torch.device) -> None:
-    """Wait until the device has done what was launched; EngineDeadError if that takes too long."""
+    """Wait until the device has finished all launches; EngineDeadError if that takes too long."""
     if device.type != "cuda":
         return
     event, end = torch.cuda.Event(), time.monotonic() + _TRIAL_SECONDS  # type: ignore[no-untyped-call]
@@ -173,12 +173,13 @@ def _wait_for(device: torch.device) -> None:
 
 
 def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dtype: torch.dtype) -> SmallSums | None:
-    """Return sums over symmetric memory if all ranks can map it; a rank that chose otherwise would hang the others.
+    """Return sums over symmetric memory if all ranks can map it, else None on all ranks.
 
-    After each step all ranks exchange over NCCL whether they succeeded, and all stop if one did not.
+    After each step of the set-up all ranks exchange over NCCL whether they succeeded, and all stop if one did not: a
+    rank that sums in another way than the others would hang them.
     """
     sums = SymmetricSums(shard, store, device, dtype)
-    # Before the steps, as a rank that fails in one must not leave the others in a sum of NCCL's.
+    # Computed before the steps: a rank that fails in one must not leave the others in an all-reduce of NCCL.
     expected = [trial_numbers(shard, count, device, dtype) for count in (8, _SMALL_BYTES // dtype.itemsize)]
     for numbers in expected:
         backend.allreduce([numbers]).wait()

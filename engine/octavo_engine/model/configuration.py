@@ -32,7 +32,7 @@ _QUANTIZATION = "hf_quant_config.json"
 """The file that modelopt writes beside a config.json which does not say how weights are stored."""
 _MAX_CONFIG_BYTES = 16 << 20
 _LONGEST_NAME = 200
-"""Characters of an architecture's name, which is compared with all that are supported."""
+"""The most characters of an architecture's name, which is compared with all supported ones."""
 _NEAR = 0.6
 """Likeness, 0 to 1, from which an architecture is named as the nearest: Phi5 to Phi, not Whisper to DistilBert."""
 _CHANGES_THE_ANSWER = (
@@ -55,7 +55,8 @@ _CHANGES_THE_ANSWER = (
     "use_parallel_residual",
     "use_qk_norm",
 )
-"""Fields of some families that mean something by their name alone. A family that does not read one would ignore it."""
+"""Fields that change a model's answers whatever the family. A model with one that its family does not read is refused.
+"""
 
 
 def read_spec(files: ModelFiles) -> ModelSpec:
@@ -80,13 +81,15 @@ def read_spec(files: ModelFiles) -> ModelSpec:
     _check_experts(spec, path)
     if spec.head is not None:
         if not spec.causal:
-            raise ModelLoadError(f"{path}: {spec.architecture} generates, though a token sees those behind it")
+            raise ModelLoadError(
+                f"{path}: {spec.architecture} is to generate, but its tokens also see those after them"
+            )
         return spec
     return _shortened(spec, longest_text(files))
 
 
 def _shortened(spec: ModelSpec, longest: int | None) -> ModelSpec:
-    """`spec` for contexts of so many tokens at most; its table of positions stays as it is."""
+    """Return `spec` for contexts of at most `longest` tokens; its table of positions keeps its size."""
     if longest is None or longest >= spec.max_position:
         return spec
     positions = spec.positions
@@ -109,7 +112,7 @@ def _of_config(config: dict[str, Any], path: Path) -> ModelSpec:
 
 
 def _check_experts(spec: ModelSpec, path: Path) -> None:
-    """Raises ModelLoadError if quantized experts are stored in one tensor, of which MXFP4 alone is read."""
+    """Raise ModelLoadError if one tensor holds a layer's quantized experts, which is supported for MXFP4 alone."""
     names = spec.names
     if spec.quantization is None or ("{expert}" in names.expert_gate and names.expert_gate != names.expert_up):
         return
@@ -126,9 +129,9 @@ def _check_experts(spec: ModelSpec, path: Path) -> None:
 
 
 def _without_further_heads(spec: ModelSpec, fields: Fields) -> ModelSpec:
-    """`spec`, in whose files the layers that predict tokens after the next one are not read (arXiv 2412.19437).
+    """Return `spec` that does not read the layers of multi-token prediction in the files (arXiv 2412.19437).
 
-    They stand behind the last layer, as many as `num_nextn_predict_layers` says, or have names of their own.
+    They follow the last layer, as many as `num_nextn_predict_layers` says, or have names of their own.
     """
     further = fields.integer("num_nextn_predict_layers", 0, 64, default=0)
     layers = (f"model.layers.{spec.num_layers + layer}." for layer in range(further))
@@ -145,7 +148,7 @@ def _read(config: dict[str, Any], path: Path) -> ModelSpec:
 
 
 def _refuse_unread(fields: Fields, family: Family) -> None:
-    """Raises ModelLoadError about a field that changes what is computed and that the family does not read."""
+    """Raise ModelLoadError about a field that changes answers and that the family does not read."""
     for name in _CHANGES_THE_ANSWER:
         value = fields.values.get(name)
         if value is not None and (value is True or value not in (0, 1)) and name not in fields.read:
@@ -153,7 +156,7 @@ def _refuse_unread(fields: Fields, family: Family) -> None:
 
 
 def _all_ends(directory: Path, config: dict[str, Any]) -> list[int]:
-    """End-of-sequence ids of both files: instruct models name more of them in generation_config.json."""
+    """Return the end-of-sequence ids of both files: instruct models name more of them in generation_config.json."""
     ids = Fields(str(directory / "config.json"), config).integers("eos_token_id")
     generation = directory / "generation_config.json"
     if has_file(generation):
@@ -162,7 +165,7 @@ def _all_ends(directory: Path, config: dict[str, Any]) -> list[int]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a small JSON file; ModelLoadError if it is absent, huge, broken or no object."""
+    """Return the object in a small JSON file; ModelLoadError if it is absent, too large, broken or not an object."""
     try:
         value = json.loads(read_file(path, _MAX_CONFIG_BYTES))
     except FileNotFoundError:
@@ -197,24 +200,24 @@ def _likeness(name: str, other: str) -> tuple[float, float]:
 
 
 def _most_common_dtype(directory: Path) -> str:
-    """Return the type most bytes of the weights have, for a config.json that does not say.
+    """Return the dtype of most bytes of the weights, for a config.json that does not state it.
 
-    Before they are fetched it is bfloat16, what most are published in: the size it gives is the least it can be, so
-    that nothing is refused for want of memory that would have fitted.
+    Before the weights are fetched it is bfloat16, in which most models are published. Memory is then computed for the
+    smallest likely size, so that no model is refused that would have fitted.
     """
     if not has_weights(directory):
         return "bfloat16"
     counts: Counter[str] = Counter()
     for header in read_headers(directory):
         for tensor in header.tensors.values():
-            if tensor.dtype in FLOATS:  # nothing is computed in 8 bits alone
+            if tensor.dtype in FLOATS:  # types of 8 bits are no dtype to compute in
                 counts[tensor.dtype] += tensor.num_bytes
     name = counts.most_common(1)[0][0] if counts else "F32"
     return str(_SAFETENSORS_DTYPES.get(name, torch.float32))
 
 
 def quantized_online(spec: ModelSpec, name: str | None) -> ModelSpec:
-    """`spec` as `--quantization` asks for it; for a checkpoint that is quantized already, only its own scheme's name.
+    """Return `spec` with the scheme of `--quantization`; for a quantized checkpoint only its own scheme is allowed.
 
     ConfigurationError for another scheme than the checkpoint's, for a scheme that only checkpoints have, and for
     mixtures of experts, whose experts would stay as they are.

@@ -62,14 +62,17 @@ class Decoder(nn.Module):
         mxfp4_experts: bool | None = None,
         keeps_codes: bool | None = None,
     ) -> None:
-        """Raises ConfigurationError if ranks cannot share it. `fp8_products`: whether weights in e4m3 are multiplied as
-        they are, `mxfp4_experts`: experts in MXFP4, `keeps_codes`: whether embedding, head and experts stay in 4 or 8
-        bits; None: if the device does that."""
+        """Build the layers; ConfigurationError if the ranks cannot divide them.
+
+        `fp8_products`: whether weights in e4m3 are multiplied without dequantizing them; `mxfp4_experts`: the same for
+        experts in MXFP4; `keeps_codes`: whether embedding, head and experts stay in 4 or 8 bits. None: if the device
+        supports it.
+        """
         super().__init__()
         check_size(spec, ranks.shard.size)
         self.spec, self.ranks, self.dtype = spec, ranks, dtype
         self.dense: DenseModules | None = None
-        """The dense modules that vectors of texts go through, in models that have such."""
+        """The dense modules after pooling, in models that have such."""
         self.lora: LoraBatch | None = None
         """The adapters of a step's tokens, if adapters are served."""
         self.compute = choose_compute(spec, dtype, device, ranks.shard)
@@ -125,7 +128,7 @@ class Decoder(nn.Module):
         run = self.compute.run
         if self.lora is not None:
             attention = replace(attention, adapter_slots=self.lora.slots)
-            # What computes all layers in one call knows adapters by the slots of tokens alone.
+            # The call that computes all layers finds a token's adapter only by its slot.
             run = one_by_one if self.lora.by_slot else run
         x = run(self.decoder_layers, x, ropes, attention)
         hidden = x[inputs.token_indices]
@@ -134,10 +137,10 @@ class Decoder(nn.Module):
         return hidden if self.norm is None else cast("Tensor", self.norm(hidden)[0])
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """Logits of the next token [R, vocab] in `logits_dtype` from hidden states [R, hidden]; on the first rank only.
+        """Return the next token's logits [R, vocab] in `logits_dtype` for hidden states [R, hidden].
 
-        Into `out` if it is given. Of a model that does not generate they are zeros [R, 1]: what is sampled from them
-        ends a prompt and means nothing.
+        Only the first rank has them. They are written into `out` if it is given. For a model that does not generate
+        they are zeros [R, 1], and the token that is sampled from them only ends the prompt.
         """
         if self.head is None:
             return torch.zeros(len(hidden), 1, dtype=self.logits_dtype, device=hidden.device)
@@ -158,11 +161,11 @@ class Decoder(nn.Module):
 
     @property
     def decoder_layers(self) -> list[DecoderLayer]:
-        """The layers by their own type."""
+        """The layers, typed as DecoderLayer."""
         return cast("list[DecoderLayer]", list(self.layers))
 
     def rotations(self) -> list[RotaryEmbedding]:
-        """Return the different ways that layers rotate, by their own type."""
+        """Return the different rotary embeddings of the layers, typed as RotaryEmbedding."""
         return cast("list[RotaryEmbedding]", list(self.ropes))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
@@ -209,23 +212,23 @@ class Decoder(nn.Module):
         return {mixer.layer: (mixer.key_scale, mixer.value_scale) for mixer in self.attentions()}
 
     def compressed_attentions(self) -> list[CompressedAttention]:
-        """Return the mixers that attend to compressed keys, and by themselves."""
+        """Return the mixers with attention to compressed keys, which no attention backend computes."""
         return [module for module in self.modules() if isinstance(module, CompressedAttention)]
 
     def attentions(self) -> list[Attending]:
-        """Return the mixers that attend by a backend."""
+        """Return the mixers whose attention is computed by an attention backend."""
         return [module for module in self.modules() if isinstance(module, Attending)]
 
 
 def _for_layer(layer: LayerSpec, options: LayerOptions) -> LayerOptions:
-    """`options` of a layer, which has no memory for weights that another one has."""
+    """Return the options of a layer: on `meta`, without memory, if it has the weights of another layer."""
     return options if layer.weights_of_layer is None else replace(options, device=torch.device("meta"))
 
 
 def _vectors(
     layer: LayerSpec, hidden_size: int, options: LayerOptions
 ) -> TokenVectors | ConnectedVectors | LevelVectors | None:
-    """Return what makes several vectors of each token for the layers, and one of them for the head; None: nothing."""
+    """Return the module between embedding or head and a residual stream of several vectors; None: it has one vector."""
     if layer.alternating_updates is not None:
         return TokenVectors(layer.alternating_updates, hidden_size, options)
     if layer.stack is not None:
@@ -237,5 +240,5 @@ _Rotation = tuple[RopeSpec | None, int, QueryScaling | LearntQueryScaling | None
 
 
 def _rotation(mixer: AttentionMixer | None) -> _Rotation:
-    """Return a key that is equal for layers with equal angles of rotation; layers that do not attend have none."""
+    """Return a key that is equal for layers with equal angles; layers without attention have none."""
     return (None, 2, None) if mixer is None else (mixer.rope, mixer.rope_size, mixer.query_scaling)

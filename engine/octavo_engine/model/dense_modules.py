@@ -24,7 +24,7 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class DenseModule:
-    """The fields of the config.json in its folder."""
+    """One linear layer, as the config.json in its folder describes it."""
 
     folder: Path
     inputs: int
@@ -37,7 +37,7 @@ def read_dense(folder: Path, config: object) -> DenseModule:
     """Return the module of a folder; ModelLoadError about fields that cannot be used."""
     origin = folder / "config.json"
     if not isinstance(config, dict):
-        raise ModelLoadError(f"{origin}: is no object")
+        raise ModelLoadError(f"{origin}: is not an object")
     fields = Fields(str(origin), config)
     activation = fields.text("activation_function", "torch.nn.modules.activation.Tanh")
     if activation not in _ACTIVATIONS:
@@ -47,10 +47,10 @@ def read_dense(folder: Path, config: object) -> DenseModule:
 
 
 class DenseModules:
-    """Several of them, one after the other, in float32; every rank computes all of each."""
+    """Linear layers that are applied one after another, in float32; every rank computes all of them."""
 
     def __init__(self, modules: tuple[DenseModule, ...], device: torch.device) -> None:
-        """Reads their weights, on `meta` only their sizes; ModelLoadError if they are missing or of other sizes."""
+        """Read the weights, on `meta` only their sizes; ModelLoadError if they are missing or have other sizes."""
         self._activations = [_ACTIVATIONS[module.activation]() for module in modules]
         self._weights = [_weights(module, device) for module in modules]
 
@@ -60,7 +60,7 @@ class DenseModules:
         return sum(tensor.nbytes for pair in self._weights for tensor in pair if tensor is not None)
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """Compute [R, out] of the last module from [R, in] of the first one, both float32."""
+        """Return the result of the last module, [R, out], for vectors [R, in], both float32."""
         for (weight, bias), activation in zip(self._weights, self._activations, strict=True):
             vectors = activation(torch.nn.functional.linear(vectors, weight, bias))
         return vectors

@@ -1,4 +1,4 @@
-"""Shared by downloads from the hub and from S3: progress, the check for disk space, and a lock for each model."""
+"""What downloads from the hub and from S3 share: progress, the check for disk space, and a lock for each model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DownloadProgress:
 
     @property
     def ratio(self) -> float:
-        """0 to 1."""
+        """The progress from 0 to 1."""
         return 1.0 if self.complete else self.done / self.total if self.total else 0.0
 
     @property
@@ -53,7 +53,7 @@ Report = Callable[[DownloadProgress], None]
 
 
 class Counter:
-    """Adds up what several threads fetch. Reports each step, in order."""
+    """Adds up the bytes that several threads fetch, and reports each change in order."""
 
     def __init__(self, total: int, report: Report) -> None:
         self._done: dict[str, int] = {}
@@ -62,7 +62,7 @@ class Counter:
         self._lock = Lock()
 
     def at(self, file: str, done: int) -> None:
-        """Note that `done` bytes of `file` are there, fewer than before if it is fetched again."""
+        """Note that `done` bytes of `file` are on the disk; they can be fewer than before if it is fetched again."""
         with self._lock:
             self._done[file] = done
             self._report(DownloadProgress(min(sum(self._done.values()), self._total), self._total))
@@ -74,7 +74,7 @@ def cache_home() -> Path:
 
 
 def check_room(model: str, folder: Path, needed: int, variable: str) -> None:
-    """Raises ModelLoadError unless `needed` bytes are free where `folder` is or will be; `variable` moves it."""
+    """Raise ModelLoadError unless `needed` bytes are free at `folder`, which the variable `variable` sets."""
     existing = next(place for place in (folder, *folder.parents) if place.is_dir())
     free = shutil.disk_usage(existing).free
     if needed > free:
@@ -93,9 +93,9 @@ def without_queries(text: str) -> str:
 def one_at_a_time(model: str, report: Report) -> Iterator[None]:
     """Wait while another program, perhaps a pod on another node, fetches `model` into the same cache.
 
-    The lock is the kernel's (flock): it ends with its holder, however that ends. Not every network file system shares
-    it between nodes, and some say that they do: then several fetch at once, each into files of its own, which get
-    their names when they are complete. All that is lost is a second download.
+    The lock is the kernel's (flock), which releases it when the process ends in any way. Some network file systems do
+    not share it between nodes, although they grant it. Then several processes fetch at once, each into files of its
+    own, which get their names when they are complete: the model is downloaded twice, but nothing is damaged.
     """
     file = _lock_file(model)
     if file is None:

@@ -1,4 +1,4 @@
-"""Typed, bounded access to a mapping that came from a file: what is wrong with it is said by the field's name."""
+"""Typed and bounded access to a mapping from a file; errors name the file and the field."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Fields:
     prefix: str = ""
     """A prefix of field names in messages, such as `rope_scaling.`."""
     read: set[str] = field(default_factory=set, compare=False, repr=False)
-    """The names that were asked for."""
+    """The names of the fields that were read."""
 
     def integer(self, name: str, low: int, high: int, default: Any = _REQUIRED) -> int:
-        """A whole number in [low, high]; ModelLoadError otherwise."""
+        """Return a whole number in [low, high]; ModelLoadError otherwise."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.wrong(name, value, "is not a whole number")
@@ -34,11 +34,13 @@ class Fields:
         return value
 
     def number(self, name: str, low: float, high: float, default: Any = _REQUIRED) -> float:
-        """A finite number in [low, high]; ModelLoadError otherwise."""
+        """Return a finite number in [low, high]; ModelLoadError otherwise."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(name, value, "is not a number")
-        if isinstance(value, float) and not math.isfinite(value):  # of an integer too large for a float it raises
+        if isinstance(value, float) and not math.isfinite(
+            value
+        ):  # isfinite() raises for integers too large for a float
             raise self.wrong(name, value, "is not a number")
         if not low <= value <= high:
             raise self.wrong(name, value, f"is not between {low:g} and {high:g}")
@@ -52,14 +54,14 @@ class Fields:
         return value
 
     def text(self, name: str, default: Any = _REQUIRED) -> str:
-        """A string; ModelLoadError otherwise."""
+        """Return a string; ModelLoadError otherwise."""
         value = self._get(name, default)
         if not isinstance(value, str):
             raise self.wrong(name, value, "is not a string")
         return value
 
     def mapping(self, name: str) -> Fields | None:
-        """The object under `name`, or None if there is none; ModelLoadError if it is something else."""
+        """Return the object under `name`, None if there is none; ModelLoadError if it is something else."""
         value = self._get(name, None)
         if value is None:
             return None
@@ -68,7 +70,7 @@ class Fields:
         return Fields(self.origin, value, f"{self.prefix}{name}.")
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """A whole number or a list of them, as a tuple; empty if absent; ModelLoadError otherwise."""
+        """Return a whole number, or a list of them, as a tuple; empty if absent; ModelLoadError otherwise."""
         value = self._get(name, None)
         items = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(item, bool) or not isinstance(item, int) for item in items):
@@ -81,18 +83,18 @@ class Fields:
         return self.values.get(name) is not None
 
     def wrong(self, name: str, value: Any, why: str) -> ModelLoadError:
-        """The error to raise about a field."""
+        """Return the error to raise about a field."""
         shown = repr(value)
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         return ModelLoadError(f"{self.origin}: {self.prefix}{name} {shown} {why}")
 
     def with_defaults(self, **values: Any) -> Fields:
-        """The same mapping with these values for what it omits."""
+        """Return the same mapping with these values for the fields that it omits."""
         given = {name: value for name, value in self.values.items() if value is not None}
         return replace(self, values={**values, **given})
 
     def without(self, *names: str) -> Fields:
-        """The same without some fields, which are another model's."""
+        """Return the same mapping without some fields."""
         return replace(self, values={name: value for name, value in self.values.items() if name not in names})
 
     def _get(self, name: str, default: Any) -> Any:

@@ -1,6 +1,6 @@
 """Computes how much memory a model needs, by a walk over a decoder on the device `meta`, which allocates nothing.
 
-These are the numbers behind the sizing at start, behind `plan`, and behind the message that something does not fit.
+The memory plan at start, `octavo-engine plan`, and the message that a model does not fit use these numbers.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from octavo_engine.model.source import ModelFiles
 _FLOAT32_BYTES = 4
 _INT32_BYTES = 4
 _COUNTING_BYTES = 1024 * (4 + 8)
-"""The numbers 0, 1, 2 ... that steps are put together with are kept (int32 and int64)."""
+"""The bytes of the kept numbers 0, 1, 2 ... with which steps' inputs are gathered (int32 and int64)."""
 _SAMPLER_BYTES = 32
-"""Most that is alive for one logit at once: the count of possible tokens so far (int64, twice) beside probabilities,
-their sums, and the logits as they were adjusted and scaled."""
+"""The most bytes that sampling holds for one logit at once: cumulative counts of tokens (int64, twice), probabilities,
+their sums, and the adjusted and scaled logits."""
 _NODES_OF_A_LAYER = 16
 _NODE_BYTES = 16 << 10
-"""Kernels of a layer in a CUDA graph and the driver's memory for one: a guess, not measured, for what is planned before
-anything is loaded. At start graphs are measured."""
+"""The driver's memory for one kernel in a CUDA graph. Like the number of kernels in a layer it is a guess, which was
+not measured, for the memory plan before loading; after loading, graphs are measured."""
 
 
 def weight_bytes(decoder: Decoder) -> int:
-    """Bytes of the weights; a tied embedding counts once."""
+    """Return the bytes of the weights; a tied embedding counts once."""
     after_pooling = 0 if decoder.dense is None else decoder.dense.nbytes
     return sum(parameter.nbytes for parameter in decoder.parameters()) + after_pooling
 
 
 def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> tuple[int, int]:
-    """Bytes that the chosen way to compute keeps of weights besides, and what a step of `max_tokens` takes besides."""
-    if device.type != "cpu":  # the device need not be here, nor need Triton
+    """Return the bytes of copies of weights that the chosen operations keep, and their further bytes in a step."""
+    if device.type != "cpu":  # neither the device nor Triton has to exist here
         return 0, 0
     compute = choose_compute(decoder.spec, decoder.dtype, device, decoder.ranks.shard)
     copied = 0 if compute.packed is None else sum(linear.weight.nbytes for linear in decoder.linears())
@@ -47,26 +47,26 @@ def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> tu
 
 
 def dequantized_bytes(decoder: Decoder) -> int:
-    """Bytes that a step needs for the largest weight that is dequantized in each product."""
+    """Return the bytes that a step needs for the largest weight that is dequantized in each product."""
     linears = [linear.scratch_bytes for linear in decoder.linears()]
     return max(linears + [mixture.scratch_bytes for mixture in decoder.mixtures()])
 
 
 def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
-    """Bytes of scratch of attention in both directions, in the layer that needs most."""
+    """Return the scratch bytes of bidirectional attention, in the layer that needs most."""
     sizes = {(mixer.heads.size, mixer.spec.head_dim) for mixer in decoder.attentions() if isinstance(mixer, Attention)}
     each = (scratch_bytes(heads, size, max_tokens, longest, decoder.dtype.itemsize) for heads, size in sizes)
     return max(each, default=0)
 
 
 def compressed_attention_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
-    """Bytes of scratch of layers that attend by themselves, in the layer that needs most."""
+    """Return the scratch bytes of attention to compressed keys, in the layer that needs most."""
     each = (mixer.scratch_bytes(max_tokens, longest) for mixer in decoder.compressed_attentions())
     return max(each, default=0)
 
 
 def checkpoint_bytes(files: ModelFiles) -> int | None:
-    """Bytes of the tensors in the files, from their headers alone; None if the weights are not here.
+    """Return the bytes of the tensors in the files, from their headers alone; None if the weights are not here.
 
     ModelLoadError if a header is broken.
     """
@@ -78,12 +78,12 @@ def checkpoint_bytes(files: ModelFiles) -> int | None:
 
 
 def kv_bytes_per_token(groups: Iterable[KVGroupSpec], dtype: torch.dtype, block_size: int = 16) -> int:
-    """Bytes one token takes in the KV cache for good: in layers of full attention, not in those with a window."""
+    """Return the bytes that a token keeps in the KV cache: those of layers with full attention, not with a window."""
     return sum(group.bytes_per_token(dtype, block_size) for group in groups if group.window is None)
 
 
 def logits_bytes(hidden_size: int, vocab_size: int, dtype: torch.dtype, max_seqs: int) -> int:
-    """Bytes of one step's logits, as computed and in float32."""
+    """Return the bytes of one step's logits, as computed and in float32."""
     return max_seqs * (hidden_size * dtype.itemsize + vocab_size * (dtype.itemsize + _FLOAT32_BYTES))
 
 
@@ -102,19 +102,19 @@ def step_bytes(decoder: Decoder, max_tokens: int, max_seqs: int, attention_scrat
 
 
 def logits_width(decoder: Decoder) -> int:
-    """Logits of this rank for one place; one for a model that does not generate."""
+    """Return how many logits this rank computes for one place; one for a model that does not generate."""
     return 1 if decoder.head is None else len(decoder.head.weight)
 
 
 def widening_bytes(decoder: Decoder, max_tokens: int) -> int:
-    """An upper bound of what one product takes besides, where weight, input and result are widened to float32."""
+    """Return an upper bound of a product's further bytes where weight, input and result are widened to float32."""
     shapes = [(sum(linear.parts), linear.columns.size) for linear in decoder.linears()]
     shapes += [shape for mixture in decoder.mixtures() for shape in mixture.weight_shapes]
     return max(_FLOAT32_BYTES * (rows * (columns + 1) + max_tokens * (rows + columns)) for rows, columns in shapes)
 
 
 def graph_bytes(decoder: Decoder, sizes: Sequence[int], max_model_len: int, block_size: int, scratch: int) -> int:
-    """About what CUDA graphs of decodes of `sizes` sequences keep: one step's memory, inputs, logits, and their nodes.
+    """Return roughly the bytes of CUDA graphs of decodes of `sizes` sequences: a step's memory, inputs, logits, nodes.
 
     `scratch` is the attention backend's for the largest of them.
     """
@@ -126,7 +126,7 @@ def graph_bytes(decoder: Decoder, sizes: Sequence[int], max_model_len: int, bloc
 
 
 def input_bytes(groups: int) -> int:
-    """Bytes of one token's inputs and of what gathers them: its row, place, id, and a slot in each KV group (int64).
+    """Return the bytes of one token's inputs and of gathering them: row, place, id and a slot in each KV group (int64).
 
     A step of decodes needs most, as it has a sequence for each token.
     """
@@ -144,8 +144,7 @@ def sampler_bytes(vocab_size: int, together: int) -> int:
 
 
 def state_table_bytes(max_seqs: int, max_sampled: int, max_model_len: int, block_size: int, groups: int) -> int:
-    """Bytes of the state table, of the copy of its block tables that a step gathers for all it samples, and of what
-    counts."""
+    """Return the bytes of the state table, with those for gathering a step's inputs and block tables from it."""
     blocks = -(-max_model_len // block_size)
     rows = max_seqs * (max_model_len + 1 + groups * blocks)
     return _COUNTING_BYTES + _INT32_BYTES * (rows + max_sampled * groups * blocks)

@@ -18,13 +18,13 @@ from octavo_engine.sampling_params import LEAST_TOP_P, SamplingParams
 
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
 _LARGEST = 1e9
-"""A bound for all numbers and for top_k; SamplingParams has the range of each."""
+"""The bound of all numbers and of top_k; SamplingParams checks the range of each."""
 
 
 def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
     """Return the default sampling parameters of the model in `files`; ModelLoadError if one of them cannot be used.
 
-    A .gguf file has none: what is neutral acts.
+    A .gguf file has none, so the neutral values apply.
     """
     if files.directory is None or not has_file(path := files.directory / "generation_config.json"):
         return SamplingDefaults()

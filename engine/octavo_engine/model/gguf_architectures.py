@@ -1,8 +1,8 @@
 """The architectures of GGUF files: the model class of each, the keys of its header, and its tensors' differences.
 
 llama.cpp's converter writes for each architecture some keys of its own, and changes some tensors: it permutes the rows
-of query and key, adds 1 to norms that checkpoints hold less one, takes query, key and value apart, stacks experts. What
-a header does not say is a constant of llama.cpp's, as for how many layers of six have a window in Gemma 3.
+of query and key, adds 1 to norms that checkpoints store less one, splits query, key and value, and stacks experts. What
+a header does not state is a constant in llama.cpp, such as which layers of Gemma 3 have a window.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _CHANGES_THE_ANSWER = (
     "residual_scale",
     "router_logit_softcapping",
 )
-"""Keys of some architectures that mean something by their name alone: one that is not read would be ignored."""
+"""Keys that change a model's answers whatever the architecture; a file with one that is not read is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A file's keys, those of its architecture without that name before them."""
+    """A file's keys; those of its architecture are given without its name before them."""
 
     file: GGUFFile
     fields: Fields
@@ -62,7 +62,7 @@ class Header:
         return {ours: self.number(theirs) for ours, theirs in names.items() if self.has(theirs)}
 
     def refuse_unread(self) -> None:
-        """ModelLoadError about a key that changes what is computed, and that nothing has read."""
+        """Raise ModelLoadError about a key that changes answers and that was not read."""
         for name in _CHANGES_THE_ANSWER:
             key, value = self.key(name), self.fields.values.get(self.key(name))
             if value not in (None, 0, 1) and key not in self.fields.read:
@@ -85,14 +85,14 @@ def _unchanged(spec: ModelSpec) -> ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFArchitecture:
-    """Files with this `general.architecture`, and with experts or without."""
+    """How files of one `general.architecture`, with experts or without, are read."""
 
     name: str
     family: str
     """The class's name in config.json."""
     experts: bool = False
     others: tuple[str, ...] = ()
-    """Further classes whose models are converted to the same architecture, and computed alike."""
+    """Further model classes that are converted to the same architecture and computed in the same way."""
     read: Callable[[Header], dict[str, Any]] = _nothing
     """Fields of config.json beside those that all architectures have."""
     change: Callable[[ModelSpec], ModelSpec] = _unchanged
@@ -101,12 +101,12 @@ class GGUFArchitecture:
     """Whether the rows of query and key are permuted, so that rotated pairs lie side by side."""
 
     def of_file(self, spec: ModelSpec) -> ModelSpec:
-        """`spec` with what is stored in another way."""
+        """Return `spec` with the changes for GGUF files."""
         return self.change(_with_ropes(spec, interleaved=True) if self.interleaves_rope else spec)
 
 
 def _with_ropes(spec: ModelSpec, **values: Any) -> ModelSpec:
-    """`spec` with these values in the RoPE of each layer that rotates."""
+    """Return `spec` with these values in each layer's RoPE."""
     layers = []
     for layer in spec.layers:
         mixer = layer.attention
@@ -118,7 +118,7 @@ def _with_ropes(spec: ModelSpec, **values: Any) -> ModelSpec:
 
 
 def _whole_norms(spec: ModelSpec) -> ModelSpec:
-    """Norms by their weights as they are stored: the converter has added 1 to them."""
+    """Return `spec` whose norms multiply with their stored weights, to which the converter has added 1."""
     return replace(spec, norm=_whole(spec.norm), layers=_whole(spec.layers))
 
 
@@ -133,17 +133,17 @@ def _whole(part: Any) -> Any:
 
 
 def _in_turn(spec: ModelSpec) -> ModelSpec:
-    """All of query, then all of key, then all of value, whatever groups the checkpoint has them in."""
+    """Return `spec` with all rows of query, then of key, then of value, whatever groups the checkpoint has."""
     return replace(spec, names=replace(spec.names, qkv_layout=QKVLayout()))
 
 
 def _as_rows(spec: ModelSpec) -> ModelSpec:
-    """Weights as [out, in], which GPT-2's checkpoints have transposed."""
+    """Return `spec` with weights as [out, in], which GPT-2's checkpoints store transposed."""
     return replace(spec, names=replace(spec.names, transposed=False))
 
 
 def _numbered_experts(spec: ModelSpec) -> ModelSpec:
-    """Gate, up and down of each expert apart, though checkpoints hold all experts' gate and up in one tensor."""
+    """Return `spec` with gate, up and down of each expert as tensors of their own, unlike in the checkpoint."""
     moe = "model.layers.{layer}.mlp"
     expert, shared = f"{moe}.experts.{{expert}}", f"{moe}.shared_expert"
     names = replace(
@@ -159,7 +159,7 @@ def _numbered_experts(spec: ModelSpec) -> ModelSpec:
 
 
 def _window(header: Header) -> dict[str, Any]:
-    """Return the tokens that layers with a window see; 0 stands for all."""
+    """Return the window of layers that have one; 0 in the header stands for none."""
     window = header.integer("attention.sliding_window", 0, 1 << 30, default=0)
     return {"sliding_window": window or None}
 
@@ -185,7 +185,7 @@ def _qwen3_moe(header: Header) -> dict[str, Any]:
 
 
 def _score_scale(header: Header, layers_of_largest: int) -> dict[str, Any]:
-    """Gemma's largest model of a generation divides scores by hidden size over heads, all others by the head's size."""
+    """Return Gemma's scale of scores: by hidden size / heads in a generation's largest model, else by the head size."""
     heads, hidden = header.integer("attention.head_count"), header.integer("embedding_length")
     largest = header.integer("block_count") == layers_of_largest
     by_head = header.integer("attention.key_length", default=hidden // heads)
@@ -270,7 +270,7 @@ def _cohere2(header: Header) -> dict[str, Any]:
 
 
 def _falcon(header: Header) -> dict[str, Any]:
-    """The first Falcon has one KV head, later ones more, and one norm for both parts of a layer or two."""
+    """Return Falcon's fields: the first one has one KV head, later ones several, and one norm or two in each layer."""
     kv_heads = header.integer("attention.head_count_kv", default=1)
     norms = 2 if header.stored("attn_norm_2.weight") else 1
     new = kv_heads > 1 or norms == 2
@@ -298,7 +298,7 @@ def _gpt_oss(header: Header) -> dict[str, Any]:
 
 
 def _of_gpt_oss(spec: ModelSpec) -> ModelSpec:
-    """Numbered experts, and YaRN over a range that is not widened to whole pairs, which headers do not say."""
+    """Return `spec` with experts as tensors of their own, and YaRN without `truncate`, which headers do not state."""
     return _numbered_experts(_with_ropes(spec, truncate=False))
 
 

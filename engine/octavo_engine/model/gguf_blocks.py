@@ -18,15 +18,15 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec, MoESpec
 
 _OF_EXPERT = re.compile(r"(?<=_exps)\.\d+$")
-"""The number of an expert in a name, which the file has in one tensor with all others."""
+"""The number of an expert in a name; the file has all experts in one tensor."""
 _ROLES = ("query", "key", "value", "output", "gate", "up", "down", "shared_gate", "shared_up", "shared_down")
 """The roles of the linear layers in files of the supported architectures."""
 
 
 def quantized(files: ModelFiles, spec: ModelSpec, name: str | None) -> ModelSpec:
-    """`spec` as --quantization asks for it: `gguf` keeps the file's blocks, all other names are `quantized_online`'s.
+    """Return `spec` with the scheme of --quantization: `gguf` keeps the file's blocks; others are `quantized_online`'s.
 
-    ConfigurationError where that is said of files that are no GGUF file, or have no blocks.
+    ConfigurationError if `gguf` is given for files that are not GGUF files, or that have no quantized blocks.
     """
     if name != GGUF:
         return quantized_online(spec, name)
@@ -44,7 +44,7 @@ def quantized(files: ModelFiles, spec: ModelSpec, name: str | None) -> ModelSpec
 
 
 def stored_blocks(files: ModelFiles, spec: ModelSpec) -> Quantization | None:
-    """Return the linear layers that the file has in blocks which can stay quantized; None: it has none."""
+    """Return the quantization of the linear layers whose blocks can stay as stored; None: there are none."""
     if files.gguf is None:
         return None
     file = read_gguf(files.gguf)

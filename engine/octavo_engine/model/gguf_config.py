@@ -1,4 +1,4 @@
-"""A GGUF header said in the words of config.json, so that one set of checks serves both."""
+"""Translates a GGUF header to the fields of config.json, so that the same code reads and checks both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def gguf_config(path: Path) -> tuple[dict[str, Any], GGUFArchitecture]:
-    """The config.json fields of the GGUF file at `path`, and its architecture; ModelLoadError if that is not read."""
+    """Return the config.json fields of a GGUF file, and its architecture; ModelLoadError if that is not supported."""
     file = read_gguf(path)
     header = Header(file, Fields(str(path), file.metadata))
     fields = header.fields
@@ -64,7 +64,7 @@ def _attention(header: Header) -> dict[str, Any]:
 
 
 def _norms(header: Header) -> dict[str, Any]:
-    """Return the epsilon, under the name of each kind of norm; ModelLoadError if there is none."""
+    """Return the norms' epsilon under the field name of each kind of norm; ModelLoadError if there is none."""
     layer_norm = "attention.layer_norm_epsilon"
     if header.has(layer_norm):
         return {"layer_norm_eps": header.number(layer_norm)}
@@ -72,7 +72,8 @@ def _norms(header: Header) -> dict[str, Any]:
 
 
 def _vocab_size(file: GGUFFile, fields: Fields) -> int:
-    """Return the rows of the embedding: some files state no size, and a tokenizer may know fewer tokens."""
+    """Return the number of the embedding's rows: some files state no vocabulary size, and tokenizers may have fewer
+    tokens."""
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ModelLoadError(f"{fields.origin}: the tensor 'token_embd.weight' is missing")
@@ -101,7 +102,7 @@ def _rope_parameters(header: Header) -> dict[str, Any]:
 
 
 def _factors(file: GGUFFile, name: str) -> list[float]:
-    """Return a vector of the file's; ModelLoadError if it is missing."""
+    """Return a vector in the file; ModelLoadError if it is missing."""
     if (tensor := file.tensors.get(name)) is None:
         raise ModelLoadError(f"{file.path}: the tensor {name!r} is missing")
     data = np.memmap(file.path, mode="r", dtype=np.uint8)
@@ -109,7 +110,7 @@ def _factors(file: GGUFFile, name: str) -> list[float]:
 
 
 def _dtype(file: GGUFFile) -> str:
-    """The type most of the weights were stored in; quantized ones were made from 16 bits, so bfloat16 for them."""
+    """Return the dtype of most weights; bfloat16 for quantized ones, which were made from 16 bits."""
     sizes: dict[str, int] = {}
     for tensor in file.tensors.values():
         sizes[tensor.type_name] = sizes.get(tensor.type_name, 0) + tensor.num_elements

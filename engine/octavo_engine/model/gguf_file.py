@@ -1,4 +1,4 @@
-"""GGUF files: the header read with every size checked against the file, tensors dequantized piece by piece.
+"""Reads GGUF files: the header, with every size checked against the file, and dequantized tensors, part by part.
 
 The format is llama.cpp's (ggml/docs/gguf.md), versions 2 and 3, little-endian. The `gguf` package's own reader takes
 seconds for a large vocabulary and trusts the counts in the file (an array that claims 2^60 numbers keeps it busy for
@@ -26,11 +26,10 @@ _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
 _MAX_HEADER_BYTES = 256 << 20
 _MAX_PARTS = 4_000_000
-"""The most parts of a header: keys, items of arrays, tensors (each of which is as much work as _PARTS_OF_TENSOR
-items)."""
+"""The most parts of a header: keys, items of arrays, and tensors, each of which counts as _PARTS_OF_TENSOR items."""
 _PARTS_OF_TENSOR = 16
 _PIECE_ELEMENTS = 1 << 20
-"""Elements dequantized at once: small enough for the processor's cache, large enough to make the calls few."""
+"""The elements that are dequantized at once: few enough for the CPU's cache, and enough to make few calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,8 @@ class GGUFFile:
 
 
 def read_gguf(path: Path) -> GGUFFile:
-    """Metadata and tensor table of the file at `path`; ModelLoadError if it is cut, random or lies about sizes."""
+    """Return metadata and tensor table of the file at `path`; ModelLoadError if it is cut short, random or
+    inconsistent."""
     try:
         with open_file(path) as file:
             data = np.memmap(file, mode="r", dtype=np.uint8)
@@ -95,9 +95,9 @@ def has_header(beginning: bytes, size: int, name: str) -> bool:
 
 
 class _Parser:
-    """A cursor over a file's bytes, or its first ones; what it reads lies within them or is struct.error.
+    """Reads the bytes of a file, or its first ones, one value after another; struct.error if it reads beyond them.
 
-    What cannot be true of a file of `size` bytes is a ModelLoadError.
+    A value that cannot be true of a file of `size` bytes is a ModelLoadError.
     """
 
     def __init__(self, data: memoryview, path: Path, size: int) -> None:
@@ -131,9 +131,9 @@ class _Parser:
         return value
 
     def count(self, what: str, least_bytes: int, parts: int = 0) -> int:
-        """Return a 64-bit count of things of at least `least_bytes` each, which must still fit into the file.
+        """Read a 64-bit count of items of at least `least_bytes` each, which must fit into the rest of the file.
 
-        Each counts as so many `parts` of what a header may have in all.
+        Each item counts as `parts` of the most parts that a header may have.
         """
         value: int = self.scalar("Q")
         if value * least_bytes > self.size - self.offset:
@@ -174,9 +174,9 @@ class _Parser:
         return [self.value(item, depth + 1) for _ in range(length)]
 
     def strings(self, length: int) -> list[str]:
-        """As many strings in a row: a vocabulary and its merges, for which a call each would take a third of a second.
+        """Read `length` strings in one loop, since a call for each string of a vocabulary takes a third of a second.
 
-        `string` reads, and reports, those that end beyond what there is.
+        `string` reads those that end beyond the data, and raises their error.
         """
         data, end = self.data, min(len(self.data), self.size, _MAX_HEADER_BYTES)
         offset, found = self.offset, list[str]()
@@ -223,7 +223,7 @@ class _Parser:
         return GGUFTensor(name, shape, quantization.name, block_elements, block_bytes, start, size)
 
     def check_layout(self, tensors: list[GGUFTensor]) -> int:
-        """No tensor twice, and none over another; where the last one ends, 0 without any."""
+        """Check that no tensor appears twice or overlaps another; returns the end of the last one, 0 if none."""
         seen: set[str] = set()
         end, before = 0, ""
         for tensor in sorted(tensors, key=lambda tensor: tensor.start):
@@ -236,7 +236,7 @@ class _Parser:
         return end
 
     def check_end(self, end: int, alignment: int) -> None:
-        """Raise unless only padding follows the last tensor: else two programs have written into the file."""
+        """Raise ModelLoadError unless only padding follows the last tensor: otherwise two programs wrote the file."""
         rest = self.data[-(-end // alignment) * alignment :] if end else self.data[:0]
         if np.frombuffer(rest, np.uint8).any():  # zeros are padding to more than the format asks for
             raise ModelLoadError(
@@ -246,7 +246,7 @@ class _Parser:
 
 
 def row_pieces(tensor: GGUFTensor, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
-    """Ranges of the outermost dimension (a vector is one row) that together are [begin, end), of bounded size each."""
+    """Yield ranges of rows, of bounded size each, that together are [begin, end); a vector is one row."""
     rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
     end = rows if end is None else end
     step = max(1, _PIECE_ELEMENTS * rows // tensor.num_elements)
@@ -255,14 +255,14 @@ def row_pieces(tensor: GGUFTensor, begin: int = 0, end: int | None = None) -> It
 
 
 def row_bytes(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
-    """Rows [first, last) of `tensor` as they lie in the file, uint8 [last - first, bytes]; a vector is one row."""
+    """Return rows [first, last) of `tensor` as stored, uint8 [last - first, bytes]; a vector is one row."""
     size = tensor.num_bytes // (tensor.shape[0] if len(tensor.shape) > 1 else 1)
     raw: np.ndarray[Any, Any] = np.asarray(data[tensor.start + first * size : tensor.start + last * size])
     return raw.reshape(last - first, size)
 
 
 def dequantize_rows(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
-    """Rows [first, last) of `tensor` as float32 [last - first, ...]; a vector is one row."""
+    """Return rows [first, last) of `tensor` as float32 [last - first, ...]; a vector is one row."""
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 

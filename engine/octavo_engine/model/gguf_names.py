@@ -28,14 +28,14 @@ def stored_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[
     for name in names:
         expert = _EXPERT.fullmatch(name)
         stem, number = (f"{expert[1]}{expert[3]}", f".{expert[2]}") if expert else (name, "")
-        bare = stem.removeprefix("transformer.")  # BLOOM's names are known as they are in files without its head
+        bare = stem.removeprefix("transformer.")  # the package has BLOOM's names without this prefix
         theirs = mapping.get_name(stem, _SUFFIXES) or mapping.get_name(bare, _SUFFIXES)
         if theirs is None:
             continue
         theirs, dot, ending = theirs.rpartition(".") if theirs.endswith(_SUFFIXES) else (theirs, "", "")
         whole = f"{theirs}{number}{dot}{ending}"
         if not ending and f"{whole}.weight" in file.tensors:
-            whole += ".weight"  # a parameter that belongs to no module has no such ending in the checkpoint
+            whole += ".weight"  # parameters outside modules have no such ending in checkpoints
         found[whole] = name
     return found
 
@@ -50,13 +50,13 @@ def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, Checkp
         for tensor in _taken_apart(stored, names):
             name = names.get(tensor.name, tensor.name)
             shape = expected[name].shape if name in expected else None
-            row = shape is not None and shape == (1, *tensor.shape)  # which the converter writes as a vector
+            row = shape is not None and shape == (1, *tensor.shape)  # the converter stores one row as a vector
             found[name] = replace(tensor, shape=shape) if row and shape is not None else tensor
     return found
 
 
 def _taken_apart(stored: GGUFTensor, names: Mapping[str, str]) -> Iterator[GGUFTensor]:
-    """Each expert's part, if so many experts are expected; else the tensor itself."""
+    """Yield each expert's part if experts are expected one by one, else the tensor itself."""
     stacked = _STACKED.fullmatch(stored.name)
     count = stored.shape[0]
     if stacked is None or len(stored.shape) < 2 or f"{stacked[1]}.{count - 1}.{stacked[2]}" not in names:

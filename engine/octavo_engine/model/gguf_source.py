@@ -1,4 +1,4 @@
-"""Tensors out of a GGUF file, dequantized piece by piece on a few threads."""
+"""Loads tensors from a GGUF file, dequantized part by part on a few threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Memory = np.memmap[Any, Any]
 
 
 class GGUFSource:
-    """One file. Its tensors have names of their own, for which the `gguf` package knows Hugging Face's."""
+    """One GGUF file as a checkpoint source; the `gguf` package maps its tensors' names to Hugging Face's."""
 
     def __init__(self, path: Path, spec: ModelSpec) -> None:
         self.where, self._spec = path, spec
@@ -38,7 +38,7 @@ class GGUFSource:
         return named_tensors(self._file, self._spec.num_layers, expected)
 
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
-        """In pieces of bounded size (numpy releases the interpreter's lock), each straight into place."""
+        """Fill the tensors in parts of bounded size, each directly into its place; numpy releases the GIL."""
         data = np.memmap(self.where, mode="r", dtype=np.uint8)
         wanted = {name: tensor for name, tensor in self._named(tensors).items() if name in tensors}
         meter = Meter(sum(tensor.num_bytes for name, tensor in wanted.items() if tensors[name].pieces), progress)
@@ -54,7 +54,7 @@ class GGUFSource:
 
 
 def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterator[Callable[[], int]]:
-    """Tasks that fill the pieces of one tensor; each returns the bytes that it has read."""
+    """Yield tasks that fill the pieces of one tensor; each returns the bytes that it has read."""
     rows = sum(piece.part[0].stop - piece.part[0].start for piece in tensor.pieces)
     kept = stored.type_name in tensor.types and stored.type_name not in FLOATS
     for piece in tensor.pieces:
@@ -82,7 +82,7 @@ def _fill_rows(
     last: int,
     num_bytes: int,
 ) -> int:
-    """Rows [first, last) of the file's, which no other job writes: an order of rows is a bijection."""
+    """Fill rows [first, last) of the file's tensor; no other task writes these rows, even if they are reordered."""
     values = torch.from_numpy(dequantize_rows(data, stored, first, last))
     piece.put(values[(slice(None), *piece.part[1:])], first - piece.part[0].start)
     return num_bytes
@@ -96,7 +96,7 @@ def _fill_blocks(
     last: int,
     num_bytes: int,
 ) -> int:
-    """Return the same as blocks lie in the file, uint8 [rows, bytes]; ModelLoadError if a method does not take them."""
+    """Fill rows [first, last) with blocks as stored, uint8 [rows, bytes]; ModelLoadError if the method refuses them."""
     raw = torch.from_numpy(row_bytes(data, stored, first, last).copy())
     columns = piece.part[1]
     ends = (end // stored.block_elements * stored.block_bytes for end in (columns.start, columns.stop))

@@ -1,4 +1,4 @@
-"""Fetching a model from the Hugging Face hub, with progress and with one sentence for each way it can fail."""
+"""Fetches models from the Hugging Face hub, with progress, and with one sentence for each way it can fail."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from octavo_engine.model.download import DownloadProgress, Report, check_room, w
 from octavo_engine.sizes import format_size
 
 SMALL = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
-"""Configuration, tokenizer, chat template. Never code (*.py)."""
+"""Patterns of the small files: configuration, tokenizer, chat template. Code (*.py) is never fetched."""
 WEIGHTS = ("*.safetensors",)
-"""Never pickles (*.bin, *.pt)."""
+"""Patterns of weight files. Pickles (*.bin, *.pt) are never fetched."""
 IGNORED = ("[!0-9]*/*", "*/*/*", "[0-9]*_[!D]*/*.safetensors", "consolidated*.safetensors")
-"""Other formats of the same weights lie in subfolders (onnx/, original/) or beside the sharded files. Folders that
-begin with a number belong to sentence-transformers: pooling.py reads their configuration (1_Pooling/),
-dense_modules.py those and the weights of linear layers (2_Dense/). Another one's weights would be the model's again
-(0_Transformer/)."""
+"""Patterns of files that are not fetched. Other formats of the same weights are in subfolders (onnx/, original/) or
+beside the sharded files. Folders that begin with a number belong to sentence-transformers: pooling.py reads the
+configuration in them (1_Pooling/), dense_modules.py configuration and weights of linear layers (2_Dense/). Weights in
+other such folders would be the model's again (0_Transformer/)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,14 @@ class Snapshot:
 
     directory: Path
     commit: str
-    """The commit that `revision` meant when it was asked for: a branch moves on, a commit does not."""
+    """The commit that `revision` named at that time; a branch can move on to another one."""
 
 
 def pull(repository: str, revision: str | None, report: Report, *, weights: bool) -> Snapshot:
-    """A repository's files, without the weights if so asked; honours HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE.
+    """Fetch a repository's files, with `weights` or without; HF_TOKEN, HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE apply.
 
-    What is in the cache is not fetched again. ModelLoadError if there is no such model, no way to it or no room for it.
+    Files in the cache are not fetched again. ModelLoadError if the model does not exist, cannot be reached or does not
+    fit on the disk.
     """
     from huggingface_hub import snapshot_download
 
@@ -60,7 +61,7 @@ def pull(repository: str, revision: str | None, report: Report, *, weights: bool
 
 
 def _keep_signatures_out_of_the_log() -> None:
-    """The library writes of each URL that breaks off, with its query."""
+    """Remove queries from the library's log lines about URLs that broke off: a signed query gives access."""
 
     def cut(record: logging.LogRecord) -> bool:
         record.msg, record.args = without_queries(record.getMessage()), None
@@ -102,8 +103,8 @@ def _reporter(report: Report, total: int) -> type[Any]:
 
         def update(self, n: float | None = 1) -> None:
             nonlocal done
-            # A disabled bar counts nothing by itself. There are two, of bytes received and bytes stored: the farther
-            # one is shown.
+            # A disabled bar counts nothing by itself. The library has two bars, of bytes received and bytes stored; the
+            # larger number is shown.
             self.n += n or 0
             if self.counts_bytes and total and self.n > done:
                 done = min(int(self.n), total)

@@ -1,8 +1,9 @@
 """Files that are still being downloaded, in a folder that several processes may fill at once, perhaps without a lock.
 
 Each process writes into a file of its own, which gets its final name when it is complete. A process takes over what an
-earlier one has begun by renaming it, which only one can do. If the earlier one is still alive, both write the same
-bytes to the same places, and it finds its file gone: then it begins again, or sees that the complete file is there.
+earlier one has begun by renaming it, which only one process can do. If the earlier process is still alive, both write
+the same bytes to the same places, and the earlier one finds that its file is gone: then it begins again, or finds the
+complete file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def own(file: Path) -> Path:
 
 
 def take(file: Path, size: int) -> Path:
-    """Return the path at which this process downloads `file` of `size` bytes, with what was begun before."""
+    """Return the path at which this process downloads `file` of `size` bytes, after taking over an earlier download."""
     mine = own(file)
     for found in begun(file):
         with suppress(OSError):  # another process was faster, or open files cannot be renamed here
@@ -41,14 +42,14 @@ def begun(file: Path) -> list[Path]:
 
 
 def clear(file: Path) -> None:
-    """Removes what else was begun of `file`, now that it is complete."""
+    """Remove all other incomplete downloads of `file`, now that it is complete."""
     for found in begun(file):
         with suppress(OSError):
             found.unlink()
 
 
 def size_of(file: Path) -> int:
-    """In bytes; 0 if there is no such file."""
+    """Return the size of a file in bytes; 0 if there is no such file."""
     try:
         return file.stat().st_size
     except OSError:

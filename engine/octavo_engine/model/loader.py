@@ -20,11 +20,11 @@ from octavo_engine.model.source import ModelFiles, Progress
 from octavo_engine.model.spec import ModelSpec
 
 _SHOWN = 4
-"""Tensors that a message names."""
+"""The most tensors that a message names."""
 _COMPARED = 2_000
-"""Names that one is compared with: of a hostile header's million it would take minutes."""
+"""The most names that one name is compared with: with a million in a hostile header it would take minutes."""
 _ALIGNMENT = 64
-"""Bytes; a cache line. Smaller parameters than that stay where they are."""
+"""The alignment of parameters in bytes: a cache line. Smaller parameters are not moved."""
 
 
 def load_model(
@@ -35,7 +35,7 @@ def load_model(
     progress: Progress,
     ranks: Collectives = ALONE,
 ) -> Decoder:
-    """The decoder of `spec` with the weights of `files` in `dtype` on `device`; of several ranks only their shard.
+    """Return the decoder of `spec` with the weights of `files` in `dtype` on `device`, or one rank's shard of it.
 
     Nothing is allocated before the headers agree with the spec. ModelLoadError names the tensors that do not.
     """
@@ -61,7 +61,7 @@ def _source(files: ModelFiles, spec: ModelSpec) -> CheckpointSource:
 
 
 def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, ranks: Collectives) -> Decoder:
-    """A decoder whose parameters are to be filled. On a CPU they are contiguous, so that huge pages can hold it."""
+    """Return a decoder whose parameters are not filled yet; on a CPU they are contiguous, for huge pages."""
     decoder = Decoder(spec, dtype=dtype, device=device, ranks=ranks)
     if device.type != "cpu":
         return decoder
@@ -77,7 +77,7 @@ def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, ra
 def _check(
     where: Path, spec: ModelSpec, expected: Mapping[str, CheckpointTensor], found: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Raises ModelLoadError unless the checkpoint holds exactly the expected tensors, in the expected shapes."""
+    """Raise ModelLoadError unless the checkpoint holds exactly the expected tensors, in the expected shapes."""
     _check_names(where, spec, expected, found)
     wrong = [
         f"{name} is {list(_counted(found[name], tensor))}, expected {list(_counted(tensor.shape, tensor))}"
@@ -93,7 +93,7 @@ def _check(
 def _check_names(
     where: Path, spec: ModelSpec, expected: Mapping[str, CheckpointTensor], found: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """ModelLoadError with the nearest names unless the checkpoint holds exactly the expected tensors."""
+    """Raise ModelLoadError, with the most similar names, unless the checkpoint holds exactly the expected tensors."""
     needed = [name for name, tensor in expected.items() if not tensor.optional]
     missing = [name for name in needed if name not in found]
     unexpected = [name for name in found if name not in expected]
@@ -116,7 +116,7 @@ def _with_nearest(names: list[str], others: list[str], relation: str) -> list[st
 
 
 def _counted(shape: tuple[int, ...], tensor: CheckpointTensor) -> tuple[int, ...]:
-    """Return the dimensions of a shape that count."""
+    """Return the dimensions of a stored shape, without those of size 1 if they do not count."""
     return tuple(size for size in shape if size != 1) if tensor.squeezed else tuple(shape)
 
 

@@ -1,6 +1,6 @@
-"""Opens a model's small files safely: pipes and the like block nothing, and memory is bounded.
+"""Opens a model's small files safely: special files do not block, and memory is bounded.
 
-A folder of a model is a stranger's: a named pipe would be waited for, a device has no end, and a link can lead to what
+A model's folder is not trusted: a named pipe would block, a device has no end, and a link can lead to a file that
 should stay secret.
 """
 
@@ -43,13 +43,13 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """All of a file of at most `most` bytes; FileNotFoundError if there is none, ModelLoadError if it is larger."""
+    """Return the content of a file of at most `most` bytes; FileNotFoundError if absent, ModelLoadError if larger."""
     with open_file(path) as file:
         try:
             content = file.read(most + 1)
         except OSError as error:
             raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
-    if content is None:  # files of /proc that wait for news
+    if content is None:  # some files of /proc have no content until an event
         raise ModelLoadError(f"{path}: cannot be read: it has no content yet")
     if len(content) > most:
         raise ModelLoadError(f"{path}: has more than {most} bytes, which is too large for such a file")

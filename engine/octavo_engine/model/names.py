@@ -6,48 +6,50 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 ExpertLayout = Literal["interleaved columns", "columns", "rows", "apart"]
-"""The layout of one tensor with all experts of a layer: each transposed with the columns of gate and up interleaved
-(gpt-oss) or one after another (Llama 4), or as a linear's weight with the rows of gate before those of up (Granite), or
-in a tensor of its own for gate, up and down (Step 3.7)."""
+"""The layout of a tensor that holds all experts of a layer. `interleaved columns`: each expert is transposed, and
+columns of gate and up alternate (gpt-oss). `columns`: transposed, gate's columns before up's (Llama 4). `rows`: like a
+linear's weight, gate's rows before up's (Granite). `apart`: gate, up and down have a tensor each (Step 3.7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QKVLayout:
-    """The order of the rows of query, key and value in one tensor: `groups` times some heads of each, in this order.
+    """The order of rows where one tensor has query, key and value: `groups` times some heads of each, in `order`.
 
-    It serves for other projections too: those of a linear layer whose roles share a name.
+    It also describes other projections that share a tensor.
     """
 
     groups: int = 1
-    """Each has as many of the query's heads as any other, and of the KV heads."""
+    """The number of groups of heads; all have the same number of query heads and of KV heads."""
     order: tuple[int, ...] = (0, 1, 2, 3)
-    """0 is the query, 1 the key, 2 the value, 3 the gate of what heads give."""
+    """The order within a group: 0 is the query, 1 the key, 2 the value, 3 the output gate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorNames:
-    """Names without `.weight` and `.bias`, as transformers' Llama has them unless a family says otherwise.
+    """The names of a model's tensors, one for each role in the decoder; the defaults are Llama's.
 
-    `{layer}`, `{sublayer}`, `{head}` and `{expert}` stand for numbers. Roles that share a name are stored as one
-    tensor, one after another: Phi-3's query, key and value are the rows of `qkv_proj`. Experts without `{expert}` are
-    bundled: one tensor holds all experts of a layer, laid out as `expert_layout` says; their names are whole names.
-    Where gate and up have names of their own, but for the layout `apart`, each of the three tensors has the rows of one
-    expert after another's, down transposed (DBRX).
+    A name is a module's, to which `.weight` and `.bias` are appended, unless its comment says that it is a full name.
+    `{layer}`, `{sublayer}`, `{head}` and `{expert}` stand for numbers. Roles with the same name are stored as one
+    tensor, one after another: Phi-3's query, key and value are the rows of `qkv_proj`. If the names of experts have no
+    `{expert}`, one tensor holds all experts of a layer, laid out as `expert_layout` says, and the names are full ones.
+    If then gate and up have different names and the layout is not `apart`, each of the three tensors has the rows of
+    one expert after another's, down transposed (DBRX).
     """
 
     qkv_layout: QKVLayout = QKVLayout()
     """The layout if some of the roles `query`, `key`, `value` and `output_gate` share a name."""
     delta_layout: QKVLayout = QKVLayout(order=(0, 1, 2, 3, 4, 5))
-    """The same of Gated DeltaNet's projections: query, key, value, gate, strength, decay."""
+    """The layout of Gated DeltaNet's projections: query, key, value, gate, strength, decay."""
     transposed: bool = False
     """Whether the weights of layers' linears are stored as [in, out]."""
     modules: tuple[tuple[str, str], ...] = ()
-    """Parts of the names of transformers' modules, by which adapters name them, and what checkpoints have in place."""
+    """Parts of the names of transformers' modules, which adapters use, each with the part that checkpoints have
+    instead."""
     buffers: tuple[str, ...] = ()
-    """Whole names of what old checkpoints hold of each layer and nothing reads, such as masks."""
+    """Full names of tensors in each layer of old checkpoints that are not read, such as masks."""
 
     sublayers: int = 1
-    """The number of layers that share a number: `{layer}` is that number then, `{sublayer}` the layer's index among
+    """The number of layers that share a number in names: `{layer}` is that number, `{sublayer}` the layer's index among
     them."""
 
     embedding: str = "model.embed_tokens"
@@ -55,25 +57,25 @@ class TensorNames:
     text_kinds: str = "model.token_type_embeddings"
     embedding_norm: str = "model.embed_norm"
     rope_scales: str = "model.rotary_emb.alpha"
-    """The whole name, of the logarithms of what frequencies of rotation are multiplied with."""
+    """The full name of the logarithms of the factors of RoPE's frequencies."""
     embedding_in: str = "model.project_in"
-    """The projection of tokens' vectors to the hidden size."""
+    """The projection of token embeddings to the hidden size."""
     embedding_out: str = "model.project_out"
-    """The projection of hidden states to the size of those vectors."""
+    """The projection of hidden states to the size of token embeddings."""
     norm: str = "model.norm"
     head: str = "lm_head"
     head_transform: str = "lm_head"
     """The module with the linear and the norm before the head."""
 
     classifier: str = "score"
-    """The product that makes logits of classes."""
+    """The linear that gives the logits of classes."""
     classifier_dense: str = "classifier.dense"
-    """The linear before it."""
+    """The linear before `classifier`."""
     classifier_norm: str = "classifier.norm"
 
     before_mixer: str = "model.layers.{layer}.input_layernorm"
     after_mixer: str = "model.layers.{layer}.post_attention_layernorm"
-    """Only where a layer has that norm, as for all roles."""
+    """The default is the same as `before_feed_forward`'s: a layer reads the names of the norms that it has."""
     before_feed_forward: str = "model.layers.{layer}.post_attention_layernorm"
     after_feed_forward: str = "model.layers.{layer}.post_feedforward_layernorm"
 
@@ -85,7 +87,7 @@ class TensorNames:
     key_norm: str = "model.layers.{layer}.self_attn.k_norm"
     """The key's norm; with `{head}` if each head has weights of its own."""
     sinks: str = "model.layers.{layer}.self_attn.sinks"
-    """The whole name."""
+    """The full name."""
     query_down: str = "model.layers.{layer}.self_attn.q_a_proj"
     query_latent_norm: str = "model.layers.{layer}.self_attn.q_a_layernorm"
     query_up: str = "model.layers.{layer}.self_attn.q_b_proj"
@@ -93,25 +95,25 @@ class TensorNames:
     latent_norm: str = "model.layers.{layer}.self_attn.kv_a_layernorm"
     latent_up: str = "model.layers.{layer}.self_attn.kv_b_proj"
     query_scaling: str = "model.layers.{layer}.self_attn.softmax_scaling"
-    """The module with each head's two numbers, `.s` and `.b`."""
+    """The module with two numbers for each head, `.s` and `.b`."""
     rotated_norm: str = "model.layers.{layer}.self_attn.k_rope_only_layernorm"
     output_down: str = "model.layers.{layer}.attn.wo_a"
-    """The projections of groups of heads that precede the last one."""
+    """The projections of groups of heads before the output projection."""
     compressor: str = "model.layers.{layer}.attn.compressor"
-    """The module."""
+    """The module's name, under which its tensors have fixed names."""
     indexer: str = "model.layers.{layer}.attn.indexer"
-    """The module."""
+    """The module's name, under which its tensors have fixed names."""
     attention: str = "model.layers.{layer}.self_attn"
-    """The module: scales of the KV cache and old rotary tables lie under it."""
+    """The module that contains scales of the KV cache and, in old checkpoints, RoPE's frequencies."""
 
     conv_input: str = "model.layers.{layer}.conv.in_proj"
     conv: str = "model.layers.{layer}.conv.conv"
     conv_output: str = "model.layers.{layer}.conv.out_proj"
     mamba: str = "model.layers.{layer}.mamba"
-    """The module: its tensors have the same names in all families."""
+    """The module's name, under which its tensors have fixed names."""
 
     delta_net: str = "model.layers.{layer}.linear_attn"
-    """The module."""
+    """The module's name, under which its tensors have fixed names."""
     delta_query: str = "model.layers.{layer}.linear_attn.in_proj_qkv"
     delta_key: str = "model.layers.{layer}.linear_attn.in_proj_qkv"
     delta_value: str = "model.layers.{layer}.linear_attn.in_proj_qkv"
@@ -133,9 +135,9 @@ class TensorNames:
     lightning_output: str = "model.layers.{layer}.self_attn.out_proj"
 
     shared_block: str = "model.layers.{layer}.shared_transformer"
-    """The module; its tensors have the same names in all families."""
+    """The module's name, under which its tensors have fixed names."""
     adapters: str = "model.layers.{layer}.adapters"
-    """The module with what a layer adds to the weights that it shares."""
+    """The module with the low-rank weights that a layer adds to those of its shared block."""
     block_gate: str = "model.layers.{layer}.shared_transformer.feed_forward.gate_up_proj"
     block_up: str = "model.layers.{layer}.shared_transformer.feed_forward.gate_up_proj"
     block_output: str = "model.layers.{layer}.linear"
@@ -159,9 +161,9 @@ class TensorNames:
     laurel_right: str = "model.layers.{layer}.laurel.linear_right"
     laurel_norm: str = "model.layers.{layer}.laurel.post_laurel_norm"
     alternating_updates: str = "model.layers.{layer}.altup"
-    """The module."""
+    """The module's name, under which its tensors have fixed names."""
     stream_projection: str = "model.altup_projections"
-    """The modules that make further vectors of a token's first."""
+    """The modules that compute a token's further vectors from its first one."""
     stream_unprojection: str = "model.altup_unembed_projections"
     """The projections that precede the merge of the vectors into one."""
     mixer_connections: str = "model.layers.{layer}.attn_hc"
@@ -169,14 +171,14 @@ class TensorNames:
     feed_forward_connections: str = "model.layers.{layer}.ffn_hc"
     head_connections: str = "model.hc_head"
     low_vector: str = "model.z_L_init"
-    """The whole name, of a vector that all tokens begin with beside their own (HRM-Text)."""
+    """The full name of the vector `low` with which all tokens begin (HRM-Text)."""
     mixer_stream: str = "model.layers.{layer}.input_residual"
-    """The whole name, of what the stream is multiplied with before the mixer's result is added."""
+    """The full name of the vector that multiplies the stream before the mixer's result is added."""
     feed_forward_stream: str = "model.layers.{layer}.post_attention_residual"
     output_scale: str = "model.layers.{layer}.layer_scalar"
-    """The whole name."""
+    """The full name."""
     activation: str = "model.layers.{layer}.mlp.act_fn"
-    """The module, of an activation that has parameters."""
+    """The module of an activation that has parameters."""
 
     router: str = "model.layers.{layer}.mlp.gate"
     expert_gate: str = "model.layers.{layer}.mlp.experts.{expert}.gate_proj"
@@ -184,24 +186,24 @@ class TensorNames:
     expert_down: str = "model.layers.{layer}.mlp.experts.{expert}.down_proj"
 
     experts_bias: str = "model.layers.{layer}.mlp.bias"
-    """The whole name, of what is added to the sum of experts."""
+    """The full name of the bias that is added to the sum of experts."""
 
     expert_layout: ExpertLayout = "rows"
-    """The layout of tensors that hold all experts, here or, where a checkpoint has them one by one, in transformers."""
+    """The layout of tensors with all experts; if the checkpoint has them one by one, the layout in transformers."""
     correction_bias: str = "model.layers.{layer}.mlp.gate.e_score_correction_bias"
-    """The whole name."""
+    """The full name."""
     expert_table: str = "model.layers.{layer}.mlp.gate.tid2eid"
-    """The whole name, of a table of each token's experts."""
+    """The full name of the table of each token's experts."""
     router_scale: str = "model.layers.{layer}.router.scale"
-    """The whole name: the weight of the norm of what a router reads."""
+    """The full name of the weight of the norm before the router."""
     expert_scales: str = "model.layers.{layer}.router.per_expert_scale"
-    """The whole name."""
+    """The full name."""
     before_shared: str = "model.layers.{layer}.pre_feedforward_layernorm"
     after_shared: str = "model.layers.{layer}.post_feedforward_layernorm_1"
     before_experts: str = "model.layers.{layer}.pre_feedforward_layernorm_2"
     after_experts: str = "model.layers.{layer}.post_feedforward_layernorm_2"
     latent_in: str = "model.layers.{layer}.mlp.fc1_latent_proj"
-    """The projection of hidden states to what experts read."""
+    """The projection of hidden states to the experts' input."""
     latent_out: str = "model.layers.{layer}.mlp.fc2_latent_proj"
     shared_gate: str = "model.layers.{layer}.mlp.shared_experts.gate_proj"
     shared_up: str = "model.layers.{layer}.mlp.shared_experts.up_proj"
@@ -209,7 +211,7 @@ class TensorNames:
     shared_expert_gate: str = "model.layers.{layer}.mlp.shared_expert_gate"
 
     def of_layer(self, role: str, layer: int) -> str:
-        """Return the name of a role in one layer; of an expert's role with `{expert}` still to be filled in."""
+        """Return the name of a role in one layer; names of experts keep `{expert}`."""
         name: str = getattr(self, role)
         number, which = divmod(layer, self.sublayers)
         return name.replace("{layer}", str(number)).replace("{sublayer}", str(which))
@@ -217,17 +219,18 @@ class TensorNames:
 
 @dataclass(frozen=True, slots=True)
 class StoredNames:
-    """The names of a language model's tensors in the files of a larger model that contains it."""
+    """How names in a checkpoint's files differ from `TensorNames`, as in files of a larger model that contains this
+    one."""
 
     renamed: tuple[tuple[str, str], ...] = ()
-    """Prefixes in the files, and their replacements here; the first that matches is used."""
+    """Prefixes in the files, and what replaces them; the first that matches is used."""
     ignored: tuple[str, ...] = ()
-    """Prefixes, by the names here, of tensors that are not read."""
+    """Prefixes of tensors that are not read, after the replacements."""
     endings: tuple[tuple[str, str], ...] = ()
-    """Endings in the files, and their replacements here."""
+    """Endings in the files, and what replaces them."""
 
     def own(self, name: str) -> str | None:
-        """Return the name here of a tensor in the files; None: it is not read."""
+        """Return the name in `TensorNames` of a tensor in the files; None: it is not read."""
         for prefix, replacement in self.renamed:
             if name.startswith(prefix):
                 name = replacement + name.removeprefix(prefix)
@@ -238,23 +241,24 @@ class StoredNames:
         return None if name.startswith(self.ignored) else name
 
     def stored(self, name: str) -> tuple[str, ...]:
-        """Return the names that files may have for the module `name`, its own name included."""
+        """Return the names that files may have for the module `name`, including `name`."""
         others = (there + name.removeprefix(here) for there, here in self.renamed if name.startswith(here))
         return name, *others
 
 
 def base_model_names(prefix: str, *modules: str) -> StoredNames:
-    """Return the names of files that may have been saved from the model without its head, and so without `prefix`.
+    """Return the names in files that may have been saved without the head, and so without `prefix`.
 
-    `modules` are the beginnings of the names of its parts.
+    `modules` are the beginnings of such names.
     """
     return StoredNames(renamed=tuple((module, prefix + module) for module in modules))
 
 
 def with_base_model_names(stored: StoredNames, names: TensorNames) -> StoredNames:
-    """`stored` with the names of files that were saved from the model without its head.
+    """Return `stored` extended by the names in files that were saved from the model without its head.
 
-    They lack the first part of `names`, such as `model.`. What `stored` renames by itself goes before, with it or not.
+    Those lack the first part of `names`, such as `model.`. The replacements of `stored` take precedence, with that part
+    or without.
     """
     first, dot, _ = names.embedding.partition(".")
     prefix = first + dot

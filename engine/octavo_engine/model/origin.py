@@ -11,17 +11,17 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def commit_of(files: ModelFiles) -> str | None:
-    """The commit of these files, None if it is not known. The hub's cache keeps each commit in `snapshots/<commit>`."""
+    """Return the commit of these files, None if not known; the hub's cache has each one in `snapshots/<commit>`."""
     if files.commit is not None:
         return files.commit
-    # A file of the cache is itself a link, to its content: only the folder around it tells.
+    # A file in the cache is a link to its content, so only the folder around it names the commit.
     folder = files.directory or (files.gguf.parent if files.gguf else None)
     found = folder.resolve() if folder else None
     return found.name if found and found.parent.name == "snapshots" and _COMMIT.fullmatch(found.name) else None
 
 
 def size_of(files: ModelFiles) -> int:
-    """Bytes of the weights' files; ModelLoadError if some are missing."""
+    """Return the bytes of the weight files; ModelLoadError if some are missing."""
     if files.gguf is not None:
         return files.gguf.stat().st_size
     return sum(path.stat().st_size for path in weight_files(files.directory)) if files.directory else 0

@@ -1,4 +1,4 @@
-"""Pooling: how a model makes one vector of a text's hidden states, read from its sentence-transformers files."""
+"""Reads from a model's sentence-transformers files how it pools: makes one vector from a text's hidden states."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _MODES = {
     "mean_tokens": "mean",
     "mean": "mean",
 }
-"""Names of ways to pool, by those that end the fields of 1_Pooling/config.json, and those of `pooling_mode` there."""
+"""The kinds of pooling, by the endings of field names in 1_Pooling/config.json and by values of `pooling_mode` there.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,12 @@ class PoolingConfig:
     """The steps from hidden states to a vector."""
 
     kind: str = "last"
-    """`last`: the last token's, which is the default of models that generate; or what else the files name."""
+    """`last`: the last token's hidden state, the default of models that generate; or another kind that the files name.
+    """
     normalize: bool = True
     """Whether vectors have length 1."""
     dense: tuple[DenseModule, ...] = ()
-    """The linear layers that such a vector goes through before."""
+    """The linear layers that are applied to the vector before it is normalised."""
 
     def size(self, hidden_size: int) -> int:
         """Return the size of the vectors."""
@@ -84,7 +86,7 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
 
 
 def longest_text(files: ModelFiles) -> int | None:
-    """Return the most tokens of a text that sentence-transformers would read; None: the model's positions say."""
+    """Return the most tokens of a text that sentence-transformers would read; None: the model's longest context."""
     if files.directory is None or not has_file(files.directory / "sentence_bert_config.json"):
         return None
     path = files.directory / "sentence_bert_config.json"
@@ -93,7 +95,7 @@ def longest_text(files: ModelFiles) -> int | None:
 
 
 def _kind(config: dict[str, Any]) -> str:
-    """Return the one way that is switched on."""
+    """Return the one kind of pooling that is switched on."""
     named = config.get("pooling_mode")
     chosen = [named] if isinstance(named, str) else []
     chosen += [name.removeprefix("pooling_mode_") for name, on in config.items() if on is True and "_mode_" in name]

@@ -1,7 +1,7 @@
-"""safetensors headers, read and checked before any of their numbers is trusted.
+"""Reads safetensors headers and checks them before any of their numbers is used.
 
 The format: 8 bytes of header length, little-endian, a JSON object of tensors, then their bytes. The library checks
-it again when it opens the file; here the answer is a sentence, and sizes are known before anything is allocated.
+it again when it opens the file; here errors are sentences, and sizes are known before anything is allocated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_HEADERS_BYTES = 100_000_000
 """The most bytes of the headers of all files of a model."""
 _MAX_INDEX_BYTES = 100_000_000
 _MAX_FILES = 10_000
-"""Files that an index may name: looking for a million would take half a minute."""
+"""The most files that an index may name: looking for a million would take half a minute."""
 DTYPE_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
     **dict.fromkeys(("F32", "I32", "U32"), 4),
@@ -61,7 +61,8 @@ class SafetensorsHeader:
 
 
 def weight_files(directory: Path) -> tuple[Path, ...]:
-    """The safetensors files of a model directory, one or those its index names; ModelLoadError if some are missing."""
+    """Return the safetensors files of a model directory, one or those its index names; ModelLoadError if any is
+    missing."""
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if has_file(single):  # before the index, as transformers does
         return (single,)
@@ -92,7 +93,7 @@ def _indexed_names(index: Path) -> list[str]:
     if len(names) > _MAX_FILES:
         raise ModelLoadError(f"{index}: weight_map names {len(names)} files, and at most {_MAX_FILES} are read")
     for name in names:
-        # The index comes with the model: it may name files beside it, nothing else.
+        # The index is not trusted: it may only name files in its own folder.
         if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
             shown = repr(name)[:200]
             raise ModelLoadError(f"{index}: weight_map names {shown}, which is not a safetensors file beside the index")
@@ -114,7 +115,7 @@ def has_weights(directory: Path) -> bool:
 
 
 def read_headers(directory: Path) -> tuple[SafetensorsHeader, ...]:
-    """Return the headers of all weight files; ModelLoadError if one is cut, lies, or repeats another's tensor."""
+    """Return the headers of all weight files; ModelLoadError if one is cut short, inconsistent, or repeats a tensor."""
     headers = []
     owner: dict[str, Path] = {}
     left = _MAX_HEADERS_BYTES
@@ -131,7 +132,7 @@ def read_headers(directory: Path) -> tuple[SafetensorsHeader, ...]:
 
 
 def read_header(path: Path) -> SafetensorsHeader:
-    """One file's header; ModelLoadError unless its tensors lie one after another and fill the file exactly."""
+    """Return one file's header; ModelLoadError unless its tensors lie one after another and fill the file exactly."""
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -141,7 +142,7 @@ def read_header(path: Path) -> SafetensorsHeader:
 
 
 def header_bytes(path: Path, file: BinaryIO, size: int, most: int = _MAX_HEADER_BYTES) -> bytes:
-    """What precedes the tensors' numbers in a file of `size` bytes; ModelLoadError if it is longer than `most`."""
+    """Return the header's bytes in a file of `size` bytes; ModelLoadError if they are more than `most`."""
     if size < 8:
         raise ModelLoadError(f"{path}: {size} bytes is too short for a safetensors file; fetch it again")
     (length,) = struct.unpack("<Q", first := file.read(8))

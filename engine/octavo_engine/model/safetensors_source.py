@@ -1,4 +1,4 @@
-"""Tensors out of safetensors files, in Hugging Face layout."""
+"""Loads tensors from safetensors files in Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from octavo_engine.model.source import Progress
 
 
 class SafetensorsSource:
-    """The files of one folder."""
+    """The safetensors files of one folder as a checkpoint source."""
 
     def __init__(self, directory: Path, names: StoredNames = SAME_NAMES) -> None:
         """`names`: how the files call the tensors."""
@@ -32,7 +32,7 @@ class SafetensorsSource:
         return {name: tensor.shape for name, tensor in found if name is not None}
 
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
-        """File by file; tensors that come late in a second round."""
+        """Fill the tensors file by file; those that are `late` in a second round."""
         read = (tensor for header in self._headers for name, tensor in header.tensors.items() if self._own(name))
         meter = Meter(sum(tensor.num_bytes for tensor in read), progress)
         meter.add(0)
@@ -69,7 +69,7 @@ def _load_tensor(file: Any, header: SafetensorsHeader, tensor: CheckpointTensor)
 
 
 def _values(file: Any, tensor: CheckpointTensor, piece: Piece) -> Tensor:
-    """Return the piece's part of a tensor, and of the file nothing else."""
+    """Return the piece's part of a tensor; nothing else of the file is read."""
     if tensor.shape is None:
         return cast("Tensor", file.get_tensor(tensor.name))
     shape, part = tensor.shape, piece.part

@@ -1,11 +1,11 @@
-"""One rank's part of a model that several share layer by layer (Megatron-LM, arXiv 1909.08053).
+"""Tensor parallelism: which part of each layer a rank has (Megatron-LM, arXiv 1909.08053).
 
 Query, key, value, gate and up are cut by rows, so that each rank has complete heads and a part of the intermediate
 size; what comes after them is cut by columns, and the ranks' results are summed. The vocabulary is cut into rows.
 
-Nothing has to divide. Ranks that are fewer than the KV heads have complete groups, a KV head with the query heads that
-read it; where ranks are more, each KV head is given to one or several of them, which share its query heads. The first
-rank has as much of everything as any other: what it needs is what a device must have.
+No size has to be a multiple of the number of ranks. If ranks are fewer than KV heads, each has complete groups, a KV
+head with the query heads that read it; if they are more, each KV head is on one or several ranks, which divide its
+query heads. No rank has a larger part of anything than the first, so the first rank's memory is enough for each.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ HeadMixer = (
     | GatedRecurrenceSpec
     | MambaHeadsSpec
 )
-"""Mixers of heads, several of which share a key."""
+"""Mixers that ranks divide by heads, or by groups of heads that share a key."""
 
 _ROWS = 16
-"""The intermediate size is dealt out so many rows at a time where it allows that, as kernels like their rows aligned;
-where a scheme wants more than that, so many at a time."""
+"""Parts of the intermediate size are multiples of so many rows where possible, since kernels are faster with aligned
+rows; a quantization scheme may need larger multiples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Rank `rank` of `size`."""
+    """The part of a model that rank `rank` of `size` ranks has."""
 
     rank: int = 0
     size: int = 1
@@ -67,7 +67,7 @@ class Shard:
         return range(head, head + 1)
 
     def heads(self, attention: HeadMixer) -> range:
-        """The query heads of the unsharded layer that this rank has: those that read its KV heads, or some of those."""
+        """Return the unsharded layer's query heads on this rank: those that read its KV heads, or some of those."""
         per_kv_head, kv_heads = attention.num_heads // attention.num_kv_heads, self.kv_heads(attention)
         if self.size <= attention.num_kv_heads:
             return range(kv_heads.start * per_kv_head, kv_heads.stop * per_kv_head)
@@ -81,12 +81,13 @@ class Shard:
         return self.size <= attention.num_kv_heads or self.rank == self._sharers(attention).start
 
     def _sharers(self, attention: HeadMixer) -> range:
-        """Return the ranks that have this rank's KV head, where ranks are more: the fewest have the first."""
+        """Return the ranks that have this rank's KV head, where ranks are more than KV heads; the first head has the
+        fewest."""
         head, heads = self.kv_heads(attention).start, attention.num_kv_heads
         return range(head * self.size // heads, (head + 1) * self.size // heads)
 
     def intermediate(self, size: int, alignment: int = 1) -> range:
-        """The part of each feed-forward's intermediate `size` that this rank has; its ends are aligned if possible."""
+        """Return this rank's part of a feed-forward's intermediate `size`, with aligned ends if possible."""
         piece = max(alignment, _ROWS)
         if size % piece or size // piece < self.size:
             piece = 1
@@ -94,12 +95,12 @@ class Shard:
         return range(part.start * piece, part.stop * piece)
 
     def vocabulary(self, size: int) -> range:
-        """Return the tokens whose embeddings and logits are this rank's; of the last ranks there may be none."""
+        """Return the tokens whose embeddings and logits are on this rank; the last ranks may have none."""
         rows = -(-size // self.size)
         return range(min(size, self.rank * rows), min(size, (self.rank + 1) * rows))
 
     def num_heads(self, spec: ModelSpec) -> int:
-        """This rank's query heads, in the layer that has most."""
+        """Return the number of this rank's query heads in the layer that has most."""
         return max((len(self.heads(mixer)) * _query_heads_each(mixer) for mixer in spec.attention_mixers), default=0)
 
     def kv_groups(self, spec: ModelSpec) -> tuple[KVGroupSpec, ...]:
@@ -120,7 +121,7 @@ class Shard:
         return replace(group, num_kv_heads=len(self.kv_heads(layer.attention)) * _kv_heads_each(layer.attention))
 
     def state_mixer(self, mixer: StateMixer) -> StateMixer:
-        """This rank's part of a mixer that keeps a state."""
+        """Return this rank's part of a mixer that keeps a state."""
         match mixer:
             case GatedDeltaNetSpec():
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_kv_heads=len(self.kv_heads(mixer)))
@@ -133,11 +134,11 @@ class Shard:
 
 
 UNSHARDED = Shard()
-"""The only rank."""
+"""The full model, on one rank."""
 
 
 def _part(count: int, rank: int, size: int) -> range:
-    """Return the `rank`th of `size` parts of `count` things, of which none is larger than the first."""
+    """Return the `rank`th of `size` parts of `count` units; none is larger than the first."""
     return range(-(-rank * count // size), -(-(rank + 1) * count // size))
 
 
@@ -152,12 +153,12 @@ def _kv_heads_each(mixer: AttentionMixer) -> int:
 
 
 def span(part: range, total: int, what: str = "") -> Span:
-    """`part` of a dimension of `total`."""
+    """Return the span of `part` in a dimension of `total`."""
     return Span(part.start, len(part), total, what)
 
 
 def check_size(spec: ModelSpec, ranks: int) -> None:
-    """Raises ConfigurationError unless there are a query head and a part of each feed-forward for each rank."""
+    """Raise ConfigurationError unless there are a query head and a part of each feed-forward for each rank."""
     for count, what in _counts(spec):
         if count < ranks:
             raise ConfigurationError(

@@ -25,14 +25,14 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model that lies on this machine: either a directory in Hugging Face layout or one .gguf file."""
+    """The files of a model on this machine: a directory in Hugging Face layout, or one .gguf file."""
 
     name: str
     """The model as the user wrote it; the default name in the API."""
     directory: Path | None = None
     gguf: Path | None = None
     commit: str | None = None
-    """The commit of a Hugging Face repository: ask for this revision to get more of the same files."""
+    """The commit of a Hugging Face repository; the same revision gives further files of the same model."""
 
 
 def resolve_model(model: str, revision: str | None, progress: Progress, *, weights: bool = True) -> ModelFiles:
@@ -49,7 +49,7 @@ def resolve_model(model: str, revision: str | None, progress: Progress, *, weigh
 
 
 def pull_model(model: str, revision: str | None, report: Report, *, weights: bool = True) -> ModelFiles:
-    """`resolve_model` for those who count bytes."""
+    """Do what `resolve_model` does, with progress reported in bytes."""
     if model == DEMO_MODEL:
         return ModelFiles(model, gguf=_demo_file())
     if model.startswith(S3_SCHEME):
@@ -78,7 +78,7 @@ def _unreported(_: DownloadProgress) -> None:
 
 
 def resolve_adapter(path: str, revision: str | None = None, report: Report = _unreported) -> Path:
-    """The directory of a LoRA adapter, fetched first if it is elsewhere; AdapterNotFoundError if none is there."""
+    """Return the directory of a LoRA adapter, fetched first if needed; AdapterNotFoundError if there is none."""
     if path.startswith(S3_SCHEME):
         from octavo_engine.model import s3
 

@@ -43,7 +43,7 @@ _SMALL = {
     "attention_types": [[["global", "local"], 4]],
     "prefix_lm": False,
 }
-"""Fields enough for any family; it has defaults for those that only it has."""
+"""Fields of a small model that are enough for every family; families have defaults for fields of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,17 @@ class SupportedModel:
     feed_forward: str
     """`dense` or `experts`."""
     windows: bool
-    """Whether its layers may have sliding windows, whose KV cache is freed behind them."""
+    """Whether its layers may have sliding windows, outside of which the KV cache is freed."""
     quantization: tuple[str, ...]
     """The values of --quantization that it may be loaded with."""
     gives: str
-    """`text`, and by its last token's hidden state embeddings; `embeddings` alone; or `classes`."""
+    """`text` (and embeddings, from the last token's hidden state), `embeddings` alone, or `classes`."""
     gguf: bool
     """Whether its GGUF files are read."""
 
 
 def supported_models() -> Iterator[SupportedModel]:
-    """One for each family, by the architecture's name, then models that see images, of which the text runs."""
+    """Yield one for each family, by architecture, then the multimodal models, of which the language model runs."""
     for name in sorted(FAMILIES):
         yield _describe(FAMILIES[name])
     for name in sorted(WRAPPERS):

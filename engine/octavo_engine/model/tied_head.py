@@ -1,4 +1,4 @@
-"""Files that have a head of their own although config.json says that it is the embedding."""
+"""Finds files with a head of its own although config.json says that head and embedding are tied."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from octavo_engine.model.spec import ModelSpec
 log = logging.getLogger(__name__)
 
 _PART = 16 << 20
-"""Bytes that are compared at a time."""
+"""The number of bytes that are compared at a time."""
 _PACKED = ("weight_packed", "qweight")
 """Names that schemes give the codes of a weight instead of `weight`."""
 
 
 def with_stored_head(spec: ModelSpec, directory: Path) -> ModelSpec:
-    """`spec` untied, if the files in `directory` have a head whose numbers are not the embedding's.
+    """Return `spec` untied if the files in `directory` have a head whose values are not the embedding's.
 
-    As transformers does, which ties them only where both are alike or one is missing. A head that is a copy costs
-    reading both; a packed one is no copy. ModelLoadError if a file is broken.
+    transformers too ties them only where both are equal or one is missing. To find out, both tensors are read, unless
+    the head is packed, which is never a copy. ModelLoadError if a file is broken.
     """
     if spec.head is None or not spec.head.tied or not has_weights(directory):
         return spec

@@ -1,4 +1,4 @@
-"""Mixers that attend: to keys and values of all tokens before, or to one latent of each."""
+"""Specs of attention: to keys and values of earlier tokens, or to one latent of each."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ALiBiSpec:
     """Attention with linear biases (arXiv 2108.12409): a head's scores grow with a key's position times its slope."""
 
     max_bias: float = 8.0
-    """The slopes of n heads are 2 ** (-max_bias * i / n), i = 1 ... n; of other numbers than powers of two, every
-    second one of the next power's follows."""
+    """The slopes of n heads are 2 ** (-max_bias * i / n), i = 1 ... n, if n is a power of two. Otherwise they are those
+    of the next lower power, and then every second one of the next higher power."""
     factor: float = 1.0
     """A factor of the added terms."""
     rounded: bool = False
@@ -46,7 +46,7 @@ class OutputGateSpec:
     per_head: bool = False
     """Whether each head has one number instead of one for each of its dimensions."""
     with_query: bool = False
-    """Whether the query's projection has its rows too, each head's behind those of its query (Qwen3-Next)."""
+    """Whether the query's projection also has the gate's rows, each head's after its query's (Qwen3-Next)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,28 +69,28 @@ class AttentionSpec:
     value_norm: NormSpec | None = None
     """Each head of the value is normalised by itself."""
     output_norm: NormSpec | None = None
-    """A root mean square over what all heads give, before the last projection (BitNet)."""
+    """RMSNorm of all heads' results together, before the output projection (BitNet)."""
     output_gate: OutputGateSpec | None = None
     adapter_rank: int | None = None
-    """Whether query, key and value have a product of two weights beside their own, and of which rank (Zamba2)."""
+    """The rank of the low-rank weights added to those of query, key and value; None: there are none (Zamba2)."""
     value_dim: int | None = None
-    """The size of each head's value, where it is smaller than `head_dim`; it is cached with zeros behind it."""
+    """The size of each head's value, where it is smaller than `head_dim`; cached values are padded with zeros."""
     value_scale: float = 1.0
     """A factor of values, applied before they are cached (MiMo V2)."""
     value_is_key: bool = False
-    """Whether the value is the key as it is before it is normalised and rotated."""
+    """Whether the value is the key before its norm and RoPE."""
     kv_of_layer: int | None = None
     """The earlier layer whose cached keys and values are read; None: the layer has its own."""
     causal: bool = True
-    """Whether a query sees no tokens behind its own. If it does, nothing is cached: prompts are computed whole."""
+    """Whether a query sees no tokens after its own. If false, nothing is cached: prompts are computed in one step."""
     window: int | None = None
-    """Tokens that a query sees, its own included; None: all. Where it is not causal, so many to each side."""
+    """The number of tokens that a query sees, its own included; None: all. Where not causal, so many to each side."""
     chunked: bool = False
-    """Whether windows lie side by side: a query sees its own chunk of so many tokens up to itself (Llama 4)."""
+    """Whether windows are disjoint chunks: a query sees the tokens of its own chunk up to itself (Llama 4)."""
     softcap: float | None = None
     """Scores become softcap * tanh(score / softcap)."""
     sinks: bool = False
-    """Whether each query head has one logit more in the softmax, without a value."""
+    """Whether each query head has one further logit in the softmax, which has no value (attention sinks)."""
     alibi: ALiBiSpec | None = None
     """The terms added to scaled scores for the distance of a key."""
 
@@ -101,7 +101,7 @@ class AttentionSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec | None:
-        """Its part of the KV cache, without layer numbers; None if it reads another layer's, or is not causal."""
+        """The KV cache group of the layer, without layer numbers; None: it reads another layer's, or is not causal."""
         if self.kv_of_layer is not None or not self.causal:
             return None
         kind = "full" if self.window is None else "sliding"
@@ -139,12 +139,12 @@ class LatentAttentionSpec:
     output_gate: OutputGateSpec | None = None
     """The gate of the heads' results, by a projection of its own (Ling 3, Hy4)."""
     query_gate: bool = False
-    """Whether the queries' projection also has rows of a gate for each number of a head's result, each head's behind
-    those of its query, and reads their latent both normalised and as it is (A.X K2)."""
+    """Whether the queries' projection also has the rows of an output gate, each head's after its query's, and reads the
+    queries' latent twice: normalised and as it is (A.X K2)."""
     rotated_norm: bool = False
-    """Whether the part of a key that is rotated is normalised before, with weights of its own (dots3)."""
+    """Whether the rotated part of a key has a norm of its own before RoPE (dots3)."""
     sinks: bool = False
-    """Whether each head has one logit more in the softmax, without a value (Hy4)."""
+    """Whether each head has one further logit in the softmax, which has no value (attention sinks; Hy4)."""
     window: int | None = None
     """Tokens that a query sees, its own included; None: all."""
     kv_of_layer: int | None = None
@@ -157,12 +157,12 @@ class LatentAttentionSpec:
 
     @property
     def num_kv_heads(self) -> int:
-        """All heads read one."""
+        """All heads read the same cached latent."""
         return 1
 
     @property
     def head_dim(self) -> int:
-        """Numbers that are cached for a token."""
+        """The number of values that are cached for a token."""
         return self.latent + self.rotary_dim
 
     @property
@@ -172,7 +172,7 @@ class LatentAttentionSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec | None:
-        """Its part of the KV cache, without layer numbers; None if it reads another layer's."""
+        """The KV cache group that the layer needs, without layer numbers; None if it reads another layer's."""
         if self.kv_of_layer is not None:
             return None
         kind = "full" if self.window is None else "sliding"
@@ -183,8 +183,8 @@ class LatentAttentionSpec:
 class DifferentialAttentionSpec:
     """Attention by the difference of two softmaxes (arXiv 2410.05258), as DiffLlama has it.
 
-    The first half of all heads attends less a learnt share of what the second half does. Both halves' values stand side
-    by side: a head of either half has one of each.
+    A result is the attention of a head of the first half minus a learnt share of that of its partner in the second
+    half. Both heads of a pair attend to the concatenated values of both.
     """
 
     num_heads: int
@@ -197,7 +197,7 @@ class DifferentialAttentionSpec:
     """The factor of attention scores: a score is query times key times this factor."""
     rope: RopeSpec | None
     share: float
-    """A constant that is added to the learnt share of the second half."""
+    """A constant that is added to the learnt share (lambda_init of the paper)."""
     eps: float
     """The epsilon of the root mean square over each pair's result."""
     bias: bool = False
@@ -205,7 +205,7 @@ class DifferentialAttentionSpec:
 
     @property
     def head_dim(self) -> int:
-        """Numbers that are cached of a head: its value's; its key has as many zeros as numbers."""
+        """The size of a cached head: that of its value; its key is padded with as many zeros as it has numbers."""
         return 2 * self.size
 
     @property
@@ -229,9 +229,9 @@ class DifferentialAttentionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BiasedAttentionSpec:
-    """Attention whose scores grow by a number that a key's token has for each KV head, made of its values (Doge).
+    """Attention whose scores have a bias for each key and KV head, computed from the key's values (Doge).
 
-    The number is cached as one more of the key, which a query multiplies with one.
+    The bias is cached as a further number of the key, which a query multiplies with one.
     """
 
     num_heads: int
@@ -250,7 +250,7 @@ class BiasedAttentionSpec:
 
     @property
     def head_dim(self) -> int:
-        """Numbers that are cached of a head: the key's and one more, and zeros, as kernels like even sizes."""
+        """The size of a cached head: the key, its bias and 15 zeros, since kernels need aligned sizes."""
         return self.size + 16
 
     @property
@@ -281,7 +281,7 @@ class AttentionExpertsSpec:
     """
 
     num_heads: int
-    """KV heads, each with the query heads that read it."""
+    """KV heads; each is read by one query head of each chosen expert."""
     head_dim: int
     num_experts: int
     top_k: int

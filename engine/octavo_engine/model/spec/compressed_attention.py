@@ -1,4 +1,4 @@
-"""Attention to the last tokens and to keys that stand for several earlier ones each (DeepSeek V4)."""
+"""Specs of attention to a window of tokens, and to compressed keys for several earlier tokens each (DeepSeek V4)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class IndexerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressorSpec:
-    """Keys of `rate` tokens each: for each number the mean of the tokens', weighted by the softmax of their gates."""
+    """Compressed keys of `rate` tokens each: the mean of the tokens' projections, weighted by the softmax of their
+    gates."""
 
     rate: int
     overlapping: bool
-    """Whether a key also stands for the `rate` tokens before its own, of which other numbers are projected."""
+    """Whether a key also stands for the `rate` tokens before its own, with another projection."""
     indexer: IndexerSpec | None = None
     """The choice of keys that a query attends to; None: it attends to all."""
 
@@ -36,15 +37,15 @@ class CompressorSpec:
         return self.rate * (2 if self.overlapping else 1)
 
     def projected(self, size: int) -> int:
-        """Numbers, and as many gates, that are projected of a token for keys of `size`."""
+        """Return how many numbers, and as many gates, are projected of a token for keys of `size`."""
         return size * (2 if self.overlapping else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttentionSpec:
-    """Attention with one key for all heads, which is the value too, within a window and to compressed keys.
+    """Attention to a window and to compressed keys, with one key for all heads, which is also the value.
 
-    The last dimensions of keys are rotated, and turned back in what heads give. That is projected by groups of heads.
+    RoPE rotates the last dimensions of keys, and is reverted in the heads' results, which are projected by groups.
     """
 
     num_heads: int
@@ -57,9 +58,9 @@ class CompressedAttentionSpec:
     norm: NormSpec
     """The norm of the latent and of keys; without its weights, of each query's heads."""
     window: int
-    """Tokens that a query sees as they are, its own included."""
+    """The number of tokens whose own keys a query sees, itself included."""
     output_groups: int
-    """Groups of heads whose results are projected apart, each to `output_rank` numbers."""
+    """The groups of heads whose results are projected separately, each to `output_rank` numbers."""
     output_rank: int
     compressor: CompressorSpec | None
     """None: a query sees nothing before its window."""
@@ -89,7 +90,8 @@ class CompressedAttentionSpec:
 
     @property
     def kv_groups(self) -> tuple[KVGroupSpec, ...]:
-        """Its parts of the KV cache, without layer numbers: keys, what is not compressed yet, and compressed keys."""
+        """The KV cache groups of a layer, without layer numbers: keys, projections to be compressed, and compressed
+        keys."""
         keys = KVGroupSpec("sliding", (), 0, 0, self.window, rows=(RowSpec("keys", self.head_dim),))
         compressor = self.compressor
         if compressor is None:

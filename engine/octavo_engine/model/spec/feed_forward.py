@@ -1,4 +1,4 @@
-"""Feed-forwards: dense ones, and mixtures of experts with their routers."""
+"""Specs of feed-forwards: dense ones, and mixtures of experts with their routers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MLPSpec:
     activation: str = "silu"
     """A name in `layers/activations.py`, or `xielu`, which has parameters of its own."""
     inner_norm: NormSpec | None = None
-    """A root mean square over the intermediate size, before the last projection (BitNet)."""
+    """RMSNorm over the intermediate size, before the last projection (BitNet)."""
     gated: bool = True
     bias: bool = False
     """Whether gate and up have biases."""
@@ -27,45 +27,46 @@ class MLPSpec:
     output_scale: float = 1.0
     """A factor of the result."""
     adapter_rank: int | None = None
-    """The rank of the product of two weights that gate and up have beside their own; None: none (Zamba2)."""
+    """The rank of the low-rank weights that are added to those of gate and up; None: there are none (Zamba2)."""
     sparsity: float = 0.0
-    """The share of each token's gates that is about to be zero (arXiv 2506.06644): what is left of a gate is how far it
-    is above that quantile of the normal distribution with the gates' mean and deviation; 0: all gates as they are."""
+    """The approximate share of each token's gates that becomes zero (arXiv 2506.06644): a gate is reduced by this
+    quantile of the normal distribution with the gates' mean and deviation, and is zero below it; 0: gates are not
+    changed."""
     limit: float | None = None
-    """Gate and up are cut off there (`Experts.limit`), whatever `activation` is; None: they are not."""
+    """The limit at which gate and up are clamped (`Experts.limit`), whatever `activation` is; None: they are not."""
     alpha: float = 1.0
     up_offset: float = 1.0
     activated_limit: float | None = None
-    """The activated gate is cut off above it, and up at both sides (`Experts.activated_limit`); None: they are not."""
+    """The upper limit of the activated gate, and of up at both sides (`Experts.activated_limit`); None: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertGroups:
-    """Experts are chosen among those of the best groups alone (node-limited routing, arXiv 2405.04434)."""
+    """Groups of experts: a token chooses only experts of its best groups (node-limited routing, arXiv 2405.04434)."""
 
     count: int
     """The number of groups, of neighbouring experts, all of one size."""
     kept: int
-    """Groups that experts may be chosen from."""
+    """The number of best groups, from which experts are chosen."""
     best: int
-    """A group's score is the sum of so many of its best experts' scores."""
+    """The number of a group's best experts whose scores are summed for the group's score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
-    """The choice of a token's experts, and the factors of their results."""
+    """A router: the choice of a token's experts, and the weights of their results."""
 
     scores: Literal[
         "softmax", "sigmoid", "root of softplus", "softmax of chosen", "sigmoid of chosen", "sparsemixer"
     ] = "softmax of chosen"
-    """The function of logits, in float32: of all of them, or of the chosen ones; or SparseMixer's (arXiv 2409.12136),
-    which chooses two experts one after the other."""
+    """The function from logits to weights, in float32: of all logits, or of the chosen ones; or SparseMixer
+    (arXiv 2409.12136), which chooses two experts one after the other."""
     table: int | None = None
-    """The tokens of a table that names each one's experts, whatever their scores (DeepSeek V4); None: those with the
+    """The number of token ids in a table that names the experts of each (DeepSeek V4); None: the experts with the
     highest scores are chosen."""
     bias: bool = False
     correction_bias: bool = False
-    """Whether numbers are added to scores for the choice alone (arXiv 2408.15664)."""
+    """Whether a bias for each expert is added to scores, for the choice alone (arXiv 2408.15664)."""
     groups: ExpertGroups | None = None
     renormalize: bool = False
     """Whether the chosen experts' scores are divided by their sum."""
@@ -85,7 +86,7 @@ class RouterSpec:
     expert_scales: bool = False
     """Whether each expert's weights are multiplied with a number of its own at the end (Gemma 4)."""
     jitter: float = 0.0
-    """SparseMixer's: scores that are lower than the best by twice this share do not count."""
+    """For SparseMixer: scores that are lower than the best by more than twice this share are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,33 +109,34 @@ class MoESpec:
     router: RouterSpec
     shared: SharedExpertSpec | None = None
     zero_experts: int = 0
-    """Experts behind the others that give what they read (LongCat)."""
+    """The number of zero-computation experts, which follow the others and return their input (LongCat)."""
     bias: bool = False
     """Whether experts' projections have biases."""
     output_bias: bool = False
     """Whether a vector is added to the sum of experts (JetMoE)."""
     limit: float | None = None
-    """Gate and up are cut off there (`Experts.limit`); None: silu(gate) * up."""
+    """The limit at which gate and up are clamped (`Experts.limit`); None: silu(gate) * up."""
     alpha: float = 1.0
     up_offset: float = 1.0
-    """A number that is added to what is cut off of up (0 in Hy4 and DeepSeek V4)."""
+    """A number that is added to the clamped up (0 in Hy4 and DeepSeek V4)."""
     activated_limit: float | None = None
-    """The activated gate is cut off above it, and up at both sides (`Experts.activated_limit`); None: they are not."""
+    """The upper limit of the activated gate, and of up at both sides (`Experts.activated_limit`); None: no limit."""
     activation: str = "silu"
     """A name in `layers/activations.py`."""
     gated: bool = True
-    """Whether experts have a gate, whose activation is multiplied with up; else it is up's (Nemotron-H)."""
+    """Whether experts have a gate, whose activation is multiplied with up; otherwise up is activated (Nemotron-H)."""
     latent: int | None = None
-    """The size that experts read and give, which hidden states are projected to and back; None: the hidden size."""
+    """The size of the experts' input and output, to which hidden states are projected and back; None: the hidden size.
+    """
     latent_bias: bool = False
     """Whether both projections have biases."""
     weighs_inputs: bool = False
-    """Whether routing weights multiply what experts read instead of what they give (Llama 4)."""
+    """Whether routing weights multiply the experts' inputs instead of their results (Llama 4)."""
     scale: float = 1.0
     """A factor of the sum of experts and shared expert."""
     branch_norm: NormSpec | None = None
-    """The kind of four norms with weights of their own, before and after the experts, and before and after the shared
-    one (Gemma 4). The router reads what is not normalised, and the layer itself has no norm before them."""
+    """The kind of four norms, before and after the experts, and before and after the shared expert (Gemma 4). The
+    router then reads the input without a norm, and the layer has no norm before its feed-forward."""
     quantization: MXFP4 | None = None
     """The storage of the tensors with all experts in the checkpoint; None: in floating point."""
 

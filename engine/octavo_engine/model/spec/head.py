@@ -1,4 +1,4 @@
-"""Heads: logits of tokens or of classes, computed from the last hidden states."""
+"""Specs of heads, which compute logits of tokens or of classes from the last hidden states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HeadTransformSpec:
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """The head's logits are multiplied with `scale`, then become softcap * tanh(logit / softcap)."""
+    """A language model's head; logits are multiplied with `scale`, then become softcap * tanh(logit / softcap)."""
 
     tied: bool
     """Whether its weight is the embedding's."""

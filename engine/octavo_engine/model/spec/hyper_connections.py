@@ -1,6 +1,7 @@
 """Residual streams of several vectors for each token (hyper-connections, arXiv 2409.19606).
 
-Each part of a layer reads one vector that is made of all of a token's, and adds its result to all of them.
+Mixer and feed-forward (`a part of a layer`) each read one vector that is computed from all vectors of a token, and add
+their result to all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class WeightedConnectionsSpec:
     """
 
     count: int
-    """Vectors of a token."""
+    """The number of vectors of each token."""
     eps: float
     """The epsilon of the root mean square."""
     weight_offset: float
@@ -36,7 +37,7 @@ class GatedConnectionsSpec:
     """
 
     count: int
-    """Vectors of a token."""
+    """The number of vectors of each token."""
     rank: int
     """The numbers between the two projections."""
     norm: NormSpec
@@ -53,7 +54,7 @@ class MixedConnectionsSpec:
     """
 
     count: int
-    """Vectors of a token."""
+    """The number of vectors of each token."""
     norm_eps: float
     """The epsilon of the root mean square."""
     iterations: int

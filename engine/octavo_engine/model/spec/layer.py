@@ -1,4 +1,4 @@
-"""A decoder layer: a mixer, a feed-forward, where norms stand, and what some families have beside these."""
+"""Specs of a decoder layer: mixer, feed-forward and norms, and what only some families have."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from octavo_engine.model.spec.norms import NormSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNorms:
-    """The places of norms: before a part of the layer, after it (its result is normalised, then added), or both."""
+    """The places of norms: before mixer and feed-forward, after them (the result is normalised, then added) or both."""
 
     before_mixer: NormSpec | None = None
     after_mixer: NormSpec | None = None
     before_feed_forward: NormSpec | None = None
     after_feed_forward: NormSpec | None = None
     after_adding: bool = False
-    """Whether norms after a part normalise the residual stream with the part's result added to it, and so what the
-    stream is from there on (the Transformer of 2017), instead of the result alone."""
+    """Whether norms after mixer and feed-forward are applied to the residual stream after the result is added to it, as
+    in the Transformer of 2017 (post-norm), instead of to the result alone."""
     into_stream: bool = False
-    """Whether a part's result is added to what the norm before it gave, instead of to what that read (BLOOM has this
-    as an option)."""
+    """Whether results are added to the output of the norm before the mixer or feed-forward, instead of to the norm's
+    input (an option of BLOOM)."""
     stream_scales: tuple[float, float] = (1.0, 1.0)
-    """Factors of the stream, before the mixer's and before the feed-forward's result is added (MiniMax)."""
+    """Factors of the residual stream before the mixer's and before the feed-forward's result is added (MiniMax)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerLayerInputSpec:
-    """A second vector of each token, of its own for each layer, which gates what is added after both parts (Gemma 4).
+    """Per-layer embeddings: a vector for each token and layer, of which each layer adds a gated projection (Gemma 4).
 
-    It is the sum of an embedding and of a projection of the token's first vector; the same in all layers.
+    The vector is the sum of a second embedding and a projection of the token's first one. This spec is the same in all
+    layers.
     """
 
     size: int
     vocab_size: int
-    """The rows of that embedding."""
+    """The rows of the second embedding."""
     activation: str
     norm: NormSpec
 
@@ -66,27 +67,27 @@ class AlternatingUpdatesSpec:
     count: int
     """Vectors of a token."""
     active: int
-    """The one that layers compute."""
+    """The index of the vector that layers compute."""
     norm: NormSpec
     """The norm of the vectors that coefficients are computed from."""
     scaled: bool
-    """Whether what gates per-layer inputs is multiplied with a weight first."""
+    """Whether the vector that gates per-layer inputs is multiplied with a weight first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedBlockSpec:
     """Attention and a feed-forward before a layer's mixer, with weights that several layers share (Zamba2).
 
-    They read the residual stream side by side with the tokens' embeddings; a projection of what they give, which is the
-    layer's own, is added to what the mixer's norm reads, but not to the stream.
+    The block reads the residual stream concatenated with the tokens' embeddings. A projection of its result, with
+    weights of each layer's own, is added to the input of the mixer's norm, but not to the stream.
     """
 
     attention: AttentionSpec
     mlp: MLPSpec
     norm: NormSpec
-    """The norm before each of the two."""
+    """The norm before attention and before the feed-forward."""
     weights_of_layer: int | None
-    """The earlier layer whose weights they have; None: their own."""
+    """The earlier layer whose weights the block has; None: its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +95,16 @@ class StackSpec:
     """A layer's place in one of two stacks of layers that run in turn, several times (HRM-Text, arXiv 2506.21734).
 
     Each stack reads the sum of two vectors of a token, one that changes seldom (`high`) and one that changes often
-    (`low`), and gives one of them anew. At first the one is the token's embedding, the other the same for all tokens.
+    (`low`), and computes one of them anew. At first `high` is the token's embedding, and `low` is the same vector for
+    all tokens.
     """
 
     gives_low: bool
-    """Whether its stack gives `low` anew, not `high`."""
+    """Whether the layer's stack computes `low` anew, not `high`."""
     first: bool
-    """Whether it is the first layer of its stack."""
+    """Whether the layer is the first one of its stack."""
     norm: NormSpec | None
-    """The norm of what the last layer of the stack gives; None: others follow."""
+    """The norm of the result of the stack's last layer; None in all other layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,29 +119,30 @@ class LayerSpec:
     shortcut: MoESpec | None = None
     """A mixture that reads what the feed-forward reads, and whose result is added after the next layer (LongCat)."""
     parallel: bool = False
-    """Whether the feed-forward reads what the mixer reads, not what it gave; without a norm of its own it shares the
-    mixer's."""
+    """Whether mixer and feed-forward read the same residual stream and both results are added to it; a feed-forward
+    without a norm of its own shares the mixer's."""
     per_layer_input: PerLayerInputSpec | None = None
     laurel: LaurelSpec | None = None
     alternating_updates: AlternatingUpdatesSpec | None = None
     """The same in all layers; None: the residual stream is one vector for each token."""
     connections: ConnectionsSpec | None = None
-    """How parts read and change a residual stream of several vectors for each token. The same in all layers, which have
-    no norms after a part."""
+    """The hyper-connections of mixer and feed-forward with a residual stream of several vectors for each token; the
+    same in all layers, which have no norms after mixer and feed-forward."""
     stack: StackSpec | None = None
-    """The same kind in all layers; None: each layer runs once."""
+    """The layer's place in the stacks; all layers have one, or none does. None: each layer runs once."""
     weights_of_layer: int | None = None
-    """The earlier layer whose weights it has; None: its own. Of layers with attention and a dense feed-forward."""
+    """The earlier layer whose weights this one has; None: its own. Only for layers of attention and a dense
+    feed-forward."""
     output_scale: bool = False
     """Whether the layer's result is multiplied with a number that the checkpoint has for it."""
     stream_weights: bool = False
-    """Whether the stream is multiplied with a vector before each part's result is added (Doge)."""
+    """Whether the stream is multiplied with a learnt vector before each result is added (Doge)."""
     residual_scale: float = 1.0
-    """A factor of both parts' results before they are added."""
+    """A factor of the results of mixer and feed-forward before they are added."""
 
     @property
     def attention(self) -> AttentionMixer | None:
-        """The mixer that attends, or the part of it that does; None if there is none."""
+        """The layer's attention: its mixer, or a part of it; None if it has no attention."""
         if self.shared_block is not None:
             return self.shared_block.attention
         mixer = self.mixer.attention if isinstance(self.mixer, ParallelMixersSpec) else self.mixer
@@ -147,13 +150,13 @@ class LayerSpec:
 
     @property
     def state_mixer(self) -> StateMixer | None:
-        """The mixer that keeps a state, or the part of it that does; None if there is none."""
+        """The layer's mixer with a state, or the part of the mixer that keeps one; None if there is none."""
         mixer = self.mixer.state_mixer if isinstance(self.mixer, ParallelMixersSpec) else self.mixer
         return mixer if isinstance(mixer, StateMixer) else None
 
     @property
     def feed_forwards(self) -> tuple[FeedForward, ...]:
-        """All that a layer has."""
+        """All feed-forwards of the layer, a shared block's and the shortcut included."""
         block = None if self.shared_block is None else self.shared_block.mlp
         return tuple(part for part in (block, self.feed_forward, self.shortcut) if part is not None)
 

@@ -1,4 +1,4 @@
-"""The closed union of mixers: what mixes a token with those before it."""
+"""The types of mixers, the part of a layer that combines each token with earlier ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ParallelMixersSpec:
     attention: AttentionSpec
     state_mixer: Mamba2Spec
     input_scales: tuple[float, float] = (1.0, 1.0)
-    """Factors of the inputs, attention's before the other's."""
+    """Factors of the two inputs, attention's first."""
     output_scales: tuple[float, float] = (1.0, 1.0)
     """Factors of the two results, attention's first."""
 

@@ -1,4 +1,4 @@
-"""The model: embedding, layers, final norm and head."""
+"""The spec of a model: embedding, layers, final norm and head."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from octavo_engine.model.spec.rope import RopeSpec
 
 @dataclass(frozen=True, slots=True)
 class PositionSpec:
-    """Vectors that are added to the embeddings of tokens, one for each position."""
+    """Absolute positions: a vector for each position, which is added to the token's embedding."""
 
     offset: int = 0
     """Position p has row p + offset of the table."""
     rows: int | None = None
-    """The rows of the table; None: one for each position of the longest context, behind `offset`."""
+    """The rows of the table; None: one for each position of the longest context, after `offset`."""
     sinusoidal: bool = False
     """Whether rows are computed, sines before cosines (arXiv 1706.03762), instead of stored."""
     whole_range: bool = True
@@ -34,8 +34,8 @@ class PositionSpec:
     zero_row: int | None = None
     """The row of padding among computed positions, which is zero (fairseq)."""
     uncounted: int | None = None
-    """This token is no position: it has the row of its own number (RoBERTa's padding). Of encoders alone, whose steps
-    have whole prompts."""
+    """A token id that is not counted as a position and has the row of its own number (RoBERTa's padding). Only for
+    encoders, whose steps have whole prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class ModelSpec:
     """Everything that decoder, loader, KV cache and plan need to know of a model besides its weights."""
 
     architecture: str
-    """Its name in config.json, for messages."""
+    """The model class, as config.json names it, for messages."""
     hidden_size: int
     vocab_size: int
     max_position: int
@@ -55,24 +55,24 @@ class ModelSpec:
     norm: NormSpec | None
     """The norm after the last layer."""
     head: HeadSpec | None
-    """None: the model does not generate, what it gives are hidden states."""
+    """None: the model does not generate; its results are hidden states."""
     classifier: ClassifierSpec | None = None
-    """The classifier of such a model; None: it gives embeddings."""
+    """The classification head of a model without `head`; None: it gives embeddings."""
     embedding_scale: float = 1.0
     embedding_size: int | None = None
-    """The size of the tokens' vectors, if it is not `hidden_size`: they are projected to that, and the last hidden
+    """The size of token embeddings if it is not `hidden_size`: they are projected to that size, and the last hidden
     states back, without biases."""
     embedding_norm: NormSpec | None = None
     """The norm of the first layer's input."""
     positions: PositionSpec | None = None
-    """None: positions are the attention's business alone."""
+    """None: only attention depends on positions (RoPE, ALiBi)."""
     token_types: int = 0
-    """Rows of a table of vectors for tokens of the first text of a pair and of the second; 0: there is none."""
+    """The rows of the table of token types, which tell the first text of a pair from the second; 0: there is none."""
     names: TensorNames = LLAMA_NAMES
     stored_names: StoredNames = SAME_NAMES
     """The tensors' names in the files, which may hold a larger model of which this is a part."""
     quantization: Quantization | None = None
-    """The storage of linear layers' weights; None: the type that is computed in."""
+    """The storage of linear layers' weights; None: the dtype of the products."""
 
     @property
     def num_layers(self) -> int:
@@ -92,21 +92,21 @@ class ModelSpec:
 
     @property
     def causal(self) -> bool:
-        """True if what is computed of a token does not depend on those that follow."""
+        """True if the result for a token does not depend on later tokens."""
         return all(not isinstance(mixer, AttentionSpec) or mixer.causal for mixer in self.attention_mixers)
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
-        """The different ones that layers have."""
+        """The different RoPEs of all layers."""
         found = dict.fromkeys(mixer.rope for mixer in self.attention_mixers)
         return tuple(rope for rope in found if rope is not None)
 
     @property
     def kv_groups(self) -> tuple[KVGroupSpec, ...]:
-        """Layers whose caches live and die together: full attention first, then windows, then states.
+        """The groups of layers whose blocks are allocated and freed together: full attention, then windows and states.
 
-        Where no layer keeps anything there is one group without layers, whose blocks take no memory: the scheduler
-        counts the tokens of whole prompts as those of any other.
+        Where no layer caches anything there is one group without layers, whose blocks take no memory, so that the
+        scheduler can count the tokens of prompts as in any other model.
         """
         groups: dict[KVGroupSpec, list[int]] = {}
         for index, layer in enumerate(self.layers):
@@ -120,7 +120,7 @@ class ModelSpec:
 
     @property
     def long_rope(self) -> RopeSpec | None:
-        """The RoPE that rotates long sequences otherwise; None: none does."""
+        """The RoPE with other frequencies for long sequences; None: there is none."""
         return next((rope for rope in self.ropes if rope.kind == "longrope"), None)
 
 

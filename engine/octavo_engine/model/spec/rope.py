@@ -1,4 +1,4 @@
-"""Specs of rotary position embedding: the rotation of query and key by their position."""
+"""The spec of rotary position embedding (RoPE): the rotation of query and key by their position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RopeSpec:
     beta_slow: float = 1.0
     """YaRN's: pairs that rotate less often than this are slower by `factor`."""
     truncate: bool = True
-    """Whether the range between is widened to whole pairs."""
+    """YaRN's: whether the range between `beta_fast` and `beta_slow` is widened to whole pairs."""
     attention_factor: float = 1.0
     """Cosines and sines are multiplied with it."""
     long_factors: tuple[float, ...] = ()
@@ -34,8 +34,8 @@ class RopeSpec:
     long_attention_factor: float = 1.0
     """The attention factor of those sequences."""
     recomputed: bool = False
-    """Whether a sequence that outgrows that length while it is generated is recomputed with them (Phi-3), or only
-    its further tokens are."""
+    """Whether a sequence that outgrows `original_max_position` while it is generated is recomputed with the long
+    factors (Phi-3); otherwise only its further tokens use them."""
     rotary_dim: int | None = None
     """Only the first so many dimensions of a head are rotated; None: all."""
     proportion: float = 1.0

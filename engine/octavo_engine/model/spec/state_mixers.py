@@ -1,4 +1,4 @@
-"""Mixers that keep a state of a sequence instead of its tokens: convolutions, state space models, linear attention."""
+"""Specs of mixers that keep one state for a sequence: convolutions, state space models, linear attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ShortConvSpec:
 
     channels: int
     width: int
-    """Tokens that are seen, the own included."""
+    """The number of tokens that the convolution reads, the current one included."""
     bias: bool = False
     """Whether both projections and the convolution have biases."""
 
@@ -52,7 +52,7 @@ class Mamba2Spec:
     """Whether the first projection has a bias."""
     output_bias: bool = False
     norm: GatedNormSpec | None
-    """None: the gate alone."""
+    """The norm of the result, around the gate; None: there is only the gate."""
     least_step: float = 0.0
     """Time steps are at least this."""
     scales: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
@@ -108,7 +108,7 @@ class MambaHeadsSpec:
 
     num_heads: int
     head_dim: int
-    """Channels of each."""
+    """The channels of each head."""
     state: int
     width: int
     """The number of tokens that the convolution reads, the current one included."""
@@ -121,12 +121,12 @@ class MambaHeadsSpec:
 
     @property
     def num_kv_heads(self) -> int:
-        """Every head has what it needs by itself."""
+        """Ranks divide the heads, which depend on nothing else."""
         return self.num_heads
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """Its states of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        """The state of a sequence, without layer numbers: the convolution's last inputs, and the state in float32."""
         channels = self.num_heads * self.head_dim
         states = (StateSpec((self.width - 1) * channels), StateSpec(self.state * channels, torch.float32))
         return KVGroupSpec("recurrent", (), 0, 0, states=states)
@@ -174,10 +174,10 @@ class KimiDeltaAttentionSpec:
     """
 
     num_heads: int
-    """Each with a state of head_dim * head_dim numbers."""
+    """The number of heads, each with a state of head_dim * head_dim numbers."""
     head_dim: int
     width: int
-    """Tokens that the convolutions see, the own included."""
+    """The number of tokens that the convolutions read, the current one included."""
     activation: str
     """The activation after the convolutions."""
     norm_eps: float
@@ -208,7 +208,7 @@ class LightningAttentionSpec:
     """
 
     num_heads: int
-    """Each with a state of head_dim * head_dim numbers."""
+    """The number of heads, each with a state of head_dim * head_dim numbers."""
     head_dim: int
     slopes: tuple[float, ...]
     """The slopes of all ranks' heads: a head's state is multiplied with exp(-slope) for each token."""
@@ -236,7 +236,7 @@ class GatedRecurrenceSpec:
     """
 
     num_heads: int
-    """Blocks of channels: a gate of a channel reads those of its block."""
+    """The number of blocks of channels; a channel's gate reads the channels of its block."""
     head_dim: int
     width: int
     """The number of tokens that the convolution reads, the current one included."""
@@ -245,12 +245,12 @@ class GatedRecurrenceSpec:
 
     @property
     def num_kv_heads(self) -> int:
-        """Every block has what it needs by itself."""
+        """Ranks divide the blocks, which depend on nothing else."""
         return self.num_heads
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """Its states of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        """The state of a sequence, without layer numbers: the convolution's last inputs, and the state in float32."""
         channels = self.num_heads * self.head_dim
         states = (StateSpec((self.width - 1) * channels), StateSpec(channels, torch.float32))
         return KVGroupSpec("recurrent", (), 0, 0, states=states)
