@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -52,19 +53,24 @@ class Engine(SpecModel):
         None, description="GPUs that share each layer. Default: accelerator.count."
     )
     extra_args: Annotated[
-        list[Annotated[str, Field(max_length=1024)]],
+        list[
+            Annotated[
+                str,
+                Field(max_length=1024),
+                Rule(
+                    "self.startsWith('--')",
+                    "each argument is one item, written --flag or --flag=value",
+                    lambda arg: arg.startswith("--"),
+                ),
+                Rule(
+                    f"!self.startsWith('--') || self.matches(r'^{_EXTRA_FLAG}$')",
+                    "is a flag that another field of the spec sets (such as --port, --model or --max-model-len)"
+                    " or that the engine does not know; allowed are --" + ", --".join(EXTRA),
+                    lambda arg: re.fullmatch(_EXTRA_FLAG, arg) is not None,
+                ),
+            ]
+        ],
         Field(max_length=32),
-        Rule(
-            "self.all(arg, arg.startsWith('--'))",
-            "each argument is one item, written --flag or --flag=value",
-            lambda args: all(arg.startswith("--") for arg in args),
-        ),
-        Rule(
-            f"self.all(arg, !arg.startsWith('--') || arg.matches(r'^{_EXTRA_FLAG}$'))",
-            "has a flag that is set by another field of the spec (as --port, --model or --max-model-len are) or that"
-            " the engine does not know; allowed are --" + ", --".join(EXTRA),
-            lambda args: all(not arg.startswith("--") or pattern(_EXTRA_FLAG, "").holds(arg) for arg in args),
-        ),
     ] = Field(default_factory=list, description="More flags of octavo-engine serve, each written --flag=value.",
               json_schema_extra={"x-kubernetes-list-type": "atomic"})  # fmt: skip
     env: Annotated[list[EnvVar], Field(max_length=64), ListType("name")] = Field(
