@@ -64,6 +64,7 @@ WRONG = [
     (metrics(float("nan"), 1), "impossible numbers"),
     (metrics(-1, 1), "impossible numbers"),
     ("octavo_requests_waiting{ 1\n", "cannot be read"),
+    ('octavo_requests_waiting{model_name="b",\t="y"} 2e3 # aa="b"} 1\n', "cannot be read"),
 ]
 
 

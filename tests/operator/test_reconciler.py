@@ -1054,6 +1054,18 @@ async def test_a_long_fight_is_reported_once_and_written_once_a_minute(clock: Cl
     assert [event["reason"] for event in server.events].count("FieldConflict") == 1
 
 
+async def test_a_manager_that_adds_another_field_each_time_fights_too(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    for seconds in range(180):
+        clock.now += 1
+        server.change("PodDisruptionBudget", {"spec": {f"field{seconds}": 1}}, "chaos")
+        await operator.reconcile(KEY)
+    assert 3 <= server.writes.count("put back PodDisruptionBudget") <= 8
+    assert server.reason("Degraded") == "FieldConflict"
+    assert "keeps being changed: spec by chaos" in server.condition("Degraded")["message"]
+
+
 async def test_a_fight_over_the_pod_template_is_fought_less_and_less_often(clock: Clock) -> None:
     """Each change replaces pods, which load for minutes."""
     server = Server()

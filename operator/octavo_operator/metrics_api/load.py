@@ -41,7 +41,7 @@ def parse(text: str) -> Load:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-    except ValueError as error:
+    except (ValueError, LookupError) as error:  # the parser looks for the end of a label beyond that of the line
         raise NoMetricsError(f"its /metrics cannot be read: {error}") from None
     missing = [name for name in wanted if name not in sums]
     if missing:

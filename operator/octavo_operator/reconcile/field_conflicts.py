@@ -29,6 +29,11 @@ _TEMPLATE = ("spec", "template")
 _TEMPLATE_CONFLICT_SECONDS = 900.0
 """A conflict over a pod template ends so late, since some GitOps tools look every ten minutes only."""
 
+_MOST_TIMES = 4
+"""After so many reverts of different fields of one mapping, the mapping counts as one field: a manager that adds a new
+key each time would else never change the same field twice.
+"""
+
 _NAMELESS = "a client without a name"
 """One that sends no User-Agent has none."""
 _AUTOSCALERS = "kube-controller-manager"
@@ -100,19 +105,22 @@ class FieldConflicts:
         mends, now = self._lasting(key), self._clock()
         held = set()
         for path, who in fields.items():
-            mend = mends.get((child, path))
-            if mend and now < mend.free:
-                mend.contested, mend.who = True, who
-                held.add(path)
+            for mend in filter(None, (mends.get((child, path)), mends.get((child, _mapping_of(path))))):
+                if now < mend.free:
+                    mend.contested, mend.who = True, who
+                    held.add(path)
         return held
 
     def mended(self, key: Key, child: Child, fields: Mapping[Path, str]) -> None:
         """Record that `fields` of `child` were reverted; each comes with the manager that had changed it."""
         mends, now = self._lasting(key), self._clock()
-        for path, who in fields.items():
-            before = mends.get((child, path))
-            lasts = _TEMPLATE_CONFLICT_SECONDS if _is_of_pods(path) else CONFLICT_SECONDS
-            mends[child, path] = _Revert(now, who, before is not None, _next_pause(path, before), lasts)
+        for path in fields:
+            noted = _mapping_of(path) if _changes_keys(mends, child, path) else path
+            before = mends.get((child, noted))
+            if before is None or before.when != now:  # else another key of the same mapping has just been noted
+                lasts = _TEMPLATE_CONFLICT_SECONDS if _is_of_pods(noted) else CONFLICT_SECONDS
+                contested = before is not None or noted != path
+                mends[child, noted] = _Revert(now, fields[path], contested, _next_pause(noted, before), lasts)
         self._mends[key] = mends
 
     def conflicts(self, key: Key) -> list[Conflict]:
@@ -131,6 +139,20 @@ class FieldConflicts:
         for which in [which for which, mend in mends.items() if now >= mend.end]:
             del mends[which]
         return mends
+
+
+def _mapping_of(path: Path) -> Path:
+    """Return the path of the mapping that has the field at `path`."""
+    return path[:-1]
+
+
+def _changes_keys(mends: Mapping[tuple[Child, Path], _Revert], child: Child, path: Path) -> bool:
+    """Return True if other fields beside the one at `path` were lately reverted again and again."""
+    mapping = _mapping_of(path)
+    if not mapping:
+        return False
+    times = {mend.when for (each, other), mend in mends.items() if each == child and _mapping_of(other) == mapping}
+    return (child, mapping) in mends or ((child, path) not in mends and len(times) >= _MOST_TIMES)
 
 
 def _next(mend: _Revert, now: float) -> float:
