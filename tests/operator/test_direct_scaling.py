@@ -29,19 +29,21 @@ class World:
         spec = {"autoscaling": {"maxReplicas": 8, **autoscaling}, "engine": {"maxConcurrentRequests": 10}}
         status = {"loading": {"lastLoadSeconds": 5}}
         self.service = merged(VALID, {"metadata": {"namespace": "llm"}, "spec": spec, "status": status})
-        self.deployment = {"spec": {"replicas": 1}}
+        self.deployment: dict[str, Any] = {"metadata": {"name": "good"}, "spec": {"replicas": 1}}
+        copied = merged(self.deployment, {"metadata": {"name": "copy"}, "spec": {"replicas": 50}})
         self.waiting: int | None = 28
         self.refuses = False
         self.server, self.local = self, NOON  # a Cluster and its ApiServer in one
         self.clock = ServerClock(lambda: self.local)
-        indexes = {LLMSERVICE.plural: {KEY: [self.service]}, "deployments": {KEY: [self.deployment]}}
-        self.queue = WorkQueue[Key]()
-        self.scaler = DirectScaler(cast(Cluster, self), indexes, self.queue)
+        indexes = {LLMSERVICE.plural: {KEY: [self.service]}, "deployments": {KEY: [copied, self.deployment]}}
+        self.queue, self.seconds, self.writes = WorkQueue[Key](), 0.0, 0
+        self.scaler = DirectScaler(cast(Cluster, self), indexes, self.queue, lambda: self.seconds)
 
     async def scale(self, kind: Any, namespace: str, name: str, replicas: int) -> None:
         if self.refuses:
             raise ApiError(403, "Forbidden", "may not scale")
         self.deployment["spec"]["replicas"] = replicas
+        self.writes += 1
 
     async def load(self, namespace: str, name: str) -> Load:
         if self.waiting is None:
@@ -99,3 +101,18 @@ async def test_schedules_begin_by_the_api_servers_clock() -> None:
     await world.look()
     assert world.deployment["spec"]["replicas"] == 5
     assert world.scaler.reports[KEY]["status"]["lastScaleTime"] == "2026-01-01T12:00:00Z"
+
+
+async def test_with_another_scaler_there_is_a_truce_and_it_is_reported() -> None:
+    world = World()
+    for _ in range(480):  # two hours
+        world.seconds += 15
+        found = await world.look()
+        world.deployment["spec"]["replicas"] = 1
+    assert 3 <= world.writes <= 8
+    assert found[:2] == ("False", "FieldConflict")
+    assert "another client keeps changing the number of replicas (kubectl get hpa" in found[2]
+    for _ in range(480):  # it was stopped
+        world.seconds += 15
+        found = await world.look()
+    assert (world.deployment["spec"]["replicas"], found[0]) == (7, "True")

@@ -827,6 +827,23 @@ async def test_a_service_that_anothers_finalizer_holds_is_reported_as_it_is() ->
     assert server.writes == ["LLMService/status"]
 
 
+async def test_a_finalizer_of_a_child_that_holds_a_deletion_in_the_foreground_is_reported_once_it_lasts() -> None:
+    server = Server()
+    await settled(server)
+    now, asked = "2026-01-01T00:00:50Z", "2026-01-01T00:00:00Z"
+    operator = Reconciler(server, server.indexes, RenderConfig("engine:1"), clock=lambda: now)
+    going = {"deletionTimestamp": asked, "finalizers": ["foregroundDeletion"]}
+    server.service["metadata"].update(going)
+    held = {**going, "finalizers": ["example.com/hold", "foregroundDeletion"]}
+    server.indexes["deployments"][KEY][0]["metadata"].update(held)
+    assert await operator.reconcile(KEY) == 11
+    assert server.writes == []
+    now = "2026-01-01T00:01:01Z"
+    assert await operator.reconcile(KEY) is None
+    assert server.reason("Degraded") == "BeingDeleted"
+    assert "Deployment good (example.com/hold) holds it" in server.condition("Degraded")["message"]
+
+
 async def test_a_service_that_is_gone_is_forgotten() -> None:
     server = Server()
     first = reconciler(server)

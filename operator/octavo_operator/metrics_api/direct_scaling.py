@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import IN_FLIGHT_METRIC, WAITING_METRIC
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.metrics_api.arithmetic import Decision, History, decide, proposal
 from octavo_operator.metrics_api.collector import Collector, NoAnswerError
 from octavo_operator.metrics_api.load import Load
+from octavo_operator.metrics_api.other_scaler import OtherScaler
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.api_error import ApiError
@@ -34,6 +36,10 @@ LOOK_SECONDS = 15.0
 """The interval of Kubernetes' own autoscaler."""
 
 
+class OtherScalerError(Exception):
+    """Another client scales the Deployment too."""
+
+
 class DirectScaler:
     """Keeps `reports`, which say what a HorizontalPodAutoscaler's status would, by LLMService."""
 
@@ -48,6 +54,7 @@ class DirectScaler:
         self._cluster, self._indexes, self._queue, self._clock = cluster, indexes, queue, clock
         self._now = cluster.server.clock.now  # by which schedules begin and end, also where this node's is wrong
         self._histories: dict[Key, History] = {}
+        self._others: dict[Key, OtherScaler] = {}
 
     async def run(self) -> None:
         """Scale all LLMServices again and again, until the task is cancelled."""
@@ -63,7 +70,7 @@ class DirectScaler:
     async def look(self, collector: Collector) -> None:
         """One look at every LLMService that is to be scaled."""
         services = {key: service for key, service in self._services().items() if is_scaled_directly(service.spec)}
-        for known in (self.reports, self._histories):
+        for known in (self.reports, self._histories, self._others):
             for gone in known.keys() - services.keys():
                 del known[gone]
         await asyncio.gather(*(self._scale(collector, key, service) for key, service in services.items()))
@@ -82,20 +89,29 @@ class DirectScaler:
         return [found for pod in await self._cluster.list_whole(POD, namespace) if (found := engine_pod(pod))]
 
     async def _scale(self, collector: Collector, key: Key, service: LLMService) -> None:
-        deployment = next(iter(self._indexes.get("deployments", {}).get(key, ())), {})
+        named = (each for each in self._indexes.get("deployments", {}).get(key, ()) if _name_of(each) == key[1])
+        deployment = next(named, {})
         current = int((deployment.get("spec") or {}).get("replicas") or 0)
         if not current:  # it is not made yet, or about to start again
             return
+        other = self._others.setdefault(key, OtherScaler())
+        other.saw(current, self._clock())
         try:
+            if problem := other.problem(self._clock()):
+                raise OtherScalerError(problem)
             load = await collector.load(*key)
             decision = self._decide(key, service, current, load)
             if decision.replicas != current:
                 logger.info("%s/%s: scaling from %d to %d replicas", *key, current, decision.replicas)
                 await self._cluster.scale(BY_NAME["Deployment"], *key, decision.replicas)
+                other.expected = decision.replicas
             report = _report(decision, load, current, self._last(key, decision.replicas != current))
+        except OtherScalerError as error:
+            report = _unable(Reason.FIELD_CONFLICT, str(error), current)
+        except ApiError as error:
+            report = _unable(Reason.FAILED_UPDATE_SCALE, str(error), current)
         except (NoAnswerError, ExpectedError) as error:
-            refused = isinstance(error, ApiError)
-            report = _trouble("FailedUpdateScale" if refused else "FailedGetExternalMetric", str(error), current)
+            report = _unknown(str(error), current)
         if self.reports.get(key) != report:
             self.reports[key] = report
             self._queue.add(key)
@@ -119,6 +135,10 @@ class DirectScaler:
         return self._now() if now else known
 
 
+def _name_of(child: Object) -> str:
+    return str(child["metadata"]["name"])
+
+
 def _condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, str]:
     return {"type": kind, "status": status, "reason": reason, "message": message}
 
@@ -138,9 +158,14 @@ def _report(decision: Decision, load: Load, current: int, last: str | None) -> O
     return {"metadata": {}, "status": {**status, **({"lastScaleTime": last} if last else {})}}
 
 
-def _trouble(reason: str, message: str, current: int) -> Object:
-    kind = "AbleToScale" if reason == "FailedUpdateScale" else "ScalingActive"
-    conditions = [_condition(kind, "False", reason, f"the load is not known: {message}")]
-    if kind == "AbleToScale":
-        conditions = [_condition(kind, "False", reason, message)]
-    return {"metadata": {}, "status": {"desiredReplicas": current, "conditions": conditions}}
+def _unable(reason: Reason, message: str, current: int) -> Object:
+    return _held(_condition("AbleToScale", "False", reason, message), current)
+
+
+def _unknown(message: str, current: int) -> Object:
+    reason = Reason.FAILED_GET_EXTERNAL_METRIC
+    return _held(_condition("ScalingActive", "False", reason, f"the load is not known: {message}"), current)
+
+
+def _held(condition: dict[str, str], current: int) -> Object:
+    return {"metadata": {}, "status": {"desiredReplicas": current, "conditions": [condition]}}

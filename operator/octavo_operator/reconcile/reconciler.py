@@ -21,6 +21,7 @@ from octavo_operator.reconcile.dependence import Identity
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Result
 from octavo_operator.reconcile.field_conflicts import FieldConflicts
+from octavo_operator.reconcile.held_deletion import deletion_patience_seconds, holders
 from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Observation, observe
@@ -40,8 +41,6 @@ from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly, w
 
 logger = logging.getLogger(__name__)
 
-_GARBAGE_COLLECTORS = {"foregroundDeletion", "orphan"}
-"""The finalizers of Kubernetes' own garbage collector, which removes them within moments."""
 _SERVING = ("Deployment", "Service")
 """Kinds of the children, called like the LLMService, without which nothing serves."""
 _FORBIDDEN = 403
@@ -97,8 +96,7 @@ class Reconciler:
             return None
         live = self._statuses.newest(key, observed.service)
         if live["metadata"].get("deletionTimestamp"):  # its children are the garbage collector's, by owner references
-            await self._report_held(live, observed)
-            return None
+            return await self._report_held(live, observed)
         try:
             reading = parse_stored(live)
         except InvalidLLMServiceError as error:
@@ -157,18 +155,23 @@ class Reconciler:
             raise
         return again
 
-    async def _report_held(self, live: Mapping[str, Any], observed: Observation) -> None:
-        """Report that others' finalizers hold up the deletion of the LLMService, and which of its pods still run."""
-        metadata = live["metadata"]
-        if not (holders := [each for each in metadata.get("finalizers") or () if each not in _GARBAGE_COLLECTORS]):
-            return
-        what = f"is being deleted (asked for at {metadata['deletionTimestamp']}), and nothing of it is changed any more"
-        help_ = f"{', '.join(holders)} holds it: end what uses it, or remove the finalizer if what set it is gone"
+    async def _report_held(self, live: Mapping[str, Any], observed: Observation) -> float | None:
+        """Report that others' finalizers hold up the deletion of the LLMService, and which of its pods still run.
+
+        Return in how many seconds there may be more to report.
+        """
+        now = self._clock()
+        again, since = deletion_patience_seconds(live, observed, now), live["metadata"]["deletionTimestamp"]
+        if not (names := holders(live, observed, now)):
+            return again
+        what = f"is being deleted (asked for at {since}), and nothing of it is changed any more"
+        help_ = f"{', '.join(names)} holds it: end what uses it, or remove the finalizer if what set it is gone"
         with contextlib.suppress(InvalidLLMServiceError):
             service = parse_stored(live).service
             result = Result(refused=Problem(Reason.BEING_DELETED, f"the LLMService {what}; {help_}"))
             image = from_status(service.status, str, "engineImage") or ""
             await self._report(service, replace(observed, service=live), image, result)
+        return again
 
     def _forbidden(self, service: LLMService) -> Problem | None:
         """Return the problem of a spec that the administrator does not allow. Existing pods stay as they are."""
