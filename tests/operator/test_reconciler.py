@@ -22,6 +22,7 @@ from octavo_operator.reconcile.children import Children
 from octavo_operator.reconcile.dependence import in_order
 from octavo_operator.reconcile.field_conflicts import FieldConflicts, others
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
+from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observe import key_of, observe, trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig, render
@@ -249,6 +250,28 @@ async def test_what_serves_is_available_also_where_the_spec_is_not_understood() 
     assert {kind: server.condition(kind) for kind in before} == before
     assert (server.reason("Ready"), server.reason("Degraded")) == ("Invalid", "Invalid")
     assert "spec.model.source.future" in server.condition("Ready")["message"]
+
+
+SHAPELESS = [
+    "x",
+    [1],
+    {"conditions": "x"},
+    {"conditions": [1, {}]},
+    {"conditions": {"type": "Ready"}},
+    {"conditions": [{"type": "Ready", "status": "True"}]},
+    {"autoscaling": 1, "desiredReplicas": "x"},
+]
+
+
+@pytest.mark.parametrize("status", SHAPELESS, ids=str)
+async def test_a_status_that_another_schema_has_let_others_write_is_written_anew(status: Any) -> None:
+    server, metrics = Server(), OperatorMetrics()
+    server.indexes[LLMSERVICE.plural][KEY] = [trimmed(LLMSERVICE, {**server.service, "status": status})]
+    metrics.leads()
+    metrics.read_services(server.indexes)
+    assert b"octavo_llmservice_desired_replicas" in metrics.render()
+    await reconciler(server).reconcile(KEY)
+    assert server.reason("Degraded") == "AsExpected"
 
 
 async def test_pods_get_the_list_of_adapters_and_what_keeps_them_from_it_is_reported() -> None:

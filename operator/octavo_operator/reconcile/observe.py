@@ -123,7 +123,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
     """
     metadata = {name: body["metadata"][name] for name in _KEPT_METADATA if name in body["metadata"]}
     if kind is LLMSERVICE:
-        return {**body, "metadata": metadata}
+        return {**body, "metadata": metadata, "status": readable_status(body.get("status"))}
     if kind is ENDPOINT_SLICE:
         return {"metadata": metadata, **summary_of_slice(body)}
     kept: dict[str, Any] = {"kind": kind.name, "metadata": metadata, "status": body.get("status") or {}}
@@ -143,6 +143,22 @@ def trimmed(kind: Kind, body: Object) -> Object:
         kept["owned"] = owned_fields(body)
         kept["shared"] = is_shared(kind.name, body)
     return kept
+
+
+_READ_OF_CONDITIONS = ("type", "status", "reason", "lastTransitionTime")
+
+
+def readable_status(status: Any) -> dict[str, Any]:
+    """Return an LLMService's status without what is none, which a CRD with another schema may have let others write."""
+    if not isinstance(status, Mapping):
+        return {}
+    conditions = status.get("conditions")
+    kept = [each for each in conditions if _is_condition(each)] if isinstance(conditions, list) else []
+    return {**status, "conditions": kept} if "conditions" in status else dict(status)
+
+
+def _is_condition(found: Any) -> bool:
+    return isinstance(found, Mapping) and all(isinstance(found.get(name), str) for name in _READ_OF_CONDITIONS)
 
 
 def changed_at(metadata: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from octavo_operator.api.status import from_status
 from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL
 from octavo_operator.reconcile.observe import Index
 from octavo_operator.render.podmonitor import KIND as POD_MONITOR
@@ -35,7 +36,7 @@ class ServiceCollector(Collector):
             for each in status.get("conditions") or ():
                 for value in _STATUSES:
                     condition.add_metric([*key, each["type"], value], float(each["status"] == value))
-            desired.add_metric(key, float(status.get("desiredReplicas") or 0))
+            desired.add_metric(key, float(from_status(status, int, "desiredReplicas") or 0))
             monitored.add_metric(key, float(key in monitors))
         yield from (condition, desired, monitored)
 

@@ -155,7 +155,7 @@ _LOAD = ("queueDepth", "concurrencyPercent")
 
 def without_load(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return a status, as the API has it, without the numbers that change at each sync of an autoscaler."""
-    autoscaling = status.get("autoscaling") or {}
+    autoscaling = from_status(status, dict, "autoscaling") or {}
     return {**status, "autoscaling": {name: value for name, value in autoscaling.items() if name not in _LOAD}}
 
 
