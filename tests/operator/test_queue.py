@@ -178,7 +178,31 @@ async def test_what_happens_before_a_timer_takes_its_place(happens: bool, monkey
     worker.cancel()
 
 
+async def test_a_key_that_changes_without_end_takes_turns_at_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "PACE_SECONDS", 0.02)
+    now, seen, done = 0.0, list[str](), asyncio.Event()
+    queue = WorkQueue[str](clock=lambda: now)
+
+    async def handle(key: str) -> None:
+        nonlocal now
+        seen.append(key)
+        if key == "often":
+            queue.add("often", urgent=True)
+        elif key == "other":
+            assert seen.count("often") == queue_module.BURST
+            now += 0.02
+            queue.add_after("end", 0.1)
+        else:
+            done.set()
+
+    queue.add("often")
+    queue.add("other")
+    await work(queue, handle, done, workers=1)
+    assert seen.count("often") == queue_module.BURST + 1
+
+
 async def test_a_key_that_has_failed_for_days_is_still_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "PACE_SECONDS", 0.0)
     monkeypatch.setattr(queue_module, "LAST_RETRY_SECONDS", 0.0)
     queue, tries, done = WorkQueue[str](), 0, asyncio.Event()
 
