@@ -103,6 +103,12 @@ def test_a_metrics_api_that_is_down_is_reported_in_its_own_words() -> None:
     )
 
 
+def test_of_several_autoscalers_one_is_to_be_kept() -> None:
+    said = "pods by selector a=b are controlled by multiple HPAs: [llm/mine llm/good]"
+    sentence = judged(hpa(("ScalingActive", "False", "AmbiguousSelector"), message=said)).verdict()[2]
+    assert sentence == f"held at 2: {said}; none of llm/mine llm/good scales while there are several: keep one"
+
+
 def test_before_a_replica_is_ready_an_unknown_load_is_no_fault() -> None:
     unknown = hpa(("ScalingActive", "False", "FailedGetExternalMetric"), message=UNAVAILABLE)
     status, reason, sentence = judged(unknown, ready=0).verdict()

@@ -1467,6 +1467,39 @@ async def test_the_autoscaler_goes_before_the_spec_sets_the_number() -> None:
     assert server.live["Deployment"]["spec"]["replicas"] == 5
 
 
+async def test_an_autoscaler_that_may_not_be_deleted_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(**AUTOSCALED)
+    operator = reconciler(server)
+    await operator.reconcile(KEY)
+    monkeypatch.setattr(server, "delete", refusal)
+    server.service["spec"].pop("autoscaling")
+    with pytest.raises(ApiError):
+        await operator.reconcile(KEY)
+    assert server.reason("ScalingActive") == "AutoscalerPending"
+    assert "waits for HorizontalPodAutoscaler good to go" in server.condition("ScalingActive")["message"]
+
+
+async def refusal(*_: Any) -> None:
+    raise ApiError(403, "Forbidden", "denied request")
+
+
+async def test_replicas_that_admission_changes_are_reported_and_not_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server(replicas=1)
+    apply = server.apply
+
+    async def with_two_replicas(manifest: dict[str, Any], *arguments: Any, **more: Any) -> dict[str, Any]:
+        if manifest["kind"] == "Deployment":
+            manifest = merged(manifest, {"spec": {"replicas": 2}})
+        return await apply(manifest, *arguments, **more)
+
+    monkeypatch.setattr(server, "apply", with_two_replicas)
+    await settled(server)
+    assert (server.reason("Degraded"), server.reason("Stalled")) == ("FieldConflict", "FieldConflict")
+    assert "has 2 replicas though it was applied with 1" in server.condition("Degraded")["message"]
+
+
 async def test_a_pass_asks_to_be_repeated_when_a_schedule_begins_or_ends() -> None:
     schedule = {"name": "s", "start": "0 8 * * *", "duration": "2h", "minReplicas": 4, "maxReplicas": 9}
     server = Server(autoscaling={**AUTOSCALED["autoscaling"], "schedules": [schedule]})

@@ -40,6 +40,10 @@ _ADVICE = (
         r'failed calling webhook "([^"]+)"',
         "repair the admission webhook {0}, or have its administrator set failurePolicy to Ignore",
     ),
+    (
+        r"are controlled by multiple HPAs: \[([^\]]+)\]",
+        "none of {0} scales while there are several: keep one",
+    ),
     (r"because it is being terminated", "create the LLMService in another namespace"),
     (
         r'persistentvolumeclaim "([^"]+)" not found',

@@ -16,6 +16,7 @@ from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API_SERVICE, WAI
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import AutoscalingStatus
+from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.observe import Object, is_going
 from octavo_operator.reconcile.pods import condition_of
 from octavo_operator.render.hpa import KIND as HPA
@@ -166,6 +167,6 @@ def _why_not(condition: Mapping[str, Any]) -> str:
     """Return the metrics API's own message, without the prefixes that the programs on the way put before it."""
     message = str(condition.get("message"))
     if _SAID_BY_CLIENT not in message:
-        return message
+        return advice(message)
     said = message.rpartition(_SAID_BY_CLIENT)[2]
     return f"the load is not known: {said} (who answers: kubectl get apiservice {METRICS_API_SERVICE})"

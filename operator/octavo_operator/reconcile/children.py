@@ -179,8 +179,7 @@ class Children:
             try:
                 stays = await self._is_kept(key, service, identity, child)
             except ApiError as error:
-                applied.failures[identity] = error
-                continue
+                applied.failures[identity], stays = error, True
             if stays:
                 applied.children[identity] = child
 

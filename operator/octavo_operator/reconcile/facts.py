@@ -100,6 +100,22 @@ class Facts:
         return next(iter(found), None)
 
     @property
+    def overruled(self) -> Problem | None:
+        """Return the problem that a Deployment has other replicas than it was applied with just now.
+
+        What admission changes is no conflict of two managers: a write would be changed in the same way again.
+        """
+        there, result = (self.deployment.get("spec") or {}).get("replicas"), self.result
+        known = result.problem or result.unserved or result.refused or result.conflict
+        if self.scaled or self.leaving or known or there in (None, self.desired):
+            return None
+        return Problem(
+            Reason.FIELD_CONFLICT,
+            f"Deployment {self.service.name} has {there} replicas though it was applied with {self.desired}: an "
+            "admission webhook or policy changes the number; have the Deployment exempted, or change spec.replicas",
+        )
+
+    @property
     def refused_pods(self) -> Problem | None:
         """The refusal of the API server to make pods; None: there is none."""
         refusal = refusal_of(self.deployment)

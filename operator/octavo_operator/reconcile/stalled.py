@@ -58,7 +58,7 @@ def patience_seconds(pods: Iterable[PodView], now: str) -> list[float]:
 def _obstacle(facts: Facts, now: str) -> Problem | None:
     """The problem that a person must solve before the wanted state can be reached; None if there is none."""
     result = facts.result
-    if refused := result.problem or result.unserved or result.refused:
+    if refused := result.problem or result.unserved or result.refused or facts.overruled:
         return refused
     if facts.service.spec.rollout.paused or facts.rolled_out:
         return None

@@ -251,8 +251,10 @@ def _degraded(facts: Facts) -> Verdict:
     result, pending = facts.result, unsupported_fields(facts.service.spec)
     adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
     unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
-    kinds = (result.problem, result.unserved, facts.trouble, result.refused, *unwatched, result.conflict, adapters)
-    found = list(dict.fromkeys(filter(None, kinds)))  # the worst first: it gives the reason
+    kinds = (result.problem, result.unserved, facts.trouble, result.refused, *unwatched, result.conflict)
+    found = list(
+        dict.fromkeys(filter(None, (*kinds, facts.overruled, adapters)))
+    )  # the worst first: it gives the reason
     sentences = [each.message for each in found]
     if pending:
         sentences.append("accepted but not acted on by this version: " + "; ".join(map(str, pending)))
