@@ -19,7 +19,7 @@ from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
 
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""The place in a word of each of eight outputs."""
+"""The place in a word of the code of each of eight consecutive outputs."""
 
 
 def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:

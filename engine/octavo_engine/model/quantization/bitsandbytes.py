@@ -1,9 +1,9 @@
 """bitsandbytes: 4 bits with a table of 16 numbers (NF4 of QLoRA, arXiv 2305.14314; FP4) and LLM.int8 (2208.07339).
 
 4 bits: `weight` uint8 [out * in / 2, 1] holds two codes a byte, the first one in the upper half; each 64 numbers of a
-row share the scale `absmax`. With double quantization `absmax` holds codes of 8 bits: the table `nested_quant_map` has
-a number for each, which is multiplied with a scale of 256 of them, `nested_absmax`, before an offset is added.
-8 bits: `weight` int8 [out, in], and `SCB` [out] is the number for which 127 stands.
+row share the scale `absmax`. With double quantization `absmax` holds codes of 8 bits: a code's number in the table
+`nested_quant_map` is multiplied with the scale of its block of 256 codes, `nested_absmax`, and an offset is added.
+8 bits: `weight` int8 [out, in], and `SCB` [out] is the number that the code 127 of a row stands for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from octavo_engine.model.quantization.selection import Quantization, left_out, n
 
 _BLOCK, _NESTED_BLOCK = 64, 256
 _LARGEST_STATE = 4096
-"""Bytes of JSON."""
+"""The most bytes of the JSON object `quant_state`."""
 _NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
@@ -67,7 +67,7 @@ def _tensors(
 
 
 def _piece(fill: Callable[[Tensor], None], *part: slice) -> Piece:
-    """Return a part that `fill` puts where it belongs by itself."""
+    """Return a part of a stored tensor that `fill` alone puts into place."""
     return Piece(torch.empty(0, device="cpu"), part, lambda _, __, values: fill(values))
 
 
@@ -78,7 +78,7 @@ def _whole(name: str, fill: Callable[[Tensor], None], kind: str, size: int | Non
 
 
 def _write_codes(weights: Weights, projection: Projection, values: Tensor) -> None:
-    """Bytes [out * in / 2, 1] with the first code in the lower half, as all of ours."""
+    """Write the stored bytes [out * in / 2, 1] with halves swapped: in memory the lower half has the first code."""
     columns = projection.columns
     own = values.view(-1, columns.total // 2)[:, columns.by(2).slice]
     write(weights.weight[projection.rows], _rows(projection, len(own)), own << 4 | own >> 4)
@@ -98,14 +98,14 @@ class _Scales:
     found: dict[str, Any] = field(default_factory=dict)
 
     def take(self, name: str, values: Tensor) -> None:
-        """One of the tensors of double quantization."""
+        """Keep one of the tensors of double quantization."""
         if not bool(values.isfinite().all()):
             raise ValueError("has numbers that are not finite")
         self.found[name] = values.float().flatten()
         self._write_if_complete()
 
     def take_values(self, values: Tensor) -> None:
-        """`absmax`."""
+        """Keep the values of `absmax`."""
         self.found["values"] = values.clone()
         self._write_if_complete()
 
@@ -137,7 +137,7 @@ class _Scales:
         self.found.clear()
 
     def _dequantized(self, codes: Tensor, groups: int) -> Tensor:
-        """`absmax` in float32 of its codes, of which the first is that of this rank's first row."""
+        """Return `absmax` in float32 from its codes, of which the first belongs to this rank's first row."""
         scales, table = self.found["nested_absmax"], self.found["nested_map"]
         first = self.projection.stored_rows.start * groups
         block = torch.arange(first, first + len(codes)) // _NESTED_BLOCK
@@ -157,7 +157,7 @@ def _parse_state(values: Tensor) -> dict[str, Any]:
 
 
 def _check_table(table: tuple[float, ...], values: Tensor) -> None:
-    """The numbers that codes stand for are those of the type that config.json names."""
+    """Raise ValueError unless codes stand for the numbers of the type that config.json names."""
     if not torch.allclose(values.float(), torch.tensor(table), atol=1e-6):
         raise ValueError("has other numbers for codes than the type of 4 bits that config.json names")
 

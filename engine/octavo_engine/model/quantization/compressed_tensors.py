@@ -1,7 +1,7 @@
-"""compressed-tensors (llm-compressor): groups of modules, each of which has a format of its own.
+"""Reads the quantization of compressed-tensors (llm-compressor): groups of modules, each with a format of its own.
 
-A group's targets and the list of what is ignored have names of modules, regular expressions after `re:` for how names
-begin, and names of classes, of which a module's name counts before an expression, and that before its class.
+Targets of groups and the list `ignore` have module names, regular expressions for the beginnings of names (after
+`re:`), and class names. A module's own name takes precedence over an expression, and that over its class.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _read_group(config: Fields, group: Fields, formats: Mapping[str, ReadGroup])
 
 
 def _parted(config: Fields, targets: list[str]) -> tuple[list[str], dict[str, re.Pattern[str]]]:
-    """Names, which count first, and expressions, each in the order they are given in."""
+    """Return names, which take precedence, and expressions, each in their order in the file."""
     names = [target for target in targets if not target.startswith(_EXPRESSION)]
     texts = list(dict.fromkeys(target for target in targets if target.startswith(_EXPRESSION)))
     patterns = expressions(config, (text.removeprefix(_EXPRESSION) for text in texts))
@@ -83,7 +83,7 @@ def _parted(config: Fields, targets: list[str]) -> tuple[list[str], dict[str, re
 
 
 def _check_sparsity(config: Fields) -> None:
-    """UnsupportedError if weights that are zero are not stored (`sparsity_config`)."""
+    """Raise UnsupportedError if weights that are zero are not stored (`sparsity_config`)."""
     sparsity = config.mapping("sparsity_config")
     stored = "dense" if sparsity is None else sparsity.text("format", default="dense")
     if stored != "dense":
@@ -91,7 +91,7 @@ def _check_sparsity(config: Fields) -> None:
 
 
 def _check_transforms(config: Fields) -> None:
-    """UnsupportedError if activations must be rotated too (compressed-tensors' QuIP and SpinQuant, `transform_config`).
+    """Raise UnsupportedError if activations have to be rotated, too (QuIP and SpinQuant, `transform_config`).
 
     Rotations of weights (`weight_input`, `weight_output`) are already part of the stored weights. The others are
     computed in each step; without them weights load as usual and the model's answers are wrong.

@@ -1,4 +1,4 @@
-"""Weights that a checkpoint has quantized and that are computed in floating point: dequantized while loading."""
+"""Dequantizes weights while they are loaded, for layers that are computed in floating point."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 
 class DequantizedProjection:
-    """One projection's stored numbers on their way into `target` [rows, columns].
+    """Collects one projection's stored tensors, and dequantizes them into `target` [rows, columns].
 
-    They lie in CPU memory from the first of their tensors to the last one, and are given back then. Checkpoints hold a
-    projection's tensors side by side, so that only a few projections are in memory at the same time.
+    They are in CPU memory from the first of the projection's tensors to the last one, and are then freed. Checkpoints
+    have a projection's tensors side by side, so that only a few projections are in memory at the same time.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class DequantizedProjection:
         *,
         has_bias: bool = False,
     ) -> None:
-        """`rows` and `columns` are what `target` has of the stored projection; `order`: which of its rows each stored
-        row is, None: the same one."""
+        """`rows` and `columns` are the part of the stored projection that `target` has; `order`: the row of `target`
+        that each stored row becomes, None: the same one."""
         check_ends(rows, method.row_alignment)
         check_ends(columns, method.column_alignment)
         self._has_bias = has_bias
@@ -110,13 +110,13 @@ class Dequantized:
         yield from stored.tensors(projection.name)
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
-        """None."""
+        """Return None: inputs are not quantized."""
         return UNQUANTIZED.input_scaling(weights)
 
     def apply(
         self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
     ) -> Tensor:
-        """One product."""
+        """Multiply with the weight in floating point."""
         return UNQUANTIZED.apply(weights, x, bias, addend, products)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Arithmetic of 8-bit floating point (e4m3, arXiv 2209.05433): quantizing, dequantizing, products on tensor cores."""
+"""Quantizes, dequantizes and multiplies numbers in 8-bit floating point (e4m3, arXiv 2209.05433)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ FP8_MAX = 448.0
 BLOCK = 128
 """Rows and columns of a weight that share a scale, where scales are by block."""
 _ALIGNMENT = 16
-"""`scaled_mm` wants rows and columns to be multiples of it."""
+"""The multiple that `scaled_mm` needs of rows and columns."""
 
 
 def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Values e4m3 and scales float32 [rows, 1] of a weight [rows, columns]: each row's largest is 448."""
+    """Return e4m3 values and float32 scales [rows, 1] of a weight [rows, columns]; each row's largest value is 448."""
     wide = weight.float()
     scale = wide.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny * FP8_MAX) / FP8_MAX
     return to_fp8(wide / scale), scale
 
 
 def to_fp8(x: Tensor) -> Tensor:
-    """Rounded to e4m3; what is beyond its range becomes its largest number, NaN stays (PyTorch's cast may not)."""
+    """Return x rounded to e4m3; larger numbers become its largest, and NaN stays (unlike in PyTorch's cast)."""
     return x.clamp(-FP8_MAX, FP8_MAX).to(FP8)
 
 
@@ -46,10 +46,10 @@ def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
 def fp8_linear(
     x: Tensor | Quantized, scaling: Scaling, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """x [T, in] weight^T + bias [out], as `dtype`; x is quantized by `scaling` unless it comes so.
+    """Return x [T, in] weight^T + bias [out], as `dtype`; x is quantized by `scaling` unless it is already.
 
-    `weight` e4m3 [out, in], `scale` float32 as `FP8Scheme.scale_shape` says; for devices and numbers that
-    `multiplies_fp8` and `suits_fp8` are true of.
+    `weight` is e4m3 [out, in], `scale` float32 as `FP8Scheme.scale_shape` says. `multiplies_fp8` must be true of the
+    device, and `suits_fp8` of dtype and sizes.
     """
     if isinstance(x, Tensor):
         from octavo_engine.kernels.fp8 import quantize  # brings Triton: only where there is a GPU
@@ -78,9 +78,9 @@ def suits_fp8(dtype: torch.dtype, rows: int, columns: int) -> bool:
 
 
 def channel_product(x: Quantized, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return a scale for each token and each row of the weight.
+    """Compute the product where each token of x and each row of the weight has a scale.
 
-    Sums stay in the tensor cores to the end, as in other engines: they keep fewer bits than float32, and take half the
+    Sums are accumulated in the tensor cores, as in other engines: they have fewer bits than float32, and take half the
     time.
     """
     rows = ScalingType.RowWise

@@ -1,8 +1,8 @@
-"""Regular expressions of a checkpoint, refused where one could take long: Python's `re` goes back over each choice.
+"""Checks a checkpoint's regular expressions: those that could take long are refused, since Python's `re` backtracks.
 
-How many ways an expression has to match a name is the product of the choices that follow one another in it: how often
-something is repeated, and which alternative it is. Repeats in repeats have a power of them. Groups that are not entered
-again (atomic ones, what looks ahead or behind) only add theirs.
+The number of ways in which an expression can match a name is the product of its successive choices: how often an item
+is repeated, and which alternative is taken. A repeat within a repeat has a power of them. Groups that are not entered
+again (atomic groups, lookahead and lookbehind) only add theirs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
 
 _LONGEST = 1000
-"""Characters."""
+"""The most characters of an expression."""
 _MOST = 50_000
-"""Expressions of a list."""
+"""The most expressions of a list."""
 _REPEATS = 32
 """The number of times that an unbounded repeat counts for: names have some 40 characters."""
 _MOST_WAYS = 40_000_000
@@ -38,7 +38,7 @@ def expressions(config: Fields, texts: Iterable[str]) -> tuple[re.Pattern[str], 
 
 
 def compiled(config: Fields, text: str, whole: str) -> re.Pattern[str]:
-    """Compile an expression that has a checked one in it; ModelLoadError if that is not valid."""
+    """Compile the expression `whole` that contains the checked one `text`; ModelLoadError if it is not valid."""
     try:
         return re.compile(whole)
     except (re.error, RecursionError, OverflowError) as error:
@@ -50,7 +50,7 @@ def _invalid(config: Fields, text: str, error: Exception) -> ModelLoadError:
 
 
 def check_expressions(config: Fields, texts: Sequence[str], *, most_ways: int = _MOST_WAYS) -> None:
-    """Raises ModelLoadError if a pattern of a list is not valid, or if matching a name could take long."""
+    """Raise ModelLoadError if a pattern of a list is not valid, or if matching a name could take long."""
     left = most_ways
     if len(texts) > _MOST:
         raise ModelLoadError(f"{config.origin}: {len(texts)} patterns in a list, more than {_MOST}")

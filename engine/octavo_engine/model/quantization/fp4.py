@@ -1,8 +1,8 @@
 """Weights of 4-bit floating point (e2m1): NVFP4, and MXFP4 (OCP Microscaling Formats 1.0) of any linear layer.
 
-Two numbers lie in a byte, the first one in the lower half. In NVFP4 16 columns share a scale in e4m3, and a weight has
+Each byte has two numbers, the first one in the lower half. In NVFP4 16 columns share a scale in e4m3, and a weight has
 a scale in float32, which compressed-tensors divides by and modelopt multiplies with. In MXFP4 32 columns share a power
-of two (e8m0). In memory they lie as they are stored; products dequantize them, and activations are not quantized.
+of two (e8m0). They stay in memory as stored; products dequantize them, and activations are not quantized.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
 
 _PIECE = 1 << 20
-"""Numbers that are dequantized at once, or one row of them."""
+"""The numbers that are dequantized at once; at least one row."""
 _PIECE_BYTES = 10
-"""Most that is alive for one of them: its code as a byte and as an index, its number in float32."""
+"""The most bytes for one of these numbers: its code as a byte and as an index, and the number in float32."""
 _FLOAT32_BYTES = 4
 _NOT_A_NUMBER = 255
 """The code of NaN in e8m0."""
@@ -38,14 +38,14 @@ _NOT_A_NUMBER = 255
 
 @dataclass(frozen=True, slots=True)
 class StoredNames:
-    """A checkpoint's names of the tensors of a projection, after its own name."""
+    """The endings of the names of a projection's tensors in a checkpoint."""
 
     codes: str
     scales: str
     whole: str | None
-    """The scale of a weight; None: it has none."""
+    """The tensor of the weight's one scale; None: there is none."""
     divides: bool
-    """Whether that is what numbers are divided by."""
+    """Whether numbers are divided by the weight's scale, not multiplied."""
     activations: str
     """The tensor of activation scales, which is not read."""
 
@@ -61,7 +61,7 @@ class FP4(WeightOnly):
 
     @property
     def column_alignment(self) -> int:
-        """Groups are complete."""
+        """Ranks have complete groups."""
         return self.group_size
 
     @property
@@ -77,7 +77,7 @@ class FP4(WeightOnly):
         *,
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
-        """Repeat a weight's one scale for each of its rows, as several weights are fused."""
+        """Create codes and scales; a weight's one scale is repeated for each row, since several weights are fused."""
         rows, columns = shape.rows, shape.columns.size
         kind = torch.uint8 if self._in_powers else FP8
         return Weights(
@@ -88,7 +88,7 @@ class FP4(WeightOnly):
         )
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """Codes and scales as they are, and the weight's own scale."""
+        """Yield codes and scales, which are copied, and the weight's one scale."""
         if projection.columns.total % self.group_size:
             raise ModelLoadError(
                 f"{projection.name}.{self.stored.codes}: {projection.columns.total} columns are not complete groups of "
@@ -145,7 +145,7 @@ def _rows_of_a_piece(columns: int) -> int:
 
 
 def _write_e4m3(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Copy scales that must be finite and not negative."""
+    """Copy scales; ValueError unless they are finite and not negative."""
     wide = values.float()
     if not bool(((wide >= 0) & wide.isfinite()).all()):
         raise ValueError("has scales that are negative or not finite")
@@ -153,7 +153,7 @@ def _write_e4m3(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def _write_powers(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Copy the bytes of e8m0."""
+    """Copy scales in e8m0; ValueError if some are NaN."""
     stored = values.view(torch.uint8)
     if bool((stored == _NOT_A_NUMBER).any()):
         raise ValueError("has scales that are not numbers")
@@ -161,20 +161,20 @@ def _write_powers(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
-    """Return a weight's one scale for each of its rows; dividing by a subnormal one gives infinity."""
+    """Fill each row's scale with the weight's one; ValueError if it is subnormal: dividing by it gives infinity."""
     check_scales(values, torch.finfo(torch.float32).tiny)
     target.fill_(values.item())
 
 
 MODELOPT_NVFP4 = FP4("nvfp4", 16, StoredNames("weight", "weight_scale", "weight_scale_2", False, "input_scale"))
-"""NVIDIA's own."""
+"""The format of NVIDIA's modelopt."""
 _PACKED = StoredNames("weight_packed", "weight_scale", "weight_global_scale", True, "input_global_scale")
 _NVFP4 = FP4("nvfp4", 16, _PACKED)
 _MXFP4 = FP4("mxfp4", 32, replace(_PACKED, whole=None))
 
 
 def _group(method: FP4, group: Fields, weights: Fields) -> FP4:
-    """llm-compressor's; activations are not quantized, whatever the group says of them."""
+    """Read llm-compressor's format; activations are not quantized, whatever the group says of them."""
     bits, kind = weights.integer("num_bits", 0, 64), weights.text("type", default="?")
     size = weights.integer("group_size", -1, 1 << 20, default=method.group_size)
     if (bits, kind, size) != (4, "float", method.group_size) or not weights.boolean("symmetric", True):

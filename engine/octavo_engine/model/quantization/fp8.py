@@ -31,13 +31,14 @@ from octavo_engine.model.quantization.unquantized import parameter
 _FLOAT32_BYTES = 4
 _AS_STORED = ("F8_E4M3",)
 _SCALES = (*FLOATS, "F8_E8M0")
-"""DeepSeek's `scale_fmt` `ue8m0`: scales of blocks are powers of two, which may be stored so."""
+"""The types of stored scales; with DeepSeek's `scale_fmt` `ue8m0` they are powers of two, which may be stored as e8m0.
+"""
 Activation = Literal["dynamic", "static", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class FP8Scheme:
-    """e4m3 values times float32 scales."""
+    """The linear method of weights in e4m3 with float32 scales."""
 
     granularity: Literal["tensor", "channel", "block"]
     """The unit that has a scale of its own in the checkpoint: a weight, each of its rows (output channels), or each
@@ -52,12 +53,12 @@ class FP8Scheme:
 
     @property
     def row_alignment(self) -> int:
-        """Projections consist of whole blocks."""
+        """Projections consist of complete blocks."""
         return BLOCK if self.granularity == "block" else 1
 
     @property
     def column_alignment(self) -> int:
-        """Projections consist of whole blocks."""
+        """Projections consist of complete blocks."""
         return self.row_alignment
 
     def scale_shape(self, rows: int, columns: int) -> tuple[int, int]:
@@ -78,7 +79,7 @@ class FP8Scheme:
         )
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """Yield a weight with its scales, or one that is quantized; of static activations their scale."""
+        """Yield a weight with its scales, or a weight to quantize; and the input scale if activations are static."""
         spans, rows = (projection.stored_rows, projection.columns), projection.rows
         name, weight, scale = f"{projection.name}.weight", weights.weight[rows], cast("Tensor", weights.scale)
         part, shape = tuple(span.slice for span in spans), tuple(span.total for span in spans)
@@ -116,7 +117,7 @@ class FP8Scheme:
     def apply(
         self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
     ) -> Tensor:
-        """In 8 bits, or by the dequantized weight."""
+        """Multiply in 8 bits, or with the dequantized weight."""
         weight, scale = weights.weight, cast("Tensor", weights.scale)
         scaling = self.input_scaling(weights)
         if scaling is None:
@@ -129,7 +130,8 @@ class FP8Scheme:
         return dequantize(weights.weight, cast("Tensor", weights.scale), dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """The weight and block scales in float32, and the weight in `dtype`; nothing where products are in 8 bits."""
+        """Return the bytes of weight and block scales in float32, and of the weight in `dtype`; 0 for products in 8
+        bits."""
         if weights.in_8_bits:
             return 0
         widened = 0 if self.granularity != "block" else cast("Tensor", weights.scale).numel() * BLOCK * _FLOAT32_BYTES
@@ -137,7 +139,7 @@ class FP8Scheme:
 
 
 def _check_order(projection: Projection) -> None:
-    """Raises ModelLoadError if rows change places with rows of another block: they would get that block's scales."""
+    """Raise ModelLoadError if the order moves rows into other blocks, where they would get other scales."""
     order = projection.order
     if order is not None and not torch.equal(order // BLOCK, torch.arange(len(order), device="cpu") // BLOCK):
         raise ModelLoadError(
@@ -147,7 +149,7 @@ def _check_order(projection: Projection) -> None:
 
 
 def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
-    """Return a weight's one scale for each of its rows."""
+    """Fill the scale of each row with the weight's one scale."""
     check_scales(values)
     target.fill_(values.item())
 
@@ -163,7 +165,7 @@ def _fp8(config: Fields) -> Quantization:
 
 
 def _method(config: Fields) -> FP8Scheme:
-    """The format of DeepSeek-V3 and Qwen3 (blocks), and AutoFP8's (a scale for each weight)."""
+    """Read the format of DeepSeek-V3 and Qwen3 (blocks), or AutoFP8's (a scale for each weight)."""
     activation = config.text("activation_scheme", default="dynamic")
     if config.text("fmt", default="e4m3") not in ("e4m3", "float8_e4m3fn") or activation not in ("dynamic", "static"):
         raise unsupported(config, "fp8 weights of another form than e4m3 with static or dynamic activation_scheme")
@@ -175,8 +177,8 @@ def _method(config: Fields) -> FP8Scheme:
 
 
 def _group(group: Fields, weights: Fields) -> FP8Scheme:
-    """llm-compressor's `float-quantized`. Scales of activations that are made while serving are by token, or by 128
-    columns where weights have blocks, also where a checkpoint says one for all tokens, which is coarser."""
+    """Read llm-compressor's `float-quantized`. Dynamic scales of activations are by token, or by 128 columns where
+    weights have blocks, even if the checkpoint says one for all tokens, which is coarser."""
     inputs = group.mapping("input_activations")
     for part in (weights, *((inputs,) if inputs is not None else ())):
         if part.integer("num_bits", 0, 64, default=8) != 8 or part.text("type", default="float") != "float":

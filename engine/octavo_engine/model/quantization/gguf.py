@@ -1,8 +1,9 @@
-"""GGUF's blocks kept quantized in memory: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K.
+"""Keeps GGUF's blocks quantized in memory: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K.
 
-Codes, scales and minima lie apart, so that all formats are multiplied alike; the numbers are exactly the file's. Codes
-of 5 and 6 bits take a byte each. In the K formats 256 columns share two numbers in float16, with which the scales and
-minima of 6 or 8 bits of each 32 or 16 columns are multiplied. Layouts are those of ggml's ggml-common.h.
+Codes, scales and minima are tensors of their own, so that all formats are multiplied in the same way; the numbers are
+exactly the file's. Codes of 5 and 6 bits take a byte each. In the K formats 256 columns share two numbers in float16,
+with which the scales and minima of 6 or 8 bits of each 32 or 16 columns are multiplied. Layouts are those of ggml's
+ggml-common.h.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
 
 _K = 256
-"""Columns of a block of the K formats."""
+"""The columns of a block of the K formats."""
 _PIECE = 1 << 20
-"""Numbers that are taken apart at once: each takes up to 8 bytes meanwhile."""
+"""The numbers that are split at once; each takes up to 8 bytes meanwhile."""
 _PIECE_BYTES = 10
 
 
@@ -42,7 +43,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """One of ggml's types."""
+    """The layout of one of ggml's block types."""
 
     columns: int
     num_bytes: int
@@ -50,13 +51,13 @@ class BlockFormat:
     """The bits of a code in memory: 4 or 8."""
     group: int
     split: Callable[[Tensor], Blocks]
-    """Bytes [..., num_bytes] to what they hold."""
+    """Splits the bytes of blocks [..., num_bytes] into their parts."""
     offset: float = 0.0
     has_minimum: bool = False
 
     @property
     def has_supers(self) -> bool:
-        """True if scales are whole numbers, for which each block has a scale."""
+        """True if scales are whole numbers, which are multiplied with a further scale of each block."""
         return self.columns == _K
 
 
@@ -66,17 +67,17 @@ def _by(numbers: Tensor, size: int) -> Tensor:
 
 
 def _halves(raw: Tensor) -> Tensor:
-    """Two bytes each as float16."""
+    """Return each two bytes as float16."""
     return raw.contiguous().view(torch.float16)
 
 
 def _nibbles(raw: Tensor) -> Tensor:
-    """[..., n] to [..., 2 * n]: all lower halves before all upper ones."""
+    """Return the halves of bytes [..., n], all lower ones before all upper ones: [..., 2 * n]."""
     return torch.cat((raw & 15, raw >> 4), dim=-1)
 
 
 def _fifth_bits(raw: Tensor) -> Tensor:
-    """[..., 4] to [..., 32]: 16 where a bit is set."""
+    """Return 16 for each bit of bytes [..., 4] that is set, else 0: [..., 32]."""
     return (raw.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)).bitwise_and_(1).flatten(-2) << 4
 
 
@@ -103,7 +104,7 @@ def _q8_0(raw: Tensor) -> Blocks:
 
 
 def _six_bits(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """Eight scales and eight minima, int8, of 12 bytes."""
+    """Return the eight scales and eight minima, int8, in 12 bytes."""
     first, second, third = raw[..., :4], raw[..., 4:8], raw[..., 8:]
     scale = torch.cat((first & 63, (third & 15) | (first >> 6) << 4), dim=-1)
     minimum = torch.cat((second & 63, third >> 4 | (second >> 6) << 4), dim=-1)
@@ -111,7 +112,8 @@ def _six_bits(raw: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _halves_of_64(raw: Tensor) -> Tensor:
-    """[..., 128] to codes [..., 256]: each 32 bytes hold 32 numbers in their lower halves, then 32 in the upper."""
+    """Return codes [..., 256] of bytes [..., 128]; 32 bytes have 32 numbers in their lower halves, then 32 in the
+    upper."""
     return _nibbles(_by(raw, 32)).flatten(-2)
 
 
@@ -151,7 +153,7 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class GGUFBlocks(WeightOnly):
-    """The method of linear layers whose projections are all of one type."""
+    """The linear method of layers whose projections all have the same block type."""
 
     type_name: str
     row_alignment: int = 1
@@ -163,7 +165,7 @@ class GGUFBlocks(WeightOnly):
 
     @property
     def format(self) -> BlockFormat:
-        """The layout of its blocks."""
+        """The layout of the blocks."""
         return FORMATS[self.type_name]
 
     @property
@@ -179,7 +181,8 @@ class GGUFBlocks(WeightOnly):
         *,
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
-        """Codes [out, bytes]; scales and minima [out, groups] float16, or int8 and for each block a float16 more."""
+        """Create codes [out, bytes], and scales and minima [out, groups] in float16, or in int8 with a float16 for each
+        block."""
         rows, columns, form = shape.rows, shape.columns.size, self.format
         groups, kind = -(-columns // form.group), torch.int8 if form.has_supers else torch.float16
         codes = torch.uint8 if form.bits == 4 else torch.int8
@@ -212,7 +215,7 @@ class GGUFBlocks(WeightOnly):
         return weights
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """One, in blocks of this type alone."""
+        """Yield the weight, which has to be in blocks of this type."""
         rows, stored, columns = projection.rows, projection.stored_rows, projection.columns
         others = (weights.scale, weights.minimum, weights.super_scale, weights.super_minimum)
         targets = tuple(None if each is None else each[rows] for each in others)
@@ -246,7 +249,7 @@ class GGUFBlocks(WeightOnly):
 
 
 def _wide(numbers: Tensor | None, supers: Tensor | None, rows: slice) -> Tensor:
-    """Scales or minima of some rows, float32 [rows, groups, 1]."""
+    """Return the scales or minima of some rows, float32 [rows, groups, 1]."""
     found = cast("Tensor", numbers)[rows].float()
     if supers is not None:
         _by(found, found.shape[1] // supers.shape[1]).mul_(supers[rows].float().unsqueeze(-1))
@@ -256,7 +259,7 @@ def _wide(numbers: Tensor | None, supers: Tensor | None, rows: slice) -> Tensor:
 def _take_apart(
     form: BlockFormat, targets: tuple[Tensor | None, ...], weight: Tensor, rows: Rows, values: Tensor
 ) -> None:
-    """Blocks' bytes `values` [n, bytes] into these rows of `weight` and `targets`: scales, minima, and their scales."""
+    """Split blocks `values` [n, bytes] into these rows of `weight` and `targets`: scales, minima, and their scales."""
     step = max(1, _PIECE // values.shape[1])
     for first in range(0, len(values), step):
         raw = _by(values[first : first + step], form.num_bytes)

@@ -42,8 +42,8 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
 
 
 def _gptq(config: Fields) -> Quantization:
-    """GPTQModel's `dynamic` has other values for modules whose names begin as a pattern says; `-:` before a pattern
-    means that they are not quantized."""
+    """Read GPTQ's configuration. GPTQModel's `dynamic` has other values for modules whose names begin like a pattern;
+    `-:` before a pattern means that these are not quantized."""
     dynamic, rules = config.mapping("dynamic") or replace(config, values={}), list[Rule]()
     patterns = expressions(config, (name.removeprefix("-:").removeprefix("+:") for name in dynamic.values))
     for name, pattern in zip(dynamic.values, patterns, strict=True):

@@ -1,8 +1,8 @@
-"""Weights of 4 or 8 bits in one memory layout, whatever format they were published in; their exact product.
+"""The memory layout of weights of 4 or 8 bits, whatever format they were published in, and their dequantization.
 
-A number is code - zero, or what a table has for its code, times a scale that some columns of a row share; or code times
-scale plus a minimum. Codes of 4 bits lie two to a byte, the first one in the lower half. Products dequantize it, which
-is the reference for quicker ways (`Weights.coded`).
+A number is (code - zero) times a scale that some columns of a row share; or a table's number for the code times the
+scale; or code times scale plus a minimum. A byte has two codes of 4 bits, the first one in the lower half. Products
+dequantize the weight, which is the reference for kernels that multiply codes (`Weights.coded`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.quantization.weight_only import WeightOnly
 
 _PIECE = 1 << 20
-"""Numbers that are dequantized at once, or one row of them."""
+"""The numbers that are dequantized at once; at least one row."""
 _PIECE_BYTES = 10
-"""Most that is alive for one of them: its code as a byte and as an index, its number in float32."""
+"""The most bytes for one of these numbers: its code as a byte and as an index, and the number in float32."""
 _ACT_ORDER_BYTES = 16
-"""Bytes for each number where each has its own scale and zero."""
+"""The bytes for each number with act-order, where scales and zeros are gathered for each."""
 WORD_BITS = 32
-"""Published formats put codes into words of so many bits, so that ranks are cut between words."""
+"""The bits of the words in which published formats store codes; ranks have complete words."""
 
 StoredTensors = Callable[["Grouped", Weights, Projection], Iterator[CheckpointTensor]]
 """Yields the tensors of a projection in a checkpoint of one format."""
@@ -36,44 +36,44 @@ StoredTensors = Callable[["Grouped", Weights, Projection], Iterator[CheckpointTe
 
 @dataclass(frozen=True, slots=True)
 class Grouped(WeightOnly):
-    """The memory layout of codes, scales and zeros, and how a checkpoint's tensors fill it."""
+    """The linear method of weights in this layout: codes, scales, zeros, and how a checkpoint's tensors fill them."""
 
     name: str
     bits: int
     """The bits of a code: 4 or 8."""
     group_size: int | None
-    """Columns that share a scale; None: all of a row."""
+    """The number of columns that share a scale; None: all of a row."""
     stored: StoredTensors
     has_zeros: bool = False
-    """Whether each scale has a zero of its own; else it is the middle of the codes."""
+    """Whether each scale has a zero of its own; otherwise the zero is the middle of the codes."""
     has_minimum: bool = False
     """Whether each scale has a minimum, to which the numbers are added; both have 16 bits unless they are `wide`."""
     wide: bool = False
-    """Whether scales and minima have 32 bits, as the kernels for CPUs do not read them."""
+    """Whether scales and minima have 32 bits, for layouts that the kernels for CPUs do not read."""
     zero_offset: int = 0
     """A number that is added to stored zeros."""
     act_order: bool = False
-    """Whether columns are in groups in no order (GPTQ's act-order), so that each says its group."""
+    """Whether groups are not of consecutive columns (GPTQ's act-order), so that each column's group is stored."""
     ranks_cut_anywhere: bool = False
-    """Whether groups begin at each rank's first column, which is so where a checkpoint has none."""
+    """Whether groups begin at each rank's first column: for weights that are quantized while they are loaded."""
     table: tuple[float, ...] | None = None
     """The value of each code; None: the code itself less the zero."""
 
     @property
     def row_alignment(self) -> int:
-        """Zeros of so many rows share a word."""
+        """Ranks have complete words of zeros."""
         return WORD_BITS // self.bits if self.has_zeros else 1
 
     @property
     def column_alignment(self) -> int:
-        """Groups and words are complete; in act-order ranks have all groups of their rows."""
+        """Ranks have complete groups and words; with act-order all groups of their rows."""
         if self.ranks_cut_anywhere:
             return 8 // self.bits
         codes = WORD_BITS // self.bits
         return codes if self.act_order or self.group_size is None else max(codes, self.group_size)
 
     def groups(self, columns: int) -> int:
-        """Return the scales of a row of so many columns."""
+        """Return the number of scales in a row of so many columns."""
         return 1 if self.group_size is None else -(-columns // self.group_size)
 
     def create(
@@ -84,7 +84,8 @@ class Grouped(WeightOnly):
         *,
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
-        """Codes uint8 [out, bytes], scales float32 and zeros uint8 [out, groups], or scales and minima bfloat16."""
+        """Create codes uint8 [out, bytes], scales float32 and zeros uint8 [out, groups], or scales and minima in
+        bfloat16."""
         rows, columns = shape.rows, shape.columns.size
         groups = self.groups(shape.columns.total if self.act_order else columns)
         zero = parameter(rows, groups, dtype=torch.uint8, device=device) if self.has_zeros else None
@@ -163,7 +164,7 @@ class Grouped(WeightOnly):
 
 
 def _above_minimum(numbers: Tensor, scale: Tensor, minimum: Tensor, size: int) -> Tensor:
-    """numbers * scale + minimum in place, by groups of `size` columns, of which the last one may be smaller."""
+    """Return numbers * scale + minimum, in place, by groups of `size` columns, of which the last one may be smaller."""
     full = numbers.shape[1] // size
     complete = numbers[:, : full * size].view(len(numbers), full, size)
     complete.mul_(scale[:, :full, None]).add_(minimum[:, :full, None])
@@ -172,7 +173,7 @@ def _above_minimum(numbers: Tensor, scale: Tensor, minimum: Tensor, size: int) -
 
 
 def _scale_groups(numbers: Tensor, scale: Tensor, zero: Tensor, size: int) -> None:
-    """(numbers - zero) * scale in place, by groups of `size` columns, of which the last one may be smaller."""
+    """Compute (numbers - zero) * scale in place, by groups of `size` columns, of which the last one may be smaller."""
     full = numbers.shape[1] // size
     complete = numbers[:, : full * size].view(len(numbers), full, size)
     complete.sub_(zero if zero.dim() == 0 else zero[:, :full, None]).mul_(scale[:, :full, None])
@@ -182,13 +183,13 @@ def _scale_groups(numbers: Tensor, scale: Tensor, zero: Tensor, size: int) -> No
 
 @cache
 def _table(numbers: tuple[float, ...], device: torch.device) -> Tensor:
-    """Kept on the device, as nothing may be copied to it while a CUDA graph is captured."""
+    """Return the table on the device; it is cached, since nothing may be copied while a CUDA graph is captured."""
     return torch.tensor(numbers, device=device)
 
 
 def looked_up(numbers: tuple[float, ...], codes: Tensor) -> Tensor:
     """Return the number of each code uint8 [rows, columns], float32."""
-    # Indexing by `[]` would make indices of 64 bits, twice the memory that is planned.
+    # Indexing by `[]` makes indices of 64 bits, which take twice the memory of the plan.
     return _table(numbers, codes.device).index_select(0, codes.flatten().int()).view(codes.shape)
 
 
@@ -197,10 +198,10 @@ def _rows_of_a_piece(columns: int) -> int:
 
 
 def unpack(stored: Tensor, bits: int) -> Tensor:
-    """Codes uint8 [rows, columns] of bytes [rows, columns * bits / 8]."""
+    """Return codes uint8 [rows, columns] of bytes [rows, columns * bits / 8]."""
     return stored if bits == 8 else torch.stack((stored & 15, stored >> 4), dim=-1).flatten(1)
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Bytes [rows, columns * bits / 8] of codes uint8 [rows, columns]."""
+    """Return bytes [rows, columns * bits / 8] of codes uint8 [rows, columns]."""
     return codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4

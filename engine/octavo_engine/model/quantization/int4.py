@@ -39,14 +39,14 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
 
 
 def quantize(weight: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes uint8, two to a byte, scales and minima bfloat16 [rows, groups] of a weight [rows, columns].
+    """Return codes uint8, two in a byte, and scales and minima bfloat16 [rows, groups] of a weight [rows, columns].
 
-    From the range of each group on, codes for given scales and, by least squares, scales and minima for given codes are
-    found in turn, which never makes the squared error larger.
+    Beginning with the range of each group, codes for the scales and, by least squares, scales and minima for the codes
+    are computed in turn, which never increases the squared error.
     """
     rows, columns = weight.shape
     groups = -(-columns // group)
-    # The last group is filled with its last number, which changes no range; in sums what is filled does not count.
+    # The last group is padded with its last number, which changes no range; sums leave the padding out.
     wide = F.pad(weight.float()[:, None], (0, groups * group - columns), mode="replicate").view(rows, groups, group)
     own = (torch.arange(groups * group, device=weight.device) < columns).float().view(groups, group)
     share = own / own.sum(-1, keepdim=True)
@@ -67,7 +67,7 @@ def quantize(weight: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor, Tensor
 
 
 def _codes(wide: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
-    """Return the code of each number, as float32; where all numbers of a group are one, 0."""
+    """Return the code of each number, as float32; 0 where all numbers of a group are equal."""
     return ((wide - minimum) / torch.where(scale == 0, 1.0, scale)).round_().clamp_(0, _LARGEST)
 
 
@@ -75,6 +75,6 @@ SCHEME = Scheme(
     name="int4",
     readers={},
     online=Grouped("int4", 4, GROUP, _tensors, has_minimum=True, ranks_cut_anywhere=True),
-    online_head=INT8(online=True),  # with 4 bits it would cost more than all other layers do
+    online_head=INT8(online=True),  # in 4 bits its error would exceed that of all others
     supported="",
 )

@@ -1,7 +1,7 @@
 """Weights as whole numbers of 8 bits, a scale for each output channel: `--quantization int8`, compressed-tensors' own.
 
-A weight is dequantized in each product, unless kernels multiply it as it is. Activations stay in the type that is
-computed in, also where a checkpoint was made for activations in 8 bits, which are nearer to the original so.
+A weight is dequantized in each product, unless kernels multiply its codes. Activations are not quantized, even if a
+checkpoint was made for activations in 8 bits; this is nearer to the original model.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LARGEST = 127
 
 @dataclass(frozen=True, slots=True)
 class INT8(WeightOnly):
-    """int8 values [out, in] times float32 scales [out, 1]."""
+    """The linear method of int8 values [out, in] with float32 scales [out, 1]."""
 
     online: bool
     """Whether weights are quantized while they are loaded; else a checkpoint has values and scales."""
     name: str = "int8"
     scale_name: str = "weight_scale"
-    """The checkpoint's, after the projection's name."""
+    """The ending of the scales' name in the checkpoint."""
     largest_is_stored: bool = False
     """Whether the checkpoint has, instead of a scale, the number that code 127 means (bitsandbytes)."""
     row_alignment: int = 1
@@ -48,7 +48,7 @@ class INT8(WeightOnly):
         *,
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
-        """Values and scales."""
+        """Create values and scales."""
         columns = shape.columns.size
         values = parameter(shape.rows, columns, dtype=torch.int8, device=device)
         scale = parameter(shape.rows, 1, dtype=torch.float32, device=device)
@@ -56,7 +56,7 @@ class INT8(WeightOnly):
         return Weights(values, scale, coded=coded, dtype=dtype)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """Yield a weight that is quantized, or values with a scale for each row."""
+        """Yield a weight to quantize, or values with a scale for each row."""
         rows, stored, order = projection.rows, projection.stored_rows, projection.order
         weight, scale = weights.weight[rows], cast("Tensor", weights.scale)[rows]
         values = plain(f"{projection.name}.weight", weight, stored, projection.columns, order=order)
@@ -87,14 +87,14 @@ def _write_largest(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Values int8 and scales float32 [rows, 1] of a weight [rows, columns]: each row's largest is 127."""
+    """Return int8 values and float32 scales [rows, 1] of a weight [rows, columns]; each row's largest value is 127."""
     wide = weight.float()
     scale = wide.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny * _LARGEST) / _LARGEST
     return (wide / scale).round_().clamp_(-_LARGEST, _LARGEST).to(torch.int8), scale
 
 
 def _group(group: Fields, weights: Fields) -> INT8:
-    """llm-compressor's `int-quantized` weights by channel."""
+    """Read llm-compressor's `int-quantized` weights with a scale for each channel."""
     kind = weights.integer("num_bits", 0, 64, default=8), weights.text("type", default="int")
     if kind != (8, "int") or weights.text("strategy", default="?") != "channel":
         raise unsupported(group, "compressed-tensors of integers other than of 8 bits with a scale for each channel")

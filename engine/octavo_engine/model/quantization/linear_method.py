@@ -1,6 +1,6 @@
 """The interface of quantization schemes for linear layers: create parameters, load them, multiply, count memory.
 
-Adapters (LoRA) are beside the method in `layers/linear.py`, not in it: they add to its result.
+LoRA adapters (`layers/linear.py`) are not a part of the method: they add to its result.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class Weights:
     input_scale: nn.Parameter | None = None
     """The checkpoint's static scale of the input, float32 [1]."""
     coded: CodedWeight | None = None
-    """The same memory as the C kernels for CPUs read it, where the method's numbers are codes with scales: products are
-    theirs then, where there are such kernels, and else the method's own."""
+    """The same memory as the C kernels for CPUs read it, if the numbers are codes with scales. Where there are such
+    kernels they compute the products instead of the method."""
     dtype: torch.dtype = torch.float32
     """The type of results."""
     in_8_bits: bool = False
-    """Whether inputs are multiplied in 8 bits; else they stay in the type that is computed in."""
+    """Whether products are computed in 8 bits; otherwise in the dtype of the activations."""
     leaves_residual: bool = False
-    """Whether products have no addend, as some rank's may be in 8 bits, though this one's sizes may not allow it."""
+    """Whether products have no addend, because some rank's may be in 8 bits, even if this rank's are not."""
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that there are, by the names of their fields."""
+        """The parameters that are not None, by the names of their fields."""
         found = ((each.name, getattr(self, each.name)) for each in fields(self))
         return {name: value for name, value in found if isinstance(value, nn.Parameter)}
 
@@ -79,14 +79,14 @@ class Projection:
     """One of the projections whose rows a linear layer consists of."""
 
     name: str
-    """The checkpoint's, without `.weight`."""
+    """The checkpoint's name, without `.weight`."""
     rows: slice
-    """Its rows of the layer's parameters."""
+    """The rows of the layer's parameters that it fills."""
     stored_rows: Span
     """The rank's part of the projection's rows."""
     columns: Span
     order: Tensor | None = None
-    """The one of its own rows that each stored row becomes; None: the same one."""
+    """The row of the projection that each stored row becomes; None: the same one."""
     index: int = 0
     """Its index among the layer's projections."""
     has_bias: bool = True
@@ -108,13 +108,13 @@ class Products(Protocol):
     """The matrix products of a device (layers/compute.py)."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
-        """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
+        """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; the addend may be overwritten."""
 
 
 class LinearMethod(Protocol):
     """A way to store linear layers' weights and to multiply with them.
 
-    `Weights` that it is given are its own creations.
+    It is only given `Weights` that it has created.
     """
 
     @property
@@ -123,34 +123,34 @@ class LinearMethod(Protocol):
 
     @property
     def row_alignment(self) -> int:
-        """Rows of each projection, a rank's part of it too, are multiples of this."""
+        """The multiple that the rows of each projection, and of a rank's part of it, must be of."""
 
     @property
     def column_alignment(self) -> int:
-        """Columns of each projection, a rank's part of it too, are multiples of this."""
+        """The multiple that the columns of each projection, and of a rank's part of it, must be of."""
 
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
-        """Uninitialised memory for a weight of `shape` that is computed in `dtype`.
+        """Return uninitialised memory for a weight of `shape` that is computed in `dtype`.
 
         `fp8_products`: whether the device multiplies e4m3 numbers.
         """
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """One projection's tensors in a checkpoint, and how they fill the weights."""
+        """Yield one projection's tensors in a checkpoint, and how they fill the weights."""
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
-        """Return how inputs are to be quantized before `apply`, which otherwise does it; None: not at all."""
+        """Return how inputs have to be quantized, before `apply` or in it; None: not at all."""
 
     def apply(
         self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
     ) -> Tensor:
-        """x [T, in] weight^T + bias [out] + addend [T, out], which may be overwritten.
+        """Return x [T, in] weight^T + bias [out] + addend [T, out]; the addend may be overwritten.
 
         With weights that are multiplied `in_8_bits` there is no addend.
         """
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """Return the numbers [out, in] that a weight stands for, in `dtype`."""
+        """Return the dequantized weight [out, in], in `dtype`."""
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """Memory that `apply` takes besides its arguments and result, whatever the number of tokens."""
+        """Return the bytes that `apply` needs besides its arguments and result, for any number of tokens."""

@@ -1,4 +1,4 @@
-"""Loading quantized weights: scales are checked, and weights quantized in pieces, without a second copy of any."""
+"""Checks scales while they are loaded, and quantizes weights part by part, without a second copy of a weight."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 from octavo_engine.model.checkpoint import Rows, write
 
 _PIECE = 1 << 20
-"""Elements that are quantized at once: each takes up to 24 bytes meanwhile."""
+"""The elements that are quantized at once; each takes up to 24 bytes meanwhile."""
 
 QuantizeRows = Callable[[Tensor], tuple[Tensor, ...]]
-"""A weight [rows, columns] to its values, its scales [rows, 1 or groups], and whatever else a scheme has of a row."""
+"""A function from a weight [rows, columns] to its values, its scales [rows, 1 or groups], and further data of rows."""
 
 
 def quantize_into(
@@ -34,7 +34,7 @@ def write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def check_scales(values: Tensor, least: float = 0) -> None:
-    """Raises ValueError unless all scales are above `least` and finite: with others, answers would be wrong."""
+    """Raise ValueError unless all scales are above `least` and finite: with others, answers would be wrong."""
     wrong = ~((values > least) & values.isfinite())
     if wrong.any():
         raise ValueError(f"has {int(wrong.sum())} scales that are not positive numbers, such as {values[wrong][0]:g}")

@@ -1,4 +1,4 @@
-"""NVIDIA's modelopt: FP8 and NVFP4, one for all linear layers or by their names.
+"""Reads the quantization of NVIDIA's modelopt: FP8 or NVFP4, for all linear layers or by their names.
 
 Its configuration is flat in config.json (with `ignore`), or an object `quantization` (with `exclude_modules`) there or
 in hf_quant_config.json.
@@ -39,7 +39,7 @@ def _read(config: Fields) -> Quantization:
 
 
 def _rule(layers: Fields, name: str) -> Rule:
-    """One of `quantized_layers`: a module, or what holds some."""
+    """Return the rule of an entry of `quantized_layers`: a module, or one that contains modules."""
     layer = layers.mapping(name)
     if layer is None:
         raise layers.wrong(name, None, "is not an object")

@@ -1,6 +1,6 @@
 """Experts in MXFP4 (OCP Microscaling Formats 1.0), as gpt-oss is published.
 
-Where our Triton kernels multiply them they stay as they are, elsewhere they are dequantized while they are loaded.
+Where our Triton kernels multiply MXFP4 the experts stay in it; elsewhere they are dequantized while they are loaded.
 
 32 numbers of 4 bits (e2m1) share a power of two (e8m0). A checkpoint has two numbers in each byte of `_blocks`, the
 first one in the lower half, and a byte for each 32 of them in `_scales`.
@@ -30,7 +30,7 @@ class MXFP4:
     """The storage of all experts' weights in a checkpoint."""
 
     alignment: int = _BLOCK
-    """Ranks share the columns of a weight in multiples of this."""
+    """The multiple in which ranks divide the columns of a weight."""
 
     def bytes(self, columns: int) -> tuple[int, int]:
         """Return the bytes of a row's numbers and of its scales."""
@@ -65,9 +65,9 @@ class MXFP4:
 
 
 def read_mxfp4(fields: Fields) -> MXFP4 | None:
-    """Read from config.json how experts are stored, if all else is unquantized; None: in floating point too.
+    """Read from config.json how experts are stored; None: in floating point.
 
-    Raises ModelLoadError if anything is quantized otherwise.
+    ModelLoadError if weights are quantized in another format, or if some experts are not in MXFP4.
     """
     config = fields.mapping("quantization_config")
     if config is None:
@@ -91,7 +91,7 @@ def _copy(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def _write_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Return the numbers as they are without their powers of two, expert by expert."""
+    """Write the numbers of e2m1 codes, not yet multiplied with their powers of two, expert by expert."""
     numbers = torch.tensor(E2M1, dtype=target.dtype, device=target.device)
     pairs = torch.stack((numbers.repeat(16), numbers.repeat_interleave(16)), dim=1)  # by byte: lower half, upper half
     for mine, stored in zip(target[rows], values, strict=True):
@@ -99,7 +99,7 @@ def _write_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def _scale_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Multiply the numbers that are there with their powers of two."""
+    """Multiply the numbers in `target` with their powers of two."""
     powers = torch.tensor(E8M0, device=target.device)
     for mine, stored in zip(target[rows], values, strict=True):
         codes = stored.to(target.device).int()

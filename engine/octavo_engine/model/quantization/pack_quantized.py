@@ -29,7 +29,7 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
 
 
 def _group(group: Fields, weights: Fields) -> Grouped:
-    """4 or 8 bits; activations as they are."""
+    """Read weights of 4 or 8 bits; UnsupportedError if activations are quantized, too."""
     if group.values.get("input_activations"):
         raise unsupported(group, "compressed-tensors (pack-quantized) with quantized activations")
     bits, kind = weights.integer("num_bits", 0, 64), weights.text("type", default="int")

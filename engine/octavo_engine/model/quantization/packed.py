@@ -18,11 +18,11 @@ from octavo_engine.model.quantization.linear_method import Projection, Weights
 
 INTEGERS = ("I32",)
 _WORDS = 1 << 17
-"""Words that are unpacked at once."""
+"""The words that are unpacked at once."""
 
 
 def codes_by_columns(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
-    """Words [out, in / codes], each of consecutive columns with the first one lowest: bytes as they lie in memory."""
+    """Describe words [out, in / codes] of consecutive columns, the first one lowest: the same bytes as in memory."""
     stored, columns = projection.stored_rows, projection.columns.by(WORD_BITS // method.bits)
     piece = Piece(weights.weight[projection.rows], (stored.slice, columns.slice), _write_words, projection.order)
     return CheckpointTensor(name=name, shape=(stored.total, columns.total), pieces=(piece,), types=INTEGERS)
@@ -31,7 +31,7 @@ def codes_by_columns(method: Grouped, name: str, weights: Weights, projection: P
 def codes_by_rows(
     method: Grouped, name: str, weights: Weights, projection: Projection, places: tuple[int, ...]
 ) -> CheckpointTensor:
-    """Words [out / codes, in], each of consecutive rows, of which number i is at `places[i]` of the word."""
+    """Describe words [out / codes, in], each of consecutive rows, of which number i is at `places[i]` of the word."""
     target, columns = weights.weight[projection.rows], projection.columns
     return _by_rows(method, name, target, projection, columns, partial(_pack_rows, method.bits, places))
 
@@ -39,14 +39,14 @@ def codes_by_rows(
 def zeros_by_rows(
     method: Grouped, name: str, weights: Weights, projection: Projection, places: tuple[int, ...] | None = None
 ) -> CheckpointTensor:
-    """Words [out / codes, groups], each of consecutive rows; `places` as for `codes_by_rows`, None: in order."""
+    """Describe words [out / codes, groups] of consecutive rows; `places` as for `codes_by_rows`, None: in order."""
     target, groups = cast("Tensor", weights.zero)[projection.rows], group_span(method, projection)
     places = places or tuple(range(WORD_BITS // method.bits))
     return _by_rows(method, name, target, projection, groups, partial(_unpack_rows, method.bits, places))
 
 
 def scales(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
-    """Scales [out, groups], which must be finite and not negative."""
+    """Describe scales [out, groups], which must be finite and not negative."""
     target, groups = cast("Tensor", weights.scale)[projection.rows], group_span(method, projection)
     tensor = plain(name, target, projection.stored_rows, groups, order=projection.order)
     (piece,) = tensor.pieces
@@ -55,7 +55,7 @@ def scales(method: Grouped, name: str, weights: Weights, projection: Projection)
 
 
 def column_groups(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
-    """Return the group of each column [in]: read in act-order; otherwise, if it is there at all, only checked."""
+    """Describe the group of each column [in], which is read with act-order, and otherwise only checked if stored."""
     columns = projection.columns
     fill = partial(_write_groups, method.groups(columns.total))
     if weights.column_groups is None:
@@ -107,7 +107,7 @@ def _by_rows(
 
 
 def _whole(fill: Fill, order: Tensor | None, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
-    """`fill` the rows that all words have, some at a time. The rows that are given count words."""
+    """Call `fill` for the rows of all words, part by part; `rows` counts words."""
     codes = len(target) // max(1, len(values))
     step = max(1, _WORDS // values.shape[1])
     for first in range(0, len(values), step):
@@ -117,7 +117,7 @@ def _whole(fill: Fill, order: Tensor | None, target: Tensor, rows: Rows, values:
 
 
 def _unpacked(bits: int, places: tuple[int, ...], words: Tensor) -> Tensor:
-    """Codes uint8 [n * codes, columns] of words [n, columns]."""
+    """Return codes uint8 [n * codes, columns] of words [n, columns]."""
     shifts = torch.tensor(places, dtype=torch.int32, device=words.device).mul_(bits).view(1, -1, 1)
     return (words.unsqueeze(1) >> shifts).bitwise_and_(2**bits - 1).to(torch.uint8).flatten(0, 1)
 
@@ -135,7 +135,7 @@ def _write_words(target: Tensor, rows: Rows, words: Tensor) -> None:
 
 
 def write_nonnegative(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Copy scales that must be finite and not negative; in 16 bits a tiny one is stored as zero."""
+    """Copy scales; ValueError unless they are finite and not negative. In 16 bits a tiny one is stored as zero."""
     if not bool(((values >= 0) & values.isfinite()).all()):
         raise ValueError("has scales that are negative or not finite")
     write(target, rows, values)
@@ -148,7 +148,7 @@ def _write_groups(count: int, target: Tensor, rows: Rows, values: Tensor) -> Non
 
 
 def _check_groups(size: int, start: int, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
-    """Columns from `start` on are in groups of `size` in order."""
+    """Raise ValueError unless the columns from `start` on are in groups of `size` in order."""
     expected = torch.arange(start, start + len(values), device=values.device) // size
     if not torch.equal(values.long(), expected):
         raise ValueError(

@@ -13,7 +13,7 @@ from octavo_engine.model.quantization.selection import Quantization
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A way to store weights: who says so, in a checkpoint or by a flag."""
+    """A quantization scheme: the checkpoints and the flag that select it, and its linear methods."""
 
     name: str
     """The name for `--quantization`, where the scheme can quantize while weights are loaded."""
@@ -26,13 +26,13 @@ class Scheme:
     """The method with which the flag quantizes the head, where a device computes with its codes; None: not at all."""
     readers: Mapping[str, Callable[[Fields], Quantization]] = field(default_factory=dict)
     """Readers of `quantization_config` by config.json's `quant_method`; they raise ModelLoadError (`unsupported`) for
-    what is not computed here."""
+    anything that is not supported."""
     groups: Mapping[str, Callable[[Fields, Fields], LinearMethod]] = field(default_factory=dict)
     """Readers of compressed-tensors' groups by `format`, given one of its `config_groups` and the `weights` in that."""
 
 
 class UnsupportedError(ModelLoadError):
-    """A quantized checkpoint of a kind that is not computed; the registry adds what is."""
+    """A quantized checkpoint of an unsupported kind; select.py adds the supported ones to the message."""
 
 
 def unsupported(config: Fields, what: str) -> UnsupportedError:

@@ -49,7 +49,7 @@ _ONLINE_HEADS = {scheme.name: scheme.online_head for scheme in _SCHEMES}
 
 
 def online(name: str, head: str | None) -> Quantization:
-    """`--quantization name` of a model whose logits come from the module `head`; None: it does not generate."""
+    """Return the quantization of `--quantization name` for a model whose head is the module `head` (None: no head)."""
     method = _ONLINE_HEADS[name]
     if method is None or head is None:
         return ONLINE[name]

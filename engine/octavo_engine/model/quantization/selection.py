@@ -1,4 +1,4 @@
-"""Selects the quantized linear layers of a checkpoint, and their methods, by rules on the names of modules."""
+"""Selects the linear method of each module of a checkpoint, by rules on the modules' names."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _PLAIN = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """The modules of these names are stored by `method`."""
+    """A rule: modules with these names are stored by `method`."""
 
     method: LinearMethod = UNQUANTIZED
     names: frozenset[str] = frozenset()
-    """Whole ones."""
+    """Full names."""
     parts: frozenset[str] = frozenset()
-    """Components that follow one another somewhere in a name, as in `layers.3` or `mlp.gate`."""
+    """Successive components anywhere in a name, such as `layers.3` or `mlp.gate`."""
     ends: tuple[str, ...] = ()
     patterns: tuple[re.Pattern[str], ...] = ()
-    """Patterns that names begin with."""
+    """Patterns of the beginnings of names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class Quantization:
     """The method of modules that no rule matches."""
     rules: tuple[Rule, ...] = ()
     head: bool = False
-    """Whether all this holds for the model's head too; else it is not quantized."""
+    """Whether the rules hold for the model's head, too; otherwise the head is not quantized."""
     kept: tuple[Rule, ...] = ()
-    """Embedding, head and experts that stay in 4 or 8 bits where the device computes with such codes. Elsewhere they
-    are read in the type that is computed in, which the file has or can give."""
+    """Rules for embedding, head and experts, which stay in 4 or 8 bits where the device computes with such codes.
+    Elsewhere they are dequantized while they are loaded."""
     kv_in_fp8: bool = True
-    """Whether scales that a checkpoint has for a KV cache are those of one in FP8."""
+    """Whether the checkpoint's scales of the KV cache are for a cache in FP8."""
     _by_name: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """The first rule for each of the whole names: a checkpoint may have a rule for each of 20,000 modules."""
+    """The first rule for each full name: a checkpoint may have a rule for each of 20,000 modules."""
     _by_part: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
     _tests: list[tuple[int, Callable[[str], object]]] = field(
         default_factory=list, init=False, compare=False, repr=False
     )
-    """Exceptions to it, in order."""
+    """The rules of other modules, in order."""
     _found: dict[tuple[str, ...], LinearMethod] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Quantization:
 
     @property
     def methods(self) -> tuple[LinearMethod, ...]:
-        """All that some module may be stored by."""
+        """All methods by which some module may be stored."""
         return (self.default, *(rule.method for rule in self.rules))
 
     @property
@@ -84,7 +84,7 @@ class Quantization:
         return next((rule.method for rule in self.kept if name in rule.names), None)
 
     def _matches(self, name: str) -> Iterator[int]:
-        """Rules that match a name; the first one is among them."""
+        """Yield rules that match a name, among them the first one."""
         if name in self._by_name:
             yield self._by_name[name]
         if self._by_part:
@@ -96,8 +96,8 @@ class Quantization:
 
 
 def left_out(config: Fields, names: Iterable[str]) -> Rule:
-    """Modules that are not quantized, in a list as Hugging Face's quantizers read it: beginnings, ends or components of
-    names, or regular expressions for beginnings."""
+    """Return the rule of modules that are not quantized, from a list as Hugging Face's quantizers read it: beginnings,
+    ends or components of names, or regular expressions for beginnings."""
     plain, texts = list[str](), list[str]()
     for name in names:
         if _PLAIN.fullmatch(name):
@@ -108,7 +108,7 @@ def left_out(config: Fields, names: Iterable[str]) -> Rule:
 
 
 def left_out_by_wildcards(config: Fields, names: Iterable[str]) -> Rule:
-    """A rule from a list as modelopt writes it: names of modules and of their parents, `*` for anything."""
+    """Return the rule of modules that are not quantized, from modelopt's list of modules or parents (with `*`)."""
     plain = [name for name in names if "*" not in name and "?" not in name]
     texts = [fnmatch.translate(name) for name in names if "*" in name or "?" in name]
     return Rule(parts=frozenset(plain), patterns=expressions(config, texts))
@@ -125,7 +125,7 @@ def names_in(config: Fields, name: str) -> list[str]:
 
 
 def _runs(name: str) -> Iterable[str]:
-    """Return all components of a name that follow one another."""
+    """Return all sequences of successive components of a name."""
     places = [0, *(place + 1 for place, character in enumerate(name) if character == ".")]
     ends = [*(place - 1 for place in places[1:]), len(name)]
     return (name[first:end] for index, first in enumerate(places) for end in ends[index:])

@@ -1,7 +1,7 @@
 """torchao's weights of 4 and 8 bits, as transformers saves them in safetensors: each tensor's parts beside one another.
 
 8 bits: `_weight_qdata` int8 [out, in], `_weight_scale` [out, groups] and zeros in `_weight_zero_point`; numbers of 4
-bits may lie in bytes of their own so too (`IntxWeightOnlyConfig`). `Int4WeightOnlyConfig` in the format `plain`: two
+bits may also have a byte each (`IntxWeightOnlyConfig`). `Int4WeightOnlyConfig` in the format `plain`: two
 signed numbers in a byte, the first one in the lower half, [out, in / 2], times `_weight_scale` plus
 `_weight_zero_point`, both [groups, out].
 """
@@ -26,13 +26,13 @@ from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
 
 _IN_8_BITS = ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig")
-"""Activations are not quantized."""
+"""The names of configurations of 8 bits; activations are not quantized, even with the second."""
 _SIGNS = 0x88
-"""The bits of two signed numbers of 4 bits that make codes of them."""
+"""The bits that turn two signed numbers of 4 bits into codes (by exclusive or)."""
 
 
 def _bytes(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-    """A number in each byte; scales by row or by group, and zeros that are 0."""
+    """Yield the tensors of the format with a number in each byte: scales by row or by group, and zeros that are 0."""
     rows, stored, order = projection.rows, projection.stored_rows, projection.order
     name, columns = f"{projection.name}._weight", projection.columns
     part = stored.slice, columns.slice
@@ -48,7 +48,7 @@ def _bytes(method: Grouped, weights: Weights, projection: Projection) -> Iterato
 
 
 def _halves(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-    """Two numbers in each byte."""
+    """Yield the tensors of the format with two numbers in each byte."""
     rows, stored, order = projection.rows, projection.stored_rows, projection.order
     name, groups = f"{projection.name}._weight", group_span(method, projection)
     part, shape = (stored.slice, projection.columns.by(2).slice), (stored.total, projection.columns.by(2).total)
@@ -63,7 +63,7 @@ def _halves(method: Grouped, weights: Weights, projection: Projection) -> Iterat
 
 
 def _write_codes(bits: int, target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Signed numbers as codes from 0 on."""
+    """Write signed numbers as codes from 0 on."""
     half = 2 ** (bits - 1)
     codes = values.to(torch.int16) + half
     if bool(((codes < 0) | (codes >= 2 * half)).any()):
@@ -118,7 +118,7 @@ def _method(kind: Fields) -> Grouped:
 
 
 def _group_size(data: Fields, name: str) -> int | None:
-    """Return the columns that share a scale; None: all of a row."""
+    """Return the number of columns that share a scale; None: all of a row."""
     granularity = data.mapping("granularity")
     if granularity is None:
         return None

@@ -1,4 +1,4 @@
-"""Weights in the type that is computed in."""
+"""The linear method of weights that are not quantized."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from octavo_engine.model.quantization.linear_method import LinearShape, Products
 
 
 def parameter(*shape: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
-    """Uninitialised memory that takes no gradients."""
+    """Return a parameter in uninitialised memory, without gradients."""
     return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Unquantized:
-    """A checkpoint's floating point, cast."""
+    """Weights in the dtype of the products, to which a checkpoint's floating point is cast."""
 
     name: str = "unquantized"
     row_alignment: int = 1
@@ -39,20 +39,20 @@ class Unquantized:
         return Weights(parameter(shape.rows, shape.columns.size, dtype=dtype, device=device), dtype=dtype)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """One, as it is."""
+        """Yield the weight, which is cast and copied."""
         target = weights.weight[projection.rows]
         yield plain(
             f"{projection.name}.weight", target, projection.stored_rows, projection.columns, order=projection.order
         )
 
     def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
-        """None."""
+        """Return None: inputs are not quantized."""
         return None
 
     def apply(
         self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
     ) -> Tensor:
-        """One product."""
+        """Multiply with the weight."""
         return products.linear(cast("Tensor", x), weights.weight, bias, addend)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:

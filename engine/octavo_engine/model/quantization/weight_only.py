@@ -1,4 +1,4 @@
-"""The base of schemes that quantize weights alone: activations stay in the type that is computed in."""
+"""The base of linear methods that quantize only weights, not activations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from octavo_engine.model.quantization.linear_method import Products, Weights
 class WeightOnly(ABC):
     """A linear method (`LinearMethod`) that multiplies with the dequantized weight.
 
-    It is the reference for kernels that read the stored weight itself (`Weights.coded`), and is not for weights that
-    these have interleaved.
+    It is the reference for kernels that multiply the stored weight (`Weights.coded`). It cannot be used for weights
+    that these kernels have interleaved.
     """
 
     __slots__ = ()
@@ -28,10 +28,10 @@ class WeightOnly(ABC):
     def apply(
         self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
     ) -> Tensor:
-        """x [T, in] times the dequantized weight, transposed, plus bias [out] and addend [T, out]."""
+        """Return x [T, in] times the dequantized weight, transposed, plus bias [out] and addend [T, out]."""
         x = cast("Tensor", x)
         return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
 
     @abstractmethod
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
-        """Return the numbers [out, in] that a weight stands for, computed in float32 and rounded to `dtype` once."""
+        """Return the dequantized weight [out, in], computed in float32 and rounded to `dtype` once."""
