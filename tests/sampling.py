@@ -48,5 +48,5 @@ def _seeded(row: SampleRow) -> SamplingParams:
 
 
 def sample_rows(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor | None]) -> Sampled:
-    """Sample one token for each row of `logits`."""
-    return sample(logits, *prepared(rows, history, logits.device))
+    """Sample one token for each row of `logits`, which stay as they are: sampling may change its own."""
+    return sample(logits.clone(), *prepared(rows, history, logits.device))

@@ -318,6 +318,11 @@ def test_a_mask_forbids_all_but_its_tokens_in_its_row_alone() -> None:
         assert tokens[1] == max(allowed, key=lambda token: float(values[1, token])), "stronger than any bias"
         assert tokens[0] == (64 if 0 in places else values[0].argmax())
         assert tokens[2] == values[2].argmax()
+    asked, before = [row(temperature=0.0, logprobs=2)], values.clone()
+    sampled, table = prepared(asked, [None])
+    chosen = sampler.sample(values[1:2], replace(sampled, masks={0: bits([0], 70)}), table)
+    assert chosen.logprobs is not None and torch.equal(values, before), "log probabilities are the model's own"
+    sampled, table = prepared(asked * 3, [None] * 3)
     with pytest.raises(ValueError, match="a mask for 70 tokens must have 3 words"):
         sampler.sample(values, replace(sampled, masks={1: bits([3], 64)}), table)
 

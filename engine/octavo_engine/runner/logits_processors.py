@@ -12,17 +12,22 @@ from torch import Tensor
 
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.runner.device_copies import copied_to_device, to_device
-from octavo_engine.runner.sampling_table import ALLOWS, BAD_WORDS, BANS, BIASES, PENALIZES, SampledRows
+from octavo_engine.runner.sampling_table import ALLOWS, BAD_WORDS, BANS, BIASES, LOGPROBS, PENALIZES, SampledRows
 from octavo_engine.runner.state_table import StateTable
 
 
 def process_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor:
-    """Return adjusted `logits` [R, vocab]: a float32 copy, or the same tensor if no row asks for a processor."""
+    """Return adjusted `logits` [R, vocab], float32; the same tensor if no row asks for a processor.
+
+    Where tokens are only forbidden, float32 `logits` are changed in place: a copy took longer than all else that is done
+    here. Otherwise they are copied, as the caller computes log probabilities of the model's own distribution from them,
+    and may sample the same rows again after an error, which must not add biases or penalties twice.
+    """
     needs = table.sampling.needs(sampled.rows)
     banned = _banned(sampled, table) if needs & BANS else []
     if not (needs & (PENALIZES | BIASES | ALLOWS | BAD_WORDS) or banned or sampled.masks):
         return logits
-    changed = logits.to(torch.float32, copy=True)
+    changed = logits.to(torch.float32, copy=bool(needs & (LOGPROBS | PENALIZES | BIASES)))
     if needs & PENALIZES:
         _penalize(changed, sampled, table)
     if needs & BIASES:

@@ -67,6 +67,7 @@ def parts(sampled: SampledRows, table: StateTable, device: torch.device) -> list
 def sample(logits: Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
     """Choose a token for each row of `logits` [R, vocab], float32, or of 16 bits where Triton runs.
 
+    The logits of forbidden tokens may be overwritten (see `process_logits`).
     `table` holds the sampling parameters and the tokens of the rows.
     """
     adjusted = process_logits(logits, sampled, table)
@@ -90,7 +91,10 @@ def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[
     """Sample with PyTorch, on a CPU; return tokens [R] and finite [R]."""
     best, tokens = likeliest(logits)
     drawing = table.sampling.needing(sampled.rows, DRAWS)
-    if drawing:
+    if len(drawing) == len(tokens):  # which is common, and spares a copy of the logits
+        columns = table.sampling.columns(sampled.rows_device)
+        tokens = draw(logits.contiguous(), tokens, columns, sampled.positions_device)
+    elif drawing:
         tokens = tokens.clone()
         index = torch.tensor(drawing)
         columns = table.sampling.columns(sampled.rows_device[index])
