@@ -19,9 +19,9 @@ from octavo_engine.runner.state_table import StateTable
 def process_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor:
     """Return adjusted `logits` [R, vocab], float32; the same tensor if no row asks for a processor.
 
-    Where tokens are only forbidden, float32 `logits` are changed in place: a copy took longer than all else that happens
-    here. Otherwise they are copied, as the caller computes log probabilities of the model's own distribution from them,
-    and may sample the same rows again after an error, which must not add biases or penalties twice.
+    Where tokens are only forbidden, float32 `logits` are changed in place: a copy took longer than all other work here.
+    Otherwise they are copied, as the caller computes log probabilities of the model's own distribution from them, and
+    may sample the same rows again after an error, which must not add biases or penalties twice.
     """
     needs = table.sampling.needs(sampled.rows)
     banned = _banned(sampled, table) if needs & BANS else []
