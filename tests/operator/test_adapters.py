@@ -250,6 +250,14 @@ async def test_a_pod_is_asked_and_its_news_queue_its_service() -> None:
         assert (watch.reports, queued) == ({}, 1)
 
 
+async def test_a_report_that_comes_in_many_pieces_is_read_whole() -> None:
+    engine = Engine()
+    engine.adapters = [{"name": f"a{n}", "state": "Failed", "message": "x" * 500} for n in range(500)]
+    async with engine.watched(ADAPTERS) as look:
+        watch, queued = await look()
+    assert (len(watch.reports["u1"].adapters), queued) == (500, 1)
+
+
 async def test_a_pod_that_has_no_news_is_asked_more_rarely() -> None:
     engine = Engine()
     async with engine.watched(ADAPTERS) as look:

@@ -16,8 +16,9 @@ import aiohttp
 
 from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.kinds import LLMSERVICE, POD
-from octavo_operator.reconcile.loading import address_of, running_container
+from octavo_operator.reconcile.loading import running_container
 from octavo_operator.reconcile.observe import Index, Key, Object
+from octavo_operator.reconcile.poll_pods import ASKING_FAILED, PodQuestion, address_of, poll
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.render.container import CONTAINER, PORT
 
@@ -27,8 +28,6 @@ INTERVAL_SECONDS = 3.0
 CALM_AFTER_SECONDS = 180.0
 """Longer than a change of a ConfigMap takes to reach a pod."""
 CALM_INTERVAL_SECONDS = 20.0
-_TIMEOUT_SECONDS = 2.0
-_AT_ONCE = 32
 _LONGEST_ANSWER = 1 << 20
 
 
@@ -54,17 +53,12 @@ class AdapterWatch:
     ) -> None:
         self.reports: dict[str, AdapterReport] = {}
         self._asked: dict[str, _Asked] = {}
-        self._indexes, self._queue, self._port, self._clock = indexes, queue, port, clock
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._indexes, self._queue, self._clock = indexes, queue, clock
+        self._question = PodQuestion("/health/adapters", port, _LONGEST_ANSWER)
 
     async def run(self) -> None:
         """Poll again and again, until the task is cancelled."""
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            while True:
-                await self.look(session)
-                await asyncio.sleep(INTERVAL_SECONDS)
+        await poll(self.look, INTERVAL_SECONDS)
 
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Ask each pod whose next poll is due."""
@@ -103,15 +97,12 @@ class AdapterWatch:
             self._queue.add(key)
 
     async def _ask(self, session: aiohttp.ClientSession, uid: str, key: Key, address: str) -> None:
-        host = f"[{address}]" if ":" in address else address
         try:
-            url = f"http://{host}:{self._port}/health/adapters"
-            async with self._turns, session.get(url, allow_redirects=False) as response:
-                if response.status != 200:
-                    return
-                data = await response.content.read(_LONGEST_ANSWER)
+            status, data = await self._question.ask(session, address)
+            if status != 200:
+                return
             report = AdapterReport.model_validate_json(data)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except ASKING_FAILED as error:
             logger.debug("%s/%s: the pod at %s does not report its adapters: %s", *key, address, error)
             return
         before, self.reports[uid] = self.reports.get(uid), report

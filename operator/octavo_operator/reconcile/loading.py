@@ -18,6 +18,7 @@ import aiohttp
 from octavo_operator.reconcile.kinds import LLMSERVICE, POD
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Object
+from octavo_operator.reconcile.poll_pods import ASKING_FAILED, PodQuestion, address_of, poll
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.render.container import CONTAINER, PORT
 from octavo_operator.render.fetch import FETCH
@@ -28,8 +29,6 @@ INTERVAL_SECONDS = 3.0
 NEWS_SECONDS = 10.0  # between two of an LLMService that only tell of more bytes: each is a write of its status
 NEWS_SHARE = 0.02  # of all bytes
 _TRIES = 3
-_TIMEOUT_SECONDS = 2.0
-_AT_ONCE = 32
 _LONGEST_ANSWER = 16_384
 
 Reports = dict[str, LoadReport]
@@ -52,18 +51,12 @@ class LoadWatch:
         self._clock = clock
         self._indexes = indexes
         self._queue = queue
-        self._port = port
         self._tries: dict[str, int] = {}
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._question = PodQuestion("/health/startup", port, _LONGEST_ANSWER)
 
     async def run(self) -> None:
         """Poll again and again, until the task is cancelled."""
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            while True:
-                await self.look(session)
-                await asyncio.sleep(INTERVAL_SECONDS)
+        await poll(self.look, INTERVAL_SECONDS)
 
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Asks each pod that loads, and a few times each that has loaded, for figures that exist only then."""
@@ -90,12 +83,10 @@ class LoadWatch:
                     yield key, pod
 
     async def _ask(self, session: aiohttp.ClientSession, uid: str, key: Key, address: str, last: bool) -> None:
-        host = f"[{address}]" if ":" in address else address
         try:
-            url = f"http://{host}:{self._port}/health/startup"
-            async with self._turns, session.get(url, allow_redirects=False) as response:
-                report = LoadReport.model_validate_json(await _beginning(response))
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            _, data = await self._question.ask(session, address)
+            report = LoadReport.model_validate_json(data)
+        except ASKING_FAILED as error:
             logger.debug("%s/%s: the pod at %s does not report its loading progress: %s", *key, address, error)
             if uid in self.reports and self.reports[uid].phase == "ready":  # its engine ended, and begins again
                 del self.reports[uid]
@@ -124,20 +115,6 @@ def is_news(told: LoadReport | None, report: LoadReport, waited: bool) -> bool:
     if moved and loaded == total:
         return True
     return waited and (not moved or moved >= NEWS_SHARE * total)
-
-
-async def _beginning(response: aiohttp.ClientResponse) -> bytes:
-    data = bytearray()
-    async for chunk in response.content.iter_chunked(4096):
-        data += chunk
-        if len(data) > _LONGEST_ANSWER:
-            break
-    return bytes(data)
-
-
-def address_of(pod: Object) -> str:
-    """The address of a pod that stays; empty: it has none, or goes."""
-    return "" if pod["metadata"].get("deletionTimestamp") else str((pod.get("status") or {}).get("podIP") or "")
 
 
 def is_loading(pod: Object) -> bool:
