@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -18,10 +19,12 @@ import torch
 from llguidance import LLTokenizer
 
 from octavo_engine.core.request import Request
+from octavo_engine.engine.guided_requests import GuidedRequests
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.structured import grammars_in_use
 from octavo_engine.structured.grammar import (
+    GrammarError,
     choice_grammar,
     json_object_grammar,
     json_schema_grammar,
@@ -181,6 +184,23 @@ def test_a_grammar_that_fails_gives_an_error_for_its_row_alone(masks: GrammarMas
     wrong, right = masks.masks([MaskRow(name, (), ()) for name in ("wrong", "right")])
     assert isinstance(wrong, Exception)
     assert isinstance(right, torch.Tensor)
+
+
+def test_a_grammar_that_allows_no_text_is_said_to_be_one(masks: GrammarMasks) -> None:
+    ask(masks, "empty", regex_grammar("[^\\x00-\\U0010ffff]"))
+    [error] = masks.masks([MaskRow("empty", (), ())])
+    assert isinstance(error, NotAdmissibleError) and str(error) == "the grammar allows no text"
+
+
+def test_an_error_of_a_clients_grammar_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    failed: list[Exception] = []
+    errors = [GrammarError("of the client"), ValueError("of ours")]
+    provider: Any = SimpleNamespace(masks=lambda rows: errors)
+    guided = GuidedRequests(provider, lambda _, error: failed.append(error))
+    state: Any = SimpleNamespace(request_id="r", token_ids=[], prompt_len=0)
+    assert not guided.masks([(0, state), (1, state)], {})
+    assert failed == errors
+    assert caplog.messages == ["request r has no mask: of ours"]
 
 
 _PRIMES = {"type": "integer", "allOf": [{"multipleOf": prime} for prime in (999_983, 999_979, 999_961, 999_959)]}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from octavo_engine.core.request import Request
 from octavo_engine.core.request_state import RequestState
+from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.runner.masks import Masks
 from octavo_engine.structured.mask_provider import MaskProvider, MaskRow
 
@@ -117,6 +118,7 @@ class GuidedRequests:
             if isinstance(mask, Tensor):
                 masks[index] = mask
                 continue
-            log.error("request %s has no mask: %s", state.request_id, mask)
+            if not isinstance(mask, NotAdmissibleError):  # which is of the client, who is told
+                log.error("request %s has no mask: %s", state.request_id, mask)
             self._fail(state, mask)
         return masks

@@ -35,6 +35,10 @@ class _Answer:
     """Tokens of the answer that the matcher knows."""
 
 
+_NOTHING_ALLOWED = "NoExtensionBias"
+"""llguidance's error for a grammar that no token can begin."""
+
+
 class GrammarMasks:
     """Knows which tokens may follow in each answer that has a grammar.
 
@@ -168,4 +172,7 @@ class GrammarMasks:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    return matcher.get_error().strip()[:500] or f"the grammar stopped: {matcher.stop_reason()}"
+    error = matcher.get_error().removesuffix("<non-verbose/>").strip()
+    if error == _NOTHING_ALLOWED:
+        return "the grammar allows no text"
+    return error[:500] or f"the grammar stopped: {matcher.stop_reason()}"
