@@ -204,6 +204,22 @@ def test_broken_bodies(server: Served, content: bytes, kind: str, code: str) -> 
     assert (answer.status_code, error["code"]) == (400, code)
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "says"),
+    [(RESPONSES, {"n" * 100_000: 1}, "unknown field; leave it out"),
+     (CHAT, {"metadata": {"n" * 100_000: 1}}, "metadata.nnn"),
+     (CHAT, {"logit_bias": {"n" * 100_000: 1}}, "should match pattern"),
+     (RESPONSES, {"text": {"format": {"type": "n" * 100_000}}}, "expected tags: 'text'")],
+)  # fmt: skip
+def test_an_error_quotes_little_of_what_a_client_sends(
+    server: Served, path: str, fields: dict[str, Any], says: str
+) -> None:
+    """Answers with names of megabytes would fill the memory if clients did not read them."""
+    answer = server.http.post(path, json={"messages" if path == CHAT else "input": [HI], **fields})
+    assert says in check_shape(answer)["message"]
+    assert answer.status_code == 400 and len(answer.content) < 5000
+
+
 def test_a_compressed_body_is_415(server: Served) -> None:
     body = json.dumps({"messages": [HI]}).encode()
     kind = {"Content-Type": "application/json"}

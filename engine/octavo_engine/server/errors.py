@@ -26,6 +26,8 @@ _ANTHROPIC_KINDS = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_LONGEST_MESSAGE, _LONGEST_NAME = 2000, 100
+"""Characters of a message and of a field's name in it: clients may send names of megabytes, and not read the answer."""
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 _INVALID_VALUE = "invalid_value"
 _CODES_OF_KINDS = {
@@ -79,6 +81,8 @@ class APIError(Exception):
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        message = _shortened(message, _LONGEST_MESSAGE)
+        param = None if param is None else _shortened(param, _LONGEST_MESSAGE)
         super().__init__(message)
         self.status = status
         kind = _SERVER if status >= 500 else _LIMITED if status == 429 else _INVALID
@@ -135,8 +139,13 @@ def param_of(location: Sequence[str | int]) -> str | None:
     """Return a validation error's location as a path, such as `messages[0].content`."""
     path = ""
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+        path += f"[{part}]" if isinstance(part, int) else "." * bool(path) + _shortened(part, _LONGEST_NAME)
     return path or None
+
+
+def _shortened(text: str, most: int) -> str:
+    """Return the text, or its first and last characters if it has more than `most`."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-(most // 2) :]}"
 
 
 def sent_location(location: Sequence[str | int], sent: Any, *, missing: bool = False) -> list[str | int]:
