@@ -280,7 +280,7 @@ def test_what_is_not_finite_stays_so_for_its_token_alone(kernels: CPUKernels, ca
 
 @pytest.mark.parametrize(
     ("features", "interleaved", "most"),
-    [(AVX2, True, 999), (AVX512_BF16, True, 999), (AMX, True, 16), (AVX2, False, 16)],
+    [(AVX2, True, 999), (AVX512_BF16, True, 999), (AMX, True, 128), (AVX2, False, 16), (AMX, False, 16)],
 )
 def test_whether_codes_are_multiplied_follows_from_features_order_and_tokens(features, interleaved, most) -> None:
     counts = [tokens for tokens in range(1, 1000) if multiplies_codes(features, tokens, interleaved=interleaved)]
@@ -294,7 +294,7 @@ def test_codes_that_are_not_multiplied_are_decoded(kernels: CPUKernels) -> None:
         if interleaved:
             kernels.interleave(weight)
         product = kernel_coded_product(kernels, features, torch_product)
-        for tokens in (1, 80):
+        for tokens in (1, 130):
             x = random(tokens, 576, dtype=BF16, seed=tokens)
             found = product(x, weight, None, None)
             assert found is not None

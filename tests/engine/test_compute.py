@@ -11,13 +11,13 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.engine.startup import size_engine
 from octavo_engine.kernels.cpu import build
+from octavo_engine.kernels.cpu import features as features_module
 from octavo_engine.kernels.cpu.features import CPUFeatures, cpu_features
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.footprint import compute_bytes, widening_bytes
 from octavo_engine.model.layers import choose_compute as choosing
-from octavo_engine.model.layers import products
 from octavo_engine.model.layers.choose_compute import Path, choose_compute, choose_path
 from octavo_engine.model.layers.products import torch_product, wide_product
 from octavo_engine.model.shard import Shard
@@ -42,7 +42,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
         (AVX512_BF16, BF16, "kernels", "torch"),
         (AVX512_BF16, F16, "torch", "torch"),
         (AVX512_BF16, F32, "kernels", "torch"),
-        (AMX, BF16, "kernels and oneDNN", "torch"),
+        (AMX, BF16, "kernels", "torch"),
         (AMX, F16, "torch", "torch"),
         (AMX, F32, "kernels", "torch"),
     ],
@@ -50,11 +50,9 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 def test_the_path_follows_from_features_and_dtype(
     features: CPUFeatures, dtype: torch.dtype, with_kernels: Path, without: Path
 ) -> None:
-    assert choose_path(features, dtype, has_kernels=True, may_pack=True) == with_kernels
-    assert choose_path(features, dtype, has_kernels=False, may_pack=True) == without
-    assert choose_path(CPUFeatures(), dtype, has_kernels=False, may_pack=False) == "torch", "not an x86, or an old one"
-    unpacked = "kernels" if with_kernels == "kernels and oneDNN" else with_kernels
-    assert choose_path(features, dtype, has_kernels=True, may_pack=False) == unpacked
+    assert choose_path(features, dtype, has_kernels=True) == with_kernels
+    assert choose_path(features, dtype, has_kernels=False) == without
+    assert choose_path(CPUFeatures(), dtype, has_kernels=False) == "torch", "not an x86, or an old one"
 
 
 def test_features_are_those_that_the_kernels_are_compiled_for() -> None:
@@ -64,18 +62,21 @@ def test_features_are_those_that_the_kernels_are_compiled_for() -> None:
     assert features.avx2
     assert ("avx512" in kernels) == features.avx512
     assert ("avx512_bf16" in kernels) == features.avx512_bf16
+    assert ("amx" in kernels) == features.amx
 
 
-def test_without_onednns_private_functions_weights_are_not_packed(
-    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They belong to no interface of PyTorch: a later version may have renamed them."""
-    products.weights_can_be_packed.cache_clear()
-    monkeypatch.setattr(products.PackedWeights, "pack", lambda *_: torch.ops.mkldnn.no_such_function(1))
-    assert not products.weights_can_be_packed()
-    monkeypatch.setattr(choosing, "cpu_features", lambda: AMX)
-    assert choose_compute(read_spec(files), torch.bfloat16, CPU).packed is None
-    products.weights_can_be_packed.cache_clear()
+@pytest.mark.parametrize("granted", [False, True])
+def test_tiles_that_linux_does_not_grant_are_none(granted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox may refuse the request; then an instruction of AMX would end the process."""
+    monkeypatch.setattr(features_module, "_may_use_tiles", lambda: granted)
+    flags = "flags\t\t: fpu avx2 fma avx512_bf16 amx_tile amx_bf16 amx_int8\n"
+    monkeypatch.setattr("pathlib.Path.read_text", lambda _: flags)
+    features_module.cpu_flags.cache_clear()
+    try:
+        assert ("amx_tile" in features_module.cpu_flags(), cpu_features().amx) == (granted, granted)
+        assert cpu_features().avx512_bf16
+    finally:
+        features_module.cpu_flags.cache_clear()
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_chosen_where_products_are_emulated(
     spec = read_spec(files)
     assert choose_compute(spec, torch.bfloat16, CPU).product is wide_product
     assert choose_compute(spec, torch.float32, CPU).product is torch_product
-    assert compute_bytes(blueprint_of(files), torch.device("cuda"), 512) == (0, 0)
+    assert compute_bytes(blueprint_of(files), torch.device("cuda"), 512) == 0
     monkeypatch.setattr(choosing, "cpu_features", lambda: AVX512_BF16)
     assert choose_compute(spec, torch.bfloat16, CPU).product is torch_product
 
@@ -167,10 +168,9 @@ def test_the_plan_counts_the_widened_weight(
 def test_the_plan_counts_what_the_chosen_kernels_take(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AVX-512 kernels need no wider weights, though PyTorch would; for AMX there is a second copy."""
+    """AVX-512 kernels need no wider weights, though PyTorch would."""
     kernels, plans = cpu_kernels(), {}
     monkeypatch.setattr(choosing, "cpu_kernels", lambda: kernels)
-    monkeypatch.setattr(choosing, "weights_can_be_packed", lambda: True)
     for features in (AVX2, AVX512, AMX):
         monkeypatch.setattr(choosing, "cpu_features", lambda features=features: features)
         plans[features] = planned(files), planned(files, "float16")
@@ -178,6 +178,4 @@ def test_the_plan_counts_what_the_chosen_kernels_take(
     wider = widening_bytes(blueprint_of(files), EngineConfig(model="smollm2").max_num_batched_tokens)
     assert avx2.step - avx512.step == wider
     assert half.step - half_by_amx.step == wider, "float16 is PyTorch's to compute"
-    assert amx.step == avx512.step
-    linears = blueprint_of(files).linears()
-    assert amx.weights - avx512.weights == sum(linear.weight.nbytes for linear in linears)
+    assert (amx.step, amx.weights) == (avx512.step, avx512.weights)

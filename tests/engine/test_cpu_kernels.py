@@ -22,11 +22,12 @@ from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.attention.select import select_backend
 from octavo_engine.kernels.cpu import build, library
 from octavo_engine.kernels.cpu.adapters import CPUAdapters
+from octavo_engine.kernels.cpu.features import cpu_flags
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.pointwise import CPUPointwise, TorchPointwise
 
-FLAGS = set(Path("/proc/cpuinfo").read_text().split())
+FLAGS = cpu_flags()
 SAME_CODE = "avx512_vnni"
 """All of its parts are tested with `avx512_bf16` or `avx512`, so that it need not be compiled."""
 LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed) and level != SAME_CODE]
@@ -58,7 +59,8 @@ def test_the_best_instruction_set_of_a_cpu_is_chosen(monkeypatch) -> None:
     avx2 = {"avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"}
     avx512 = avx2 | {"avx512f", "avx512vl", "avx512dq", "avx512bw"}
     for flags, level in (
-        (avx512 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"}, "avx512_bf16"),
+        (avx512 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"}, "avx512_bf16_amx"),
+        (avx512 | {"avx512_vnni", "avx512_bf16", "amx_tile"}, "avx512_bf16"),
         (avx512 | {"avx512_vnni", "avx_vnni"}, "avx512_vnni"),
         (avx512, "avx512"),
         (avx2 | {"avx_vnni"}, "avx_vnni"),
@@ -79,6 +81,16 @@ def test_linear(kernels: CPUKernels, tokens: int, inner: int, rows: int) -> None
     product = x.double() @ weight.double().T
     assert_rounded(kernels.linear(x, weight), product)
     assert_rounded(kernels.linear(x, weight, bias, addend), product + bias.double() + addend.double())
+
+
+@pytest.mark.parametrize(("tokens", "inner"), [(300, 3232), (40, 4128)])
+def test_linear_of_many_inputs(kernels: CPUKernels, tokens: int, inner: int) -> None:
+    """With AMX not all of them are multiplied at once: 136 rows are four blocks, then one of 8."""
+    x, weight, addend = random(tokens, inner), random(136, inner, seed=1) / 64, random(tokens, 136, seed=2)
+    product = x.double() @ weight.double().T
+    assert_rounded(kernels.linear(x, weight, addend=addend), product + addend.double())
+    gate, up = product.chunk(2, dim=-1)
+    assert_rounded(kernels.linear(x, weight, silu=True), F.silu(gate) * up)
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 8, 9, 33, 300])
@@ -152,6 +164,16 @@ def test_long_contexts_in_parts(kernels: CPUKernels, block_size: int, dtype: tor
     output = run(CPUAttention(kernels), batch)
     assert output.dtype == dtype
     torch.testing.assert_close(output.double(), plain_attention(batch), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 32), (9, 3, 64), (12, 2, 128), (5, 1, 96)])
+@pytest.mark.parametrize("window", [None, 40])
+def test_chunks_in_bfloat16(kernels: CPUKernels, heads: int, kv_heads: int, head_dim: int, window: int | None) -> None:
+    """Keys for one to four copies of 128, and rows that fill no tile."""
+    lens = [(9, 20), (33, 33), (150, 400), (1, 7)]
+    batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window, dtype=torch.bfloat16)
+    output = run(CPUAttention(kernels), batch)
+    torch.testing.assert_close(output.double(), plain_attention(batch), rtol=2e-2, atol=2e-2)
 
 
 @needs_kernels

@@ -25,9 +25,8 @@ from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers import choose_compute as choose_compute_module
 from octavo_engine.model.layers import fused as fused_module
-from octavo_engine.model.layers.choose_compute import Path, kernel_compute
+from octavo_engine.model.layers.choose_compute import kernel_compute
 from octavo_engine.model.layers.fused import FusedLayers, kernels_know
-from octavo_engine.model.layers.products import PackedWeights, weights_can_be_packed
 from octavo_engine.model.layers.run_layers import one_by_one
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
@@ -161,9 +160,9 @@ def test_codes_that_are_decoded_for_many_tokens_leave_the_kernels(tmp_path, monk
     monkeypatch.setattr(choose_compute_module, "cpu_features", lambda: CPUFeatures(avx2=True, amx=True))
     decoder, alone = load_coded(checkpoint, cpu_kernels(), ONLINE["int4"]), []
     monkeypatch.setattr(fused_module, "one_by_one", lambda _, x, *__: (alone.append(len(x)), x)[1])
-    for tokens in (1, 16, 17):
+    for tokens in (1, 128, 129):
         logits(decoder, [(tokens, tokens)])
-    assert alone == [17]
+    assert alone == [129]
 
 
 @needs_kernels
@@ -177,37 +176,6 @@ def test_a_weight_that_no_kernel_knows_leaves_the_kernels(tmp_path, monkeypatch)
     decoder.linears()[3].weights.coded = None
     difference = logits(decoder, step) - known
     assert difference.norm() < 0.1 * known.norm()
-
-
-def load_by(path: Path, checkpoint: Any) -> Decoder:
-    """The model of `checkpoint`, computed by `path` on whatever CPU this is."""
-    with mock.patch.object(
-        decoder_module, "choose_compute", lambda spec, *_: kernel_compute(cpu_kernels(), path, fused=spec)
-    ):
-        return load(checkpoint, torch.bfloat16)
-
-
-@needs_kernels
-@pytest.mark.skipif(not weights_can_be_packed(), reason="oneDNN packs no weights in bfloat16 here: it needs AVX-512")
-@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_with_weights_packed_as_for_amx(tmp_path, step):
-    """A CPU may have no AMX: then oneDNN packs them for what it has, in the same calls."""
-    checkpoint = save(reference_model(**SIZES, intermediate_size=192, attention_bias=True, mlp_bias=True), tmp_path)
-    plain, packed = load_by("kernels", checkpoint), load_by("kernels and oneDNN", checkpoint)
-    assert packed.compute.packed is not None
-    difference = logits(packed, step) - logits(plain, step)
-    assert difference.abs().mean() < 0.02 * logits(plain, step).abs().mean()
-
-
-@needs_kernels
-def test_weights_that_were_not_packed_give_the_same_answers(tmp_path, monkeypatch):
-    """No product needs `prepare`: what it lays out is a faster copy."""
-    monkeypatch.setattr(PackedWeights, "pack", lambda *_: None)
-    checkpoint = save(reference_model(**SIZES, intermediate_size=192, attention_bias=True, mlp_bias=True), tmp_path)
-    plain, unpacked = load_by("kernels", checkpoint), load_by("kernels and oneDNN", checkpoint)
-    step = STEPS["many decodes"]
-    difference = logits(unpacked, step) - logits(plain, step)
-    assert difference.abs().mean() < 0.02 * logits(plain, step).abs().mean()
 
 
 @needs_kernels

@@ -286,7 +286,7 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
         attention.append(footprint.compressed_attention_bytes(blueprint, tokens, length))
         return max(attention) + footprint.dequantized_bytes(blueprint)
 
-    copied, widened = footprint.compute_bytes(blueprint, resolved.device, tokens)
+    widened = footprint.compute_bytes(blueprint, resolved.device, tokens)
     vocabulary = 1 if spec.head is None else spec.vocab_size
     sampling = footprint.logits_bytes(spec.hidden_size, vocabulary, dtype, seqs)
     sampling += footprint.sampler_bytes(vocabulary, min(seqs, MOST_TOGETHER))
@@ -300,7 +300,7 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
         sizes = ladder(seqs)
         graphs = footprint.graph_bytes(blueprint, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
     return MemoryNeed(
-        footprint.weight_bytes(blueprint) + copied,
+        footprint.weight_bytes(blueprint),
         peak + table + state,  # `state` for the dummy state that padded rows write
         footprint.kv_bytes_per_token(groups, resolved.kv_dtype, config.block_size),
         graphs,

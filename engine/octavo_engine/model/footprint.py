@@ -37,13 +37,12 @@ def weight_bytes(decoder: Decoder) -> int:
     return sum(parameter.nbytes for parameter in decoder.parameters()) + after_pooling
 
 
-def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> tuple[int, int]:
-    """Return the bytes of copies of weights that the chosen operations keep, and their further bytes in a step."""
+def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> int:
+    """Return the further bytes that the chosen operations take in a step of `max_tokens`."""
     if device.type != "cpu":  # neither the device nor Triton has to exist here
-        return 0, 0
+        return 0
     compute = choose_compute(decoder.spec, decoder.dtype, device, decoder.ranks.shard)
-    copied = 0 if compute.packed is None else sum(linear.weight.nbytes for linear in decoder.linears())
-    return copied, widening_bytes(decoder, max_tokens) * compute.widens
+    return widening_bytes(decoder, max_tokens) * compute.widens
 
 
 def dequantized_bytes(decoder: Decoder) -> int:

@@ -32,6 +32,10 @@ _TIMEOUT = 600.0
 """Seconds: on two cores that ten others use it took two minutes."""
 _OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 LEVELS = {
+    "avx512_bf16_amx": (
+        ("amx_tile", "amx_bf16", "avx512_bf16", "avx512_vnni", "avx512vl", "avx512dq", "avx512bw"),
+        ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
+    ),
     "avx512_bf16": (
         ("avx512_bf16", "avx512_vnni", "avx512vl", "avx512dq", "avx512bw"),
         ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"),
@@ -44,7 +48,7 @@ LEVELS = {
     ),
     "avx2": (("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"), ("-march=x86-64-v3",)),
 }
-"""Instruction sets, the best first: the flags of /proc/cpuinfo that each needs, and the compiler's options for it."""
+"""Instruction sets, the best first: the flags of `cpu_flags` that each needs, and the compiler's options for it."""
 
 
 class BuildError(Exception):

@@ -4,11 +4,21 @@
    row's largest score and its sum need no look across lanes. Keys and values are copied out of their blocks, KEYS at a
    time; a word of them (two bfloat16 or a float) is broadcast to all rows. */
 #include "kernels.h"
+#include "tiles.h"
 #include "vector.h"
 
-#define ROWS (2 * LANES)
-#define KEYS 64
 #define TILE (REGISTERS / 4) /* keys or dimensions whose sums are in registers at once */
+#if defined(TILES)
+#define VECTORS 8 /* of rows for which keys and values are copied once */
+#define UNIT TILE_DEPTH
+#define KEYS 128
+#else
+#define VECTORS 2
+#define UNIT TILE /* keys that are multiplied at least */
+#define KEYS 64
+#endif
+#define ROWS (VECTORS * LANES)
+#define RUN 16 /* keys that are next to one another in a block */
 #define MAX_DIM 128
 
 struct chunk {
@@ -27,6 +37,9 @@ struct scratch {
     uint32_t query[MAX_DIM][ROWS];       /* [words of a head][ROWS] */
     uint32_t keys[KEYS][MAX_DIM];        /* [KEYS][words of a head] */
     uint32_t values[KEYS][MAX_DIM];      /* [words of KEYS][head_dim] */
+#if defined(TILES)
+    uint32_t turned[MAX_DIM][KEYS / 2];  /* values of bfloat16: [head_dim][words of KEYS] */
+#endif
     float scores[KEYS][ROWS];            /* then, as words of KEYS, their weights */
     float sums[MAX_DIM][ROWS];
 } __attribute__((aligned(64)));
@@ -39,10 +52,10 @@ INLINE floats dot(floats sum, words a, words b, enum dtype dtype) {
 }
 
 /* Two vectors of rows times the words of TILE columns, `count` words deep: sums[r] += x[i] * y[r * across + i * along]. */
-INLINE void multiply(floats sums[TILE][2], const uint32_t (*x)[ROWS], const uint32_t *y, long count, long across, long along,
+INLINE void multiply(floats sums[TILE][2], const uint32_t *x, const uint32_t *y, long count, long across, long along,
                      enum dtype dtype) {
     for (long i = 0; i < count; i++) {
-        words low = *(const words_at *)x[i], high = *(const words_at *)(x[i] + LANES);
+        words low = *(const words_at *)(x + i * ROWS), high = *(const words_at *)(x + i * ROWS + LANES);
         UNROLL for (int r = 0; r < TILE; r++) {
             words w = (words){0} + y[r * across + i * along];
             sums[r][0] = dot(sums[r][0], w, low, dtype);
@@ -62,61 +75,87 @@ INLINE void take_queries(const struct chunks *a, const struct chunk *c, long fir
     }
 }
 
-INLINE long whole_tiles(long keys) { return (keys + TILE - 1) / TILE * TILE; }
+INLINE long whole_tiles(long keys) { return (keys + UNIT - 1) / UNIT * UNIT; }
 
-/* The keys and values [first, first + count) of a sequence; what else is in their last word is zero. */
+/* One key and value into place `j`; where there is none, zeros. */
+INLINE void take_key(const char *key, const char *value, long j, long head_dim, struct scratch *s, enum dtype dtype) {
+    for (long d = 0; d < head_dim; d += LANES)
+        if (dtype == FLOAT32) {
+            *(floats_at *)(s->keys[j] + d) = key ? load(key, d, FLOAT32) : all(0);
+            *(floats_at *)(s->values[j] + d) = value ? load(value, d, FLOAT32) : all(0);
+        } else {
+            halves none = {0}, one = key ? (halves) * (const halves_at *)(key + 2 * d) : none;
+            *(halves_at *)((uint16_t *)s->keys[j] + d) = one;
+            words wide = widen(value ? (halves) * (const halves_at *)(value + 2 * d) : none);
+            words_at *to = (words_at *)(s->values[j / 2] + d);
+            *to = j % 2 ? (words)*to | wide << 16 : wide;
+        }
+}
+
+/* The keys and values [first, first + count) of a sequence, and zeros behind them. `first` is a multiple of RUN. */
 INLINE void take_keys(const struct chunks *a, long row, long kv, long first, long count, struct scratch *s,
                       enum dtype dtype) {
-    long size = a->head_dim * bytes_of(dtype);
-    for (long j = 0; j < whole_tiles(count); j++) {
-        if (j >= count) {
-            memset(s->keys[j], 0, size);
-            if (dtype == FLOAT32 || j % 2 == 0) memset(s->values[j / numbers(dtype)], 0, 4 * a->head_dim);
-            continue;
-        }
-        long token = a->table[row * a->table_width + (first + j) / a->block] * a->block + (first + j) % a->block;
-        long from = (token * a->kv_heads + kv) * size;
-        memcpy(s->keys[j], a->keys + from, size);
-        for (long d = 0; d < a->head_dim; d += LANES) {
-            if (dtype == FLOAT32) {
-                memcpy(s->values[j] + d, a->values + from + 4 * d, BYTES);
-                continue;
-            }
-            words value = widen(*(const halves_at *)(a->values + from + 2 * d));
-            words_at *to = (words_at *)(s->values[j / 2] + d);
-            if (j % 2) *to |= value << 16;
-            else *to = value;
-        }
+    long size = a->head_dim * bytes_of(dtype), step = a->kv_heads * size;
+    for (long run = 0; run < count; run += RUN) {
+        long token = a->table[row * a->table_width + (first + run) / a->block] * a->block + (first + run) % a->block;
+        const char *key = a->keys + token * step + kv * size, *value = a->values + token * step + kv * size;
+        long end = run + RUN < count ? run + RUN : count;
+        for (long j = run; j < end; j++, key += step, value += step) take_key(key, value, j, a->head_dim, s, dtype);
     }
+    for (long j = count; j < whole_tiles(count); j++) take_key(0, 0, j, a->head_dim, s, dtype);
 }
 
-/* Scores of the keys from `first` on; those that a row may not see are -infinity. */
-INLINE void score(const struct chunks *a, struct scratch *s, const ints position[2], long first, long count, int masked,
-                  enum dtype dtype) {
-    for (long j = 0; j < count; j += TILE) {
-        floats sums[TILE][2] = {0};
-        multiply(sums, s->query, s->keys[j], a->head_dim / numbers(dtype), MAX_DIM, 1, dtype);
-        for (int r = 0; r < TILE; r++)
-            for (int v = 0; v < 2; v++) {
-                ints behind = position[v] - (int)(first + j + r);
-                floats one = sums[r][v] * a->scale;
-                if (masked) one = choose((behind >= 0) & (behind < (int)a->window), one, all(-__builtin_inff()));
-                *(floats_at *)&s->scores[j + r][v * LANES] = one;
-            }
-    }
+/* The scores of one key with a vector of rows, -infinity for those that may not see it. */
+INLINE floats seen(const struct chunks *a, floats score, ints position, long key) {
+    ints behind = position - (int)key;
+    return choose((behind >= 0) & (behind < (int)a->window), score, all(-__builtin_inff()));
 }
 
-/* Scores to weights, in words; the rows' largest score and the sum of weights are kept. What sums must be multiplied with. */
-INLINE floats weigh(struct scratch *s, long count, int v, floats *best, floats *weight, enum dtype dtype) {
+#if defined(TILES)
+/* As `score`, for bfloat16. */
+INLINE void score_by_tiles(const struct chunks *a, struct scratch *s, const ints position[VECTORS], long first, long count,
+                           int vectors, int masked) {
+    struct factors f = {.a_stride = sizeof s->keys[0], .b_stride = sizeof s->query[0], .apart = 64};
+    for (long j = 0; j < count; j += 2 * TILE_SIDE)
+        for (long r = 0; r < vectors * LANES; r += 2 * TILE_SIDE) {
+            f.a = (const char *)s->keys[j];
+            f.b = (const char *)(s->query[0] + r);
+            zero_square();
+            multiply_square(f, a->head_dim, 2);
+            store_square(s->scores[j] + r, sizeof s->scores[0], 2);
+        }
+    for (long j = 0; masked && j < count; j++)
+        for (int v = 0; v < vectors; v++) {
+            floats_at *score = (floats_at *)&s->scores[j][v * LANES];
+            *score = seen(a, *score, position[v], first + j);
+        }
+}
+#endif
+
+/* Scores of the keys from `first` on with `vectors` vectors of rows; not multiplied with the scale yet. */
+INLINE void score(const struct chunks *a, struct scratch *s, const ints position[VECTORS], long first, long count,
+                  int vectors, int masked, enum dtype dtype) {
+    for (long j = 0; j < count; j += TILE)
+        for (int v = 0; v < vectors; v += 2) {
+            floats sums[TILE][2] = {0};
+            multiply(sums, s->query[0] + v * LANES, s->keys[j], a->head_dim / numbers(dtype), MAX_DIM, 1, dtype);
+            for (int r = 0; r < TILE; r++)
+                for (int i = 0; i < 2; i++) {
+                    floats one = masked ? seen(a, sums[r][i], position[v + i], first + j + r) : sums[r][i];
+                    *(floats_at *)&s->scores[j + r][(v + i) * LANES] = one;
+                }
+        }
+}
+
+/* Scores times `scale`, which is positive, to weights, in words; the rows' largest score and the sum of weights are kept.
+   What sums must be multiplied with. */
+INLINE floats weigh(struct scratch *s, long count, int v, float scale, floats *best, floats *weight, enum dtype dtype) {
     floats top = *best, sum = {0};
-    for (long j = 0; j < count; j++) {
-        floats one = *(floats_at *)&s->scores[j][v * LANES];
-        top = choose(one > top, one, top);
-    }
+    for (long j = 0; j < count; j++) top = larger(*(floats_at *)&s->scores[j][v * LANES] * scale, top);
     floats from = choose(top == -__builtin_inff(), all(0), top); /* a row that has seen no key yet */
     for (long j = 0; j < count; j += 2) {
-        floats even = exponential(*(floats_at *)&s->scores[j][v * LANES] - from);
-        floats odd = exponential(*(floats_at *)&s->scores[j + 1][v * LANES] - from);
+        floats even = exponential(*(floats_at *)&s->scores[j][v * LANES] * scale - from);
+        floats odd = exponential(*(floats_at *)&s->scores[j + 1][v * LANES] * scale - from);
         sum += even + odd;
         if (dtype == FLOAT32) {
             *(floats_at *)&s->scores[j][v * LANES] = even;
@@ -129,21 +168,60 @@ INLINE floats weigh(struct scratch *s, long count, int v, floats *best, floats *
     return before;
 }
 
-INLINE void add_values(const struct chunks *a, struct scratch *s, long count, const floats before[2], enum dtype dtype) {
-    for (long d = 0; d < a->head_dim; d += TILE) {
-        floats sums[TILE][2];
-        UNROLL for (int r = 0; r < TILE; r++)
-            for (int v = 0; v < 2; v++) sums[r][v] = *(floats_at *)&s->sums[d + r][v * LANES] * before[v];
-        multiply(sums, (const uint32_t (*)[ROWS])s->scores, &s->values[0][d], count / numbers(dtype), 1, MAX_DIM, dtype);
-        UNROLL for (int r = 0; r < TILE; r++)
-            for (int v = 0; v < 2; v++) *(floats_at *)&s->sums[d + r][v * LANES] = sums[r][v];
-    }
+INLINE void add_values(const struct chunks *a, struct scratch *s, long count, const floats before[VECTORS], int vectors,
+                       enum dtype dtype) {
+    for (long d = 0; d < a->head_dim; d += TILE)
+        for (int v = 0; v < vectors; v += 2) {
+            floats sums[TILE][2];
+            UNROLL for (int r = 0; r < TILE; r++)
+                for (int i = 0; i < 2; i++) sums[r][i] = *(floats_at *)&s->sums[d + r][(v + i) * LANES] * before[v + i];
+            const uint32_t *weights = (const uint32_t *)s->scores[0] + v * LANES;
+            multiply(sums, weights, &s->values[0][d], count / numbers(dtype), 1, MAX_DIM, dtype);
+            UNROLL for (int r = 0; r < TILE; r++)
+                for (int i = 0; i < 2; i++) *(floats_at *)&s->sums[d + r][(v + i) * LANES] = sums[r][i];
+        }
 }
 
+#if defined(TILES)
+/* Values of bfloat16 as tiles read them. */
+static void turn_values(const struct chunks *a, struct scratch *s, long count) {
+    for (long j = 0; j < count / 2; j += LANES)
+        for (long d = 0; d < a->head_dim; d += LANES) {
+            floats block[LANES];
+            UNROLL for (int i = 0; i < LANES; i++) block[i] = *(const floats_at *)(s->values[j + i] + d);
+            transpose(block);
+            UNROLL for (int i = 0; i < LANES; i++) *(floats_at *)(s->turned[d + i] + j) = block[i];
+        }
+}
+
+/* As `add_values`, for bfloat16. */
+INLINE void add_values_by_tiles(const struct chunks *a, struct scratch *s, long count, const floats before[VECTORS],
+                                int vectors) {
+    for (int v = 0; v < vectors; v++) {
+        if (!largest(choose(before[v] != 1.0f, all(1), all(0)))) continue; /* no row has seen a larger score */
+        for (long d = 0; d < a->head_dim; d++) *(floats_at *)&s->sums[d][v * LANES] *= before[v];
+    }
+    struct factors f = {.a_stride = sizeof s->turned[0], .b_stride = sizeof s->scores[0], .apart = 64};
+    for (long d = 0; d < a->head_dim; d += 2 * TILE_SIDE)
+        for (long r = 0; r < vectors * LANES; r += 2 * TILE_SIDE) {
+            f.a = (const char *)s->turned[d];
+            f.b = (const char *)(s->scores[0] + r);
+            load_square(s->sums[d] + r, sizeof s->sums[0]);
+            multiply_square(f, count, 2);
+            store_square(s->sums[d] + r, sizeof s->sums[0], 2);
+        }
+}
+#endif
+
+/* Of each row the largest score so far, and the sum of weights. */
+struct running {
+    floats best[VECTORS], weight[VECTORS];
+};
+
 INLINE void give_rows(const struct chunks *a, const struct chunk *c, long first, long kv, struct scratch *s,
-                      const floats weight[2], enum dtype dtype) {
+                      const floats weight[VECTORS], int vectors, enum dtype dtype) {
     long group = a->heads / a->kv_heads;
-    for (int v = 0; v < 2; v++)
+    for (int v = 0; v < vectors; v++)
         for (long d = 0; d < a->head_dim; d += LANES) {
             floats rows[LANES];
             UNROLL for (int i = 0; i < LANES; i++) rows[i] = *(floats_at *)&s->sums[d + i][v * LANES] / weight[v];
@@ -154,28 +232,47 @@ INLINE void give_rows(const struct chunks *a, const struct chunk *c, long first,
         }
 }
 
+/* What the rows of a tile see of the keys from `first` on, added to their sums. */
+INLINE void add_keys(const struct chunks *a, struct scratch *s, const ints position[VECTORS], long first, long count,
+                     int vectors, int masked, struct running *now, enum dtype dtype) {
+    floats before[VECTORS];
+#if defined(TILES)
+    if (dtype == BFLOAT16) score_by_tiles(a, s, position, first, count, vectors, masked);
+    else score(a, s, position, first, count, vectors, masked, dtype);
+#else
+    score(a, s, position, first, count, vectors, masked, dtype);
+#endif
+    for (int v = 0; v < vectors; v++) before[v] = weigh(s, count, v, a->scale, &now->best[v], &now->weight[v], dtype);
+#if defined(TILES)
+    if (dtype == BFLOAT16) {
+        turn_values(a, s, count);
+        add_values_by_tiles(a, s, count, before, vectors);
+        return;
+    }
+#endif
+    add_values(a, s, count, before, vectors, dtype);
+}
+
 /* The tile whose first row is `first`, counted from the first (query, head) of its chunk. */
 INLINE void tile_of(const struct chunks *a, const struct chunk *c, long first, long kv, enum dtype dtype) {
     struct scratch s;
-    long group = a->heads / a->kv_heads, rows = c->count * group;
-    long lowest = c->position + first / group;
-    long highest = c->position + ((first + ROWS < rows ? first + ROWS : rows) - 1) / group;
-    ints position[2];
+    long group = a->heads / a->kv_heads, rows = c->count * group - first < ROWS ? c->count * group - first : ROWS;
+    int vectors = (rows + 2 * LANES - 1) / (2 * LANES) * 2; /* in pairs */
+    long lowest = c->position + first / group, highest = c->position + (first + rows - 1) / group;
+    ints position[VECTORS];
     for (int i = 0; i < ROWS; i++) position[i / LANES][i % LANES] = c->position + (first + i) / group;
-    floats best[2] = {all(-__builtin_inff()), all(-__builtin_inff())}, weight[2] = {{0}, {0}};
+    struct running now;
+    for (int v = 0; v < VECTORS; v++) now.best[v] = all(-__builtin_inff()), now.weight[v] = all(0);
     memset(s.sums, 0, a->head_dim * sizeof s.sums[0]);
     take_queries(a, c, first, kv, &s, dtype);
-    long key = lowest >= a->window ? lowest - a->window + 1 : 0;
+    long key = lowest >= a->window ? (lowest - a->window + 1) / RUN * RUN : 0;
     for (; key <= highest; key += KEYS) {
         long count = highest + 1 - key < KEYS ? highest + 1 - key : KEYS;
         take_keys(a, c->row, kv, key, count, &s, dtype);
         count = whole_tiles(count);
-        score(a, &s, position, key, count, key + count - 1 > lowest || highest - key >= a->window, dtype);
-        floats before[2];
-        for (int v = 0; v < 2; v++) before[v] = weigh(&s, count, v, &best[v], &weight[v], dtype);
-        add_values(a, &s, count, before, dtype);
+        add_keys(a, &s, position, key, count, vectors, key + count - 1 > lowest || highest - key >= a->window, &now, dtype);
     }
-    give_rows(a, c, first, kv, &s, weight, dtype);
+    give_rows(a, c, first, kv, &s, now.weight, vectors, dtype);
 }
 
 INLINE long tiles_of(const struct chunks *a, const struct chunk *c) {
@@ -191,12 +288,21 @@ void attend_chunks(const void *query, const void *keys, const void *values, void
     const struct chunk *all_chunks = (const struct chunk *)chunks;
     long tiles = 0;
     for (long i = 0; i < count; i++) tiles += tiles_of(&a, all_chunks + i);
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (long index = 0; index < tiles * kv_heads; index++) {
-        const struct chunk *c = all_chunks;
-        long tile = index / kv_heads;
-        for (; tile >= tiles_of(&a, c); c++) tile -= tiles_of(&a, c);
-        if (dtype == FLOAT32) tile_of(&a, c, tile * ROWS, index % kv_heads, FLOAT32);
-        else tile_of(&a, c, tile * ROWS, index % kv_heads, BFLOAT16);
+#pragma omp parallel num_threads(threads)
+    {
+#if defined(TILES)
+        open_tiles();
+#endif
+#pragma omp for schedule(dynamic)
+        for (long index = 0; index < tiles * kv_heads; index++) {
+            const struct chunk *c = all_chunks;
+            long tile = index / kv_heads;
+            for (; tile >= tiles_of(&a, c); c++) tile -= tiles_of(&a, c);
+            if (dtype == FLOAT32) tile_of(&a, c, tile * ROWS, index % kv_heads, FLOAT32);
+            else tile_of(&a, c, tile * ROWS, index % kv_heads, BFLOAT16);
+        }
+#if defined(TILES)
+        close_tiles();
+#endif
     }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,17 +16,31 @@ class CPUFeatures:
     avx512: bool = False
     avx512_bf16: bool = False
     amx: bool = False
-    """Tiles of bfloat16."""
+    """Tiles of bfloat16, which this process may use."""
+
+
+_AMX = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
+"""x86-64's system call that asks for registers, its operation, and the registers of AMX."""
 
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """The flags of the first CPU in /proc/cpuinfo; none where there is no such file."""
+    """The flags of the first CPU in /proc/cpuinfo that this process may use; none where there is no such file."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
+    flags = frozenset(next((line for line in lines if line.startswith("flags")), "").split())
+    return flags if flags.isdisjoint(_AMX) or _may_use_tiles() else flags - _AMX
+
+
+def _may_use_tiles() -> bool:
+    """Ask Linux for AMX's registers, which a process may not use otherwise; its threads get them too."""
+    system_call = ctypes.CDLL(None).syscall
+    system_call.argtypes, system_call.restype = (ctypes.c_long,) * 3, ctypes.c_long
+    granted: int = system_call(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)
+    return granted == 0
 
 
 def cpu_features() -> CPUFeatures:

@@ -25,7 +25,7 @@ LANES = 16
 HEAD_DIMS = (32, 64, 96, 128)
 """Head sizes that `attend` is compiled for."""
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-_DOT_TOKENS = 8
+_FEW = 1
 """Up to so many tokens `linear` needs no scratch memory (linear.c)."""
 _GROUP = 32
 _PART_TOKENS = 256
@@ -74,7 +74,7 @@ class AttentionStep:
 
 def packed_words(tokens: int, inner: int) -> int:
     """Scratch memory of `linear` with an input of [tokens, inner], in words of 32 bits (linear.c)."""
-    return 0 if tokens <= _DOT_TOKENS else -(-min(tokens, _PART_TOKENS) // _GROUP) * _GROUP * inner // 2
+    return 0 if tokens <= _FEW else -(-min(tokens, _PART_TOKENS) // _GROUP) * _GROUP * inner // 2
 
 
 @functools.cache

@@ -2,10 +2,13 @@
 
    Up to eight tokens: each weight row is multiplied along itself ("dots"), which takes no longer than to read the
    weights. More: tokens lie in the lanes of one or two registers, and a pair of weights is broadcast to all of them
-   ("lanes"), so that sums need no adding up across lanes and a tile of them fills the registers. */
+   ("lanes"), so that sums need no adding up across lanes and a tile of them fills the registers. With AMX all but one
+   token are multiplied in tiles: weights as they lie in memory, tokens as in the lanes of one register. Up to 32 tokens
+   take no longer than to read the weights. */
 #include <omp.h>
 
 #include "kernels.h"
+#include "tiles.h"
 #include "vector.h"
 
 struct linear {
@@ -18,11 +21,12 @@ struct linear {
 
 #define DOT_ROWS LANES
 #define DOT_TOKENS 8
+#define FEW 1 /* tokens for which tiles are no quicker than dots */
 #define DOT_SUMS 4
 #define TILE_ROWS (REGISTERS == 32 ? 12 : 4)
 #define MAX_WIDTH (2 * LANES)
 #define PART_TOKENS 256
-#define MAX_GROUPS (PART_TOKENS / MAX_WIDTH)
+#define MAX_GROUPS (PART_TOKENS / LANES)
 #define DEPTH 384 /* inputs multiplied at once where there are many tokens */
 
 INLINE uint32_t pair(const uint16_t *from) {
@@ -32,6 +36,7 @@ INLINE uint32_t pair(const uint16_t *from) {
 }
 
 INLINE floats some(const uint16_t *from, long index, int count) {
+    if (count == LANES) return load(from, index, BFLOAT16);
     uint16_t values[LANES] = {0};
     memcpy(values, from + index, 2 * count);
     return load(values, 0, BFLOAT16);
@@ -45,6 +50,10 @@ INLINE void finish(const struct linear *a, long token, long row, int count, floa
     if (a->addend) sum += some(a->addend, token * a->outputs + row, count);
     if (a->epilogue == WIDE) {
         memcpy((float *)a->y + token * a->outputs + row, &sum, 4 * count);
+        return;
+    }
+    if (count == LANES) {
+        store(a->y, token * a->outputs + row, sum, BFLOAT16);
         return;
     }
     uint16_t values[LANES];
@@ -198,6 +207,82 @@ INLINE void lane_tile(const struct linear *a, long row, int vectors) {
         for (; row < a->outputs; row++) lane_rows(a, row, 1, vectors);
 }
 
+#if defined(TILES)
+#define BLOCK (2 * TILE_SIDE) /* rows or tokens of a square of tiles */
+#define SPAN 1536             /* inputs that are multiplied at once with PART_TOKENS */
+#define MAX_SPAN 4096
+#define MAX_BLOCKS 4
+
+/* The outputs of a tile of rows and at most TILE_SIDE tokens from `token` on; sums of rows are BLOCK apart. */
+static void finish_tile(const struct linear *a, long token, long row, const float *sums, const float *gates) {
+    floats sum[LANES], gate[LANES] = {0};
+    UNROLL for (int r = 0; r < LANES; r++) sum[r] = *(const floats_at *)(sums + r * BLOCK);
+    transpose(sum);
+    if (a->epilogue == SILU_MUL) {
+        UNROLL for (int r = 0; r < LANES; r++) gate[r] = *(const floats_at *)(gates + r * BLOCK);
+        transpose(gate);
+    }
+    long tokens = a->tokens - token < TILE_SIDE ? a->tokens - token : TILE_SIDE;
+    for (long t = 0; t < tokens; t++) finish(a, token + t, row, TILE_SIDE, sum[t], gate[t]);
+}
+
+/* The sums of BLOCK weight rows, for up to PART_TOKENS tokens: [tokens / BLOCK][rows][tokens]. */
+typedef float block_of_sums[PART_TOKENS / BLOCK][BLOCK][BLOCK] __attribute__((aligned(64)));
+
+/* Adds the products of the inputs [k, end) to the sums, which are new if k is 0. Meanwhile as much of the weights `ahead` is
+   fetched. */
+INLINE void add_block(const struct linear *a, const uint16_t *weight, const uint16_t *ahead, long k, long end,
+                      block_of_sums sums) {
+    long times = (a->tokens + BLOCK - 1) / BLOCK, lines = (BLOCK + times - 1) / times;
+    struct factors f = {.a = (const char *)(weight + k), .a_stride = 2 * a->inner, .b_stride = 64,
+                        .apart = 2 * TILE_SIDE * a->inner, .lines = lines};
+    for (long i = 0; i < times; i++) {
+        f.b = (const char *)(a->packed + i * BLOCK * (a->inner / 2) + k / 2 * TILE_SIDE);
+        f.ahead = (const char *)(ahead + k + i * lines * a->inner);
+        if (k) load_square(sums[i][0], sizeof sums[i][0]);
+        else zero_square();
+        if (a->tokens - i * BLOCK > TILE_SIDE) {
+            multiply_square(f, end - k, 2);
+            store_square(sums[i][0], sizeof sums[i][0], 2);
+        } else {
+            multiply_square(f, end - k, 1);
+            store_square(sums[i][0], sizeof sums[i][0], 1);
+        }
+    }
+}
+
+/* Inputs that are multiplied at once: those of all tokens stay in a core's own cache, and so do two blocks of weights. */
+INLINE long span_of(const struct linear *a) {
+    long times = (a->tokens + BLOCK - 1) / BLOCK, span = SPAN * PART_TOKENS / BLOCK / times / TILE_DEPTH * TILE_DEPTH;
+    return span < MAX_SPAN ? span : MAX_SPAN;
+}
+
+/* Blocks of rows for which inputs are read once. */
+INLINE long blocks_at_once(const struct linear *a) { return a->inner > span_of(a) ? MAX_BLOCKS : 1; }
+
+/* The next blocks of rows from `row` on with all tokens. */
+static void blocks_of_rows(const struct linear *a, long row) {
+    block_of_sums sums[MAX_BLOCKS], gates[MAX_BLOCKS];
+    long step = BLOCK * a->inner, span = span_of(a), blocks = (a->outputs - row) / BLOCK;
+    if (blocks > blocks_at_once(a)) blocks = blocks_at_once(a);
+    const uint16_t *gate = a->weight + row * a->inner, *weight = gate + (a->rows - a->outputs) * a->inner;
+    for (long k = 0; k < a->inner; k += span) {
+        long end = k + span < a->inner ? k + span : a->inner;
+        for (long b = 0; b < blocks; b++) {
+            const uint16_t *here = weight + b * step;
+            if (a->epilogue == SILU_MUL) add_block(a, gate + b * step, here, k, end, gates[b]);
+            add_block(a, here, a->epilogue == SILU_MUL ? gate + (b + 1) * step : here + step, k, end, sums[b]);
+        }
+    }
+    for (long b = 0; b < blocks; b++)
+        for (long t = 0; t < a->tokens; t += TILE_SIDE)
+            for (long r = 0; r < BLOCK; r += TILE_SIDE) {
+                const float *sum = &sums[b][t / BLOCK][r][t % BLOCK], *other = &gates[b][t / BLOCK][r][t % BLOCK];
+                finish_tile(a, t, row + b * BLOCK + r, sum, other);
+            }
+}
+#endif
+
 static void pack(const struct linear *a, long k, long width) {
     for (long first = 0; first < a->tokens; first += width) {
         uint32_t *to = a->packed + (first * (a->inner / 2) + k * width);
@@ -216,6 +301,38 @@ INLINE struct linear part_of(const struct linear *all, long first) {
     return part;
 }
 
+#if defined(TILES)
+/* TILE_SIDE tokens from `token` on and TILE_DEPTH inputs from `k` on, as B wants them; absent tokens are zeros. */
+static void pack_tile(const struct linear *a, long token, long k) {
+    floats words[TILE_SIDE] = {0};
+    for (long t = 0; t < TILE_SIDE && token + t < a->tokens; t++)
+        words[t] = *(const floats_at *)(a->x + (token + t) * a->inner + k);
+    transpose(words);
+    floats_at *to = (floats_at *)(a->packed + token * (a->inner / 2) + k / 2 * TILE_SIDE);
+    UNROLL for (int i = 0; i < TILE_SIDE; i++) to[i] = words[i];
+}
+
+/* Tokens in tiles, some of them at a time; rows that fill no block are multiplied in lanes. */
+static void by_tiles(const struct linear *all, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        open_tiles();
+        for (long first = 0; first < all->tokens; first += PART_TOKENS) {
+            struct linear a = part_of(all, first);
+            long groups = (a.tokens + TILE_SIDE - 1) / TILE_SIDE, steps = a.inner / TILE_DEPTH;
+            long whole = a.outputs / BLOCK * BLOCK, rows = BLOCK * blocks_at_once(&a);
+#pragma omp for schedule(static)
+            for (long i = 0; i < groups * steps; i++) pack_tile(&a, i / steps * TILE_SIDE, i % steps * TILE_DEPTH);
+#pragma omp for schedule(static)
+            for (long row = 0; row < whole; row += rows) blocks_of_rows(&a, row);
+#pragma omp for schedule(static)
+            for (long row = whole; row < a.outputs; row++) lane_rows(&a, row, 1, 1);
+        }
+        close_tiles();
+    }
+}
+#endif
+
 /* Tokens in lanes, some of them at a time. */
 static void many(const struct linear *all, int threads) {
 #pragma omp parallel num_threads(threads)
@@ -231,11 +348,18 @@ static void many(const struct linear *all, int threads) {
     }
 }
 
-/* `packed` has room for round_up(min(tokens, 256), 32) * inner / 2 words; it is not used for up to 8 tokens. */
+/* `packed` has room for round_up(min(tokens, 256), 32) * inner / 2 words; it is not used for up to 8 tokens, with tiles for
+   one. */
 void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
             uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads) {
     long outputs = rows / (epilogue == SILU_MUL ? 2 : 1);
     struct linear all = {x, weight, bias, addend, y, packed, tokens, inner, rows, outputs, epilogue};
+#if defined(TILES)
+    if (tokens > FEW && inner % TILE_DEPTH == 0) {
+        by_tiles(&all, threads);
+        return;
+    }
+#endif
     if (tokens > DOT_TOKENS) {
         many(&all, threads);
         return;

@@ -43,13 +43,15 @@ INLINE floats choose(ints mask, floats a, floats b) {
 }
 
 /* What GCC 12 alone would do in parts of a register: 16 bits to 32 and back, where only the lower 16 may be set; sums and
-   maxima of all lanes, in a fixed order; the 16-bit numbers of both in turn, from the lower and upper halves of each 128
+   maxima of all lanes, in a fixed order; of each lane the larger or smaller number, b if one is NaN; the 16-bit numbers of both in turn, from the lower and upper halves of each 128
    bits. */
 #if defined(__AVX512F__)
 INLINE words widen(halves x) { return (words)_mm512_cvtepu16_epi32((__m256i)x); }
 INLINE halves lower(words x) { return (halves)_mm512_cvtepi32_epi16((__m512i)x); }
 INLINE float total(floats x) { return _mm512_reduce_add_ps((__m512)x); }
 INLINE float largest(floats x) { return _mm512_reduce_max_ps((__m512)x); }
+INLINE floats larger(floats a, floats b) { return (floats)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE floats smaller(floats a, floats b) { return (floats)_mm512_min_ps((__m512)a, (__m512)b); }
 INLINE words low_in_turn(words a, words b) { return (words)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b); }
 INLINE words high_in_turn(words a, words b) { return (words)_mm512_unpackhi_epi16((__m512i)a, (__m512i)b); }
 #else
@@ -68,6 +70,8 @@ INLINE float largest(floats x) {
     __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return two[0] > two[1] ? two[0] : two[1];
 }
+INLINE floats larger(floats a, floats b) { return (floats)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE floats smaller(floats a, floats b) { return (floats)_mm256_min_ps((__m256)a, (__m256)b); }
 INLINE words low_in_turn(words a, words b) { return (words)_mm256_unpacklo_epi16((__m256i)a, (__m256i)b); }
 INLINE words high_in_turn(words a, words b) { return (words)_mm256_unpackhi_epi16((__m256i)a, (__m256i)b); }
 #endif
@@ -93,7 +97,11 @@ INLINE void store(void *to, long index, floats x, enum dtype dtype) {
         *(floats_at *)((float *)to + index) = x;
         return;
     }
+#if defined(__AVX512BF16__)
+    *(halves_at *)((uint16_t *)to + index) = (halves)_mm512_cvtneps_pbh((__m512)x); /* numbers below 2^-126 become 0 */
+#else
     *(halves_at *)((uint16_t *)to + index) = lower(bfloat16(x));
+#endif
 }
 
 #if LANES == 16
@@ -179,7 +187,7 @@ INLINE ints dot_fours(ints sum, words a, words b) {
 /* e to the x, 0 below e^-87 and at most e^88; NaN stays. The polynomial is that of Cephes' expf. */
 INLINE floats exponential(floats x) {
     ints nothing = x < -87.0f;
-    x = choose(x > 88.0f, all(88.0f), x);
+    x = smaller(all(88.0f), x);
     floats shifted = x * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: the integer is in the low bits */
     floats n = shifted - 12582912.0f;
     floats r = x - n * 0.693359375f;

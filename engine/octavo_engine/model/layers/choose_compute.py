@@ -15,41 +15,34 @@ from octavo_engine.model.layers.fused import FusedLayers, kernels_know
 from octavo_engine.model.layers.pointwise import CPUPointwise
 from octavo_engine.model.layers.products import (
     CodedVocabulary,
-    PackedWeights,
     by_tokens,
     kernel_coded_product,
     kernel_gated_product,
     kernel_logits,
     kernel_product,
-    weights_can_be_packed,
     wide_product,
 )
 from octavo_engine.model.layers.run_layers import LayerRunner, one_by_one
 from octavo_engine.model.shard import UNSHARDED, Shard
 from octavo_engine.model.spec import CompressedAttentionSpec, LatentAttentionSpec, ModelSpec
 
-_FEW_BESIDE_PACKED = 16
-"""With AMX, up to so many tokens are multiplied faster by our kernels, more by oneDNN."""
 _FEW_BESIDE_WIDE = 64
 """With AVX2 alone, up to so many tokens are multiplied faster by our kernels, more in float32."""
 
-Path = Literal["torch", "torch in float32", "kernels", "kernels and float32", "kernels and oneDNN"]
+Path = Literal["torch", "torch in float32", "kernels", "kernels and float32"]
 """The ways to compute on a CPU: by PyTorch, by our C kernels, or by one for few tokens and another for many."""
 
 
-def choose_path(features: CPUFeatures, dtype: torch.dtype, *, has_kernels: bool, may_pack: bool) -> Path:
+def choose_path(features: CPUFeatures, dtype: torch.dtype, *, has_kernels: bool) -> Path:
     """Return the quickest way to compute in `dtype` on a CPU with these features.
 
-    `has_kernels`: the C kernels are there and fit the model. `may_pack`: all linears' weights are in `dtype`, and
-    oneDNN can pack them.
+    `has_kernels`: the C kernels are there and fit the model.
     """
     if not has_kernels or dtype not in DTYPES:
         # PyTorch emulates products of half precision, so that it is quicker to widen weights for many tokens.
         half = dtype in {torch.bfloat16, torch.float16}
-        emulates = half and features.avx2 and not (features.amx or features.avx512_bf16)
+        emulates = half and features.avx2 and not features.avx512_bf16
         return "torch in float32" if emulates else "torch"
-    if dtype == torch.bfloat16 and features.amx and may_pack:
-        return "kernels and oneDNN"
     return "kernels and float32" if dtype == torch.bfloat16 and not features.avx512 else "kernels"
 
 
@@ -62,9 +55,7 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sh
     if device.type != "cpu":  # `meta`: nothing is computed, so no kernels are compiled
         return Compute()
     kernels = cpu_kernels() if _in_full_lanes(spec, shard) and dtype in DTYPES else None
-    features = cpu_features()
-    may_pack = features.amx and spec.quantization is None and not spec.has_experts and weights_can_be_packed()
-    path = choose_path(features, dtype, has_kernels=kernels is not None, may_pack=may_pack)
+    path = choose_path(cpu_features(), dtype, has_kernels=kernels is not None)
     if kernels is None:
         return torch_compute(path)
     known = shard.size == 1 and dtype == torch.bfloat16 and kernels_know(spec)
@@ -101,11 +92,8 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
 
     `fused` is a spec whose layers are computed in one call; None: layer by layer.
     """
-    product, most_tokens, packed = kernel_product(kernels), None, None
-    if path == "kernels and oneDNN":
-        packed, most_tokens = PackedWeights(2 * _FEW_BESIDE_PACKED), _FEW_BESIDE_PACKED
-        product = by_tokens(product, most_tokens, packed.product)
-    elif path == "kernels and float32":
+    product, most_tokens = kernel_product(kernels), None
+    if path == "kernels and float32":
         most_tokens = _FEW_BESIDE_WIDE
         product = by_tokens(product, most_tokens, wide_product)
     coded_product = kernel_coded_product(kernels, cpu_features(), product)
@@ -121,7 +109,6 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
         pointwise=CPUPointwise(kernels),
         experts=ExpertsInTurn(product, coded_product),
         runner=runner,
-        packed=packed,
         interleave=kernels.interleave,
         widens=path == "kernels and float32",
     )

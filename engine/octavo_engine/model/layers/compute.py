@@ -26,7 +26,6 @@ from octavo_engine.model.layers.products import (
     CodedVocabulary,
     GatedProduct,
     LogitsProduct,
-    PackedWeights,
     Product,
     torch_logits,
     torch_product,
@@ -56,8 +55,6 @@ class Compute:
     convolution: Convolution = torch_convolution
     delta_rule: DeltaRule = gated_delta_rule
     runner: LayerRunner = one_by_one
-    packed: PackedWeights | None = None
-    """Second, packed copies of all linears' weights; None: there are none."""
     interleave: Callable[[CodedWeight], None] | None = None
     """Reorders the codes and scales of a weight into the order with which `coded_product` is quickest."""
     widens: bool = False
@@ -127,9 +124,7 @@ class Compute:
         return self.experts(x, experts, chosen, weights, adapters)
 
     def prepare(self, linears: Sequence[Weights], others: Iterable[CodedWeight] = ()) -> None:
-        """Pack or reorder the loaded weights of all linears, and of `others` whose codes are multiplied."""
-        if self.packed is not None:
-            self.packed.pack(each.weight for each in linears)
+        """Reorder the loaded weights of all linears, and of `others` whose codes are multiplied."""
         # Products in float32 are to be exact, so inputs are not rounded to 8 bits for them.
         if self.interleave is None or any(each.dtype != torch.bfloat16 for each in linears):
             return

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,9 @@ LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
 
 _FEW_CODED = 16
-"""The most tokens for which codes are multiplied as floats, or with AMX (not measured) as whole numbers."""
+"""The most tokens for which codes are multiplied as floats."""
+_FEW_BESIDE_TILES = 128
+"""With AMX, the most tokens for which codes are multiplied as whole numbers."""
 _FEW_TO_WIDEN_FOR = 8
 """The most tokens for which a weight is multiplied in its own dtype, not widened to float32."""
 
@@ -71,9 +72,12 @@ def kernel_product(kernels: CPUKernels) -> Product:
 def multiplies_codes(features: CPUFeatures, tokens: int, *, interleaved: bool) -> bool:
     """Return True if codes are multiplied as they are, False if they are decoded first for products in floating point.
 
-    Products of whole numbers are the quickest for any number of tokens, but where oneDNN has AMX for bfloat16.
+    Products of whole numbers are the quickest for any number of tokens, but with AMX only for up to 128: the linears of
+    SmolLM2 took 19 instead of 42 ms for 32 tokens, 64 and 62 for 128, 115 and 73 for 256.
     """
-    return tokens <= _FEW_CODED or (interleaved and not features.amx)
+    if interleaved:
+        return not features.amx or tokens <= _FEW_BESIDE_TILES
+    return tokens <= _FEW_CODED
 
 
 def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Product) -> CodedProduct:
@@ -147,48 +151,3 @@ def by_tokens(few: Product, most_tokens: int, many: Product) -> Product:
         return (few if len(x) <= most_tokens else many)(x, weight, bias, addend)
 
     return product
-
-
-class PackedWeights:
-    """Second copies of weights, bfloat16, laid out for oneDNN's kernels.
-
-    Without them oneDNN rearranges all weights in every call: with AMX 17 instead of 11 ms for SmolLM2 and 32 tokens.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        """Start without weights; they are packed for products of about `tokens` tokens."""
-        self._tokens = tokens
-        self._packed: dict[int, Tensor] = {}
-
-    def pack(self, weights: Iterable[Tensor]) -> None:
-        """Lay out copies of `weights` [out, in], which stay where they are and do not change from now on."""
-        self._packed = {w.data_ptr(): torch.ops.mkldnn._reorder_linear_weight(w, self._tokens) for w in weights}
-
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-        """Multiply by oneDNN.
-
-        Weights that were not packed are multiplied as they are, with the same result but slower.
-        """
-        packed = self._packed.get(weight.data_ptr())
-        if packed is None:
-            return torch_product(x, weight, bias, addend)
-        multiply = torch.ops.mkldnn._linear_pointwise
-        if addend is None:
-            found: Tensor = multiply(x, packed, bias, "none", [], "")
-        else:
-            found = multiply.binary(x, addend, packed, bias, "add")
-        return found
-
-
-@cache
-def weights_can_be_packed() -> bool:
-    """Return True if this PyTorch and this CPU pack weights in bfloat16: tried, as the functions are private."""
-    x, weight = (torch.randn(32, 32, generator=torch.Generator().manual_seed(0)).bfloat16() for _ in range(2))
-    packed = PackedWeights(32)
-    try:
-        packed.pack([weight])
-        found = [packed.product(x, weight, weight[0], addend) for addend in (None, x)]
-    except (AttributeError, RuntimeError, TypeError):
-        return False
-    expected = [torch_product(x, weight, weight[0], addend) for addend in (None, x)]
-    return all(torch.allclose(a, b, rtol=0.05, atol=0.1) for a, b in zip(found, expected, strict=True))
