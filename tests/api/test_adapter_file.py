@@ -49,12 +49,12 @@ class Case:
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps({"adapters": entries}))
         new.replace(self.path)
-        asyncio.run(self.adapters.look())
+        asyncio.run(self.adapters.update())
         return self.engine.asked
 
     def look_again(self) -> list[str]:
         self.engine.asked.clear()
-        asyncio.run(self.adapters.look())
+        asyncio.run(self.adapters.update())
         return self.engine.asked
 
     @property
@@ -97,7 +97,7 @@ def test_weights_that_are_loaded_answer_until_others_are_there(case: Case) -> No
     case.look(SQL)
     fetching = {"name": "sql", "version": "2", "message": "1 of 2 MiB"}
     assert case.look(fetching) == []
-    assert case.states["sql"] == ("Fetching", "1 of 2 MiB; until then the weights that were loaded before answer")
+    assert case.states["sql"] == ("Fetching", "1 of 2 MiB; until then requests use the weights that were loaded before")
     case.look({**fetching, "failed": True, "message": "no such repository"})
     assert case.states["sql"][0] == "Failed"
     assert case.states["sql"][1].startswith("no such repository; until then")

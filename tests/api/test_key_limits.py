@@ -27,7 +27,7 @@ class Meter(KeyMeter):
 
     def refuses(self, key: Key) -> tuple[str, int]:
         with pytest.raises(RefusedError) as caught:
-            self.look(key)
+            self.check(key)
         assert (caught.value.status, caught.value.detail.code) == (429, "rate_limit_exceeded")
         return caught.value.reason, int(caught.value.headers["Retry-After"])
 
@@ -35,25 +35,25 @@ class Meter(KeyMeter):
 def test_requests_a_minute_and_exactly_when_the_next_may_come() -> None:
     meter, key = Meter(), Key("a", requests_per_minute=10)
     for _ in range(10):
-        meter.look(key)
+        meter.check(key)
         meter.begin()
     assert meter.refuses(key) == ("requests_per_minute", 6)
     meter.now += 4.5
     assert meter.refuses(key) == ("requests_per_minute", 2)  # 1.5 s
     meter.now += 1.5
-    meter.look(key)
+    meter.check(key)
     meter.begin()
     assert meter.refuses(key) == ("requests_per_minute", 6)
     meter.now += 3600  # no more than a minute's worth is saved up
     for _ in range(10):
-        meter.look(key)
+        meter.check(key)
         meter.begin()
     meter.refuses(key)
 
 
 def test_a_request_counts_before_it_is_accepted_and_after_it_has_ended() -> None:
     meter, key = Meter(), Key("a", requests_per_minute=1)
-    meter.look(key)
+    meter.check(key)
     meter.begin()
     assert meter.refuses(key) == ("requests_per_minute", 60)
     meter.end()
@@ -62,13 +62,13 @@ def test_a_request_counts_before_it_is_accepted_and_after_it_has_ended() -> None
 
 def test_tokens_a_minute_are_paid_for_as_they_come() -> None:
     meter, key = Meter(), Key("a", tokens_per_minute=600)
-    meter.look(key)
+    meter.check(key)
     meter.tokens.take(500)
-    meter.look(key)
+    meter.check(key)
     meter.tokens.take(400)  # an accepted request may go on; the key pays for it afterwards
     assert meter.refuses(key) == ("tokens_per_minute", 31)  # 301 tokens at ten a second
     meter.now += 31
-    meter.look(key)
+    meter.check(key)
 
 
 def test_meters_of_keys_that_were_removed_go() -> None:
@@ -78,7 +78,7 @@ def test_meters_of_keys_that_were_removed_go() -> None:
     kept = limits.meter(Key("kept"))
     for key in (Key("requests", requests_per_minute=6), Key("tokens", tokens_per_minute=60), Key("running")):
         meter = meters[key.name] = limits.meter(key)
-        meter.look(key)
+        meter.check(key)
         getattr(meter, key.name).take(1)
     limits.forget_others({"kept"})
     for name, meter in meters.items():
@@ -91,13 +91,13 @@ def test_meters_of_keys_that_were_removed_go() -> None:
 
 def test_requests_at_once() -> None:
     meter, key = Meter(), Key("a", max_concurrent_requests=2)
-    meter.look(key)
+    meter.check(key)
     meter.begin()
     meter.begin()
     reason, seconds = meter.refuses(key)
     assert (reason, 1 <= seconds <= 3) == ("max_concurrent_requests", True)
     meter.end()
-    meter.look(key)
+    meter.check(key)
     for _ in range(10):  # one ends every ten seconds
         meter.begin()
         meter.now += 10
@@ -110,19 +110,19 @@ def test_requests_at_once() -> None:
 def test_without_limits_a_key_may_do_anything() -> None:
     meter, key = Meter(), Key("a")
     for _ in range(1000):
-        meter.look(key)
+        meter.check(key)
         meter.begin()
         meter.tokens.take(10**9)
 
 
 def test_another_limit_keeps_what_was_left() -> None:
     meter = Meter()
-    meter.look(Key("a", requests_per_minute=10))
+    meter.check(Key("a", requests_per_minute=10))
     for _ in range(10):
         meter.begin()
     assert meter.refuses(Key("a", requests_per_minute=60)) == ("requests_per_minute", 1)
-    meter.look(Key("a"))
-    meter.look(Key("a", requests_per_minute=1))  # new again, and full
+    meter.check(Key("a"))
+    meter.check(Key("a", requests_per_minute=1))  # new again, and full
     meter.begin()
     assert meter.refuses(Key("a", requests_per_minute=1)) == ("requests_per_minute", 60)
 

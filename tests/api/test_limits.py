@@ -138,10 +138,10 @@ def test_the_choices_of_a_request_share_their_prompt() -> None:
 
 def test_an_answer_counts_with_what_answers_lately_had() -> None:
     admission = ManualAdmission(tokens=10**9, requests=10**6)
-    assert admission.likely(100_000) == 512  # nothing has been answered yet
+    assert admission.expected_tokens(100_000) == 512  # nothing has been answered yet
     for length in range(128):
         admission.answered(length)
-    assert (admission.likely(100_000), admission.likely(20)) == (127, 20)
+    assert (admission.expected_tokens(100_000), admission.expected_tokens(20)) == (127, 20)
 
 
 def test_a_request_larger_than_the_queue_is_welcome_when_none_waits() -> None:
@@ -201,7 +201,7 @@ def test_when_a_budget_is_spent_nothing_more_need_be_known_of_a_request(
     admission.fill_seats()
     admission.place(2, **request_)
     with pytest.raises(RefusedError) as caught:
-        admission.look(ANYONE)
+        admission.check_any(ANYONE)
     assert caught.value.reason == reason
 
 
@@ -251,7 +251,7 @@ def test_one_key_leaves_room_for_others() -> None:
     assert (refused.reason, refused.status, refused.detail.code) == ("key_share", 429, "rate_limit_exceeded")
     assert "a key may have 5 (--max-key-share 0.5 of --max-queued-requests)" in str(refused)
     with pytest.raises(RefusedError):
-        admission.look(ALICE)
+        admission.check_any(ALICE)
     for _ in range(5):
         admission.enter(BOB, 1)
     assert admission.refuses(key=BOB).reason == "queued_requests"
@@ -279,7 +279,7 @@ def test_one_request_that_is_larger_than_the_queue_keeps_no_other_key_out(
     admission.place(sequences, ALICE, **more)
     assert admission.refuses(key=ALICE, tokens=2, answer=2).status == 503
     for _ in range(4):
-        admission.look(BOB)
+        admission.check_any(BOB)
         admission.place(key=BOB, tokens=2, answer=2)
 
 

@@ -99,7 +99,7 @@ def told(*states: EngineState) -> str:
     story = Story(Console(file=screen, force_terminal=True, width=100), "m[/bold]", clock=iter(range(99)).__next__)
     with story.loading():
         for state in states:
-            story.tell(state)
+            story.update(state)
     return ESCAPES.sub("", screen.getvalue())
 
 

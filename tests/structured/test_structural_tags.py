@@ -122,8 +122,8 @@ def test_triggers_share_the_rule_of_a_schema(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("form", "says"),
     [
-        ({"type": "sequence", "elements": [{"type": "any_text"}, WORD]}, "any_text is supported at the end alone"),
-        (tag("<x>", triggered(), "</x>"), "triggered_tags is supported at the end alone"),
+        ({"type": "sequence", "elements": [{"type": "any_text"}, WORD]}, "any_text is supported only at the end"),
+        (tag("<x>", triggered(), "</x>"), "triggered_tags is supported only at the end"),
         (tag("<x>", {"type": "any_text"}, ""), "needs an end"),
         ({**triggered(), "triggers": ["<call=f"]}, "begins with none of the triggers"),
         ({**triggered(), "triggers": ["<call=", "x"]}, "no tag begins with the trigger 'x'"),

@@ -1,8 +1,9 @@
 """The thread that accepts connections, answers probes and scrapes, and hands other connections to the server's loop.
 
-So probes and scrapes are answered even if the server's loop is busy, and connections that send nothing, or are closed
-before they send a request, cost that loop nothing. The server's loop takes connections at its own pace; until then they
-wait in this thread. The answer to a probe closes its connection, as the next request on it might not be a probe.
+With this thread, probes and scrapes are answered even if the server's loop is busy, and connections that send nothing,
+or are closed before they send a request, cost that loop nothing. The server's loop takes connections at its own pace;
+until then they wait in this thread. The answer to a probe closes its connection, as the next request on it might not
+be a probe.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _MOST_SCRAPES = 64
 _MOST_ANSWERED = 256
 """Connections of probes and scrapes that may be open; for a further one the oldest, which sends slowly, is closed."""
 _PEEK = 64
+"""Bytes of a request by which a probe or a scrape is recognized."""
 _LONGEST_HEAD = 64 << 10
 _ESTABLISHED = b"\x01"
 """The state in Linux's TCP_INFO of a connection that neither side has closed."""
@@ -50,6 +52,7 @@ _SEND_BUFFER = 256 << 10
 _RESERVED_FILES = 128 + _MOST_ANSWERED
 """Open files that the process needs in addition to connections, those of probes included."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of accept() if the process or the machine has no room for another connection."""
 _LOG_INTERVAL = 10.0
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
@@ -83,7 +86,7 @@ class Acceptor:
 
         Connections of `metrics_listener` (--metrics-port) are all answered in the thread.
         """
-        self._listeners = [(listener, self._meet)]
+        self._listeners = [(listener, self._await_request)]
         if metrics_listener is not None:
             self._listeners.append((metrics_listener, self._answer))
         self._most_silent = max(1, most // 2)
@@ -162,7 +165,7 @@ class Acceptor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _listen(self, listener: socket.socket, then: Callable[[socket.socket], None]) -> None:
-        if not self._closing:  # which may have begun during a pause
+        if not self._closing:  # the acceptor may have begun to close during a pause
             self._loop.add_reader(listener, self._accept, listener, then)
 
     def _accept(
@@ -175,7 +178,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except Exception as error:  # noqa: BLE001  (no error may end accepting for good)
-                self._say_why_none_is_accepted(error)
+                self._log_accept_error(error)
                 self._loop.remove_reader(listener)
                 self._loop.call_later(_PAUSE, self._listen, listener, then)
                 return
@@ -187,7 +190,7 @@ class Acceptor:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 then(connection)
 
-    def _say_why_none_is_accepted(self, error: Exception) -> None:
+    def _log_accept_error(self, error: Exception) -> None:
         if not isinstance(error, OSError):
             self._log("a connection could not be accepted: %r", error)
         elif error.errno in _FULL:
@@ -205,7 +208,7 @@ class Acceptor:
             connection.close()
             self._log("a connection was closed by an error of the server: %r", error)
 
-    def _meet(self, connection: socket.socket) -> None:
+    def _await_request(self, connection: socket.socket) -> None:
         """Wait for the first bytes of a new connection; close the oldest silent one if there are too many."""
         if len(self._silent) + len(self._waiting) >= self._most_silent:
             if not self._silent:
@@ -214,9 +217,9 @@ class Acceptor:
                 return
             self._close_oldest()
         self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._close_silent, connection)
-        self._loop.add_reader(connection, self._hear, connection)
+        self._loop.add_reader(connection, self._on_first_bytes, connection)
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _on_first_bytes(self, connection: socket.socket) -> None:
         """Answer a probe, queue a scrape or a connection for the server, by its first bytes; close an ended one."""
         self._forget(connection)
         try:
@@ -242,7 +245,7 @@ class Acceptor:
         """Hand waiting connections to the server's loop, at most _HANDED_AT_ONCE at a time; close abandoned ones."""
         while self._waiting and self._handed < _HANDED_AT_ONCE:
             connection = self._waiting.popleft()
-            if _has_left(connection):
+            if _has_closed(connection):
                 connection.close()
                 continue
             with self._closed_by_an_error(connection):
@@ -287,7 +290,7 @@ class Acceptor:
             log.warning(message, *arguments)
 
 
-def _has_left(connection: socket.socket) -> bool:
+def _has_closed(connection: socket.socket) -> bool:
     """Return True if the client has closed its connection, or its sending half, before its headers were complete."""
     try:
         if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:

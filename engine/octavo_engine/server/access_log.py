@@ -1,4 +1,4 @@
-"""One log line for each request: without query strings, bodies and keys, and no more lines than a disk can hold."""
+"""Logs one line for each request, without query strings, bodies and keys, and at a limited rate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEEDLESS_ESCAPE = re.compile(rb"%(2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|5[
 
 
 class AccessLog:
-    """A token bucket of log lines. Lines beyond it are counted, and the count is logged with the next line."""
+    """Writes the log, whose rate a token bucket limits. The number of omitted lines is logged before the next line."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,7 +39,7 @@ class AccessLog:
     def write(self, scope: Scope, status: int, *, cut_off: bool = False) -> None:
         """Log a request with the status of its answer, except for probes and scrapes, which come every few seconds.
 
-        It is logged as its answer begins, and again if that is `cut_off`: its connection ended before it did.
+        It is logged when its answer begins, and again if the answer is `cut_off`, as its connection ended first.
         """
         if scope["path"] in OPEN_PATHS:
             return
@@ -54,14 +54,14 @@ class AccessLog:
             log.info("%d requests were not logged: too many came at once", self._omitted)
             self._omitted = 0
         client = scope.get("client") or ("", 0)
-        method, path, names = without_keys(scope["method"][:20], scope), _shown(scope), _names(scope)
-        said = " cut off" * cut_off + "".join(f" {name}={value}" for name, value in names.items())
+        method, path, names = without_keys(scope["method"][:20], scope), _path_of(scope), _names(scope)
+        suffix = " cut off" * cut_off + "".join(f" {name}={value}" for name, value in names.items())
         fields = {"client": client[0], "method": method, "path": path, "status": status, "cut_off": cut_off, **names}
-        log.info('%s:%d "%s %s" %d%s', client[0], client[1], method, path, status, said, extra={"fields": fields})
+        log.info('%s:%d "%s %s" %d%s', client[0], client[1], method, path, status, suffix, extra={"fields": fields})
 
 
 def _names(scope: Scope) -> dict[str, str]:
-    """The request's id, the name of its API key, and its trace, as far as it has them."""
+    """Return those of a request that exist: its id, the name of its API key, the id of its trace."""
     state = scope.get("state", {})
     trace: TraceContext | None = state.get("trace")
     names = {
@@ -72,8 +72,8 @@ def _names(scope: Scope) -> dict[str, str]:
     return {name: value for name, value in names.items() if value}
 
 
-def _shown(scope: Scope) -> str:
-    """The path with the % escapes that it needs, so that it cannot begin another line, and without keys."""
+def _path_of(scope: Scope) -> str:
+    """Return the path without keys, and with the %-escapes that keep it from beginning another line."""
     raw = scope.get("raw_path") or scope["path"].encode()
     path = _NEEDLESS_ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), raw[:_MOST_READ])
     return without_keys(path.decode("ascii", errors="replace"), scope)[:_LONGEST_PATH]

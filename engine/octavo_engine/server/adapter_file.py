@@ -32,6 +32,7 @@ _PATIENCE = 60.0
 _MAX_BYTES = 4 << 20
 
 _UNDER_WAY = ("Fetching", "Loading")
+"""States of adapters that may soon be loaded."""
 
 AdapterName = Annotated[
     str, Field(min_length=1, max_length=256, pattern=r"^[^\s,]+$"), AfterValidator(check_adapter_name)
@@ -96,7 +97,7 @@ class _Adapter:
         """Return the adapter's entry in the response of /health/adapters."""
         message = "" if self.state == "Loaded" else self.problem or self.entry.message
         if self.loaded is not None and self.state != "Loaded":
-            message = f"{message}; until then the weights that were loaded before answer".removeprefix("; ")
+            message = f"{message}; until then requests use the weights that were loaded before".removeprefix("; ")
         return {"name": self.entry.name, "version": self.entry.version, "state": self.state, "message": message}
 
 
@@ -131,12 +132,12 @@ class AdapterFile:
         """Apply the file again and again, until the task is cancelled."""
         while True:
             try:
-                await self.look()
+                await self.update()
             except Exception:  # if this loop ended, later changes of the file would have no effect
                 log.exception("applying %s failed; trying again in %g s", self.path, _INTERVAL)
             await asyncio.sleep(_INTERVAL)
 
-    async def look(self) -> None:
+    async def update(self) -> None:
         """Read the file if it has changed, and load and unload adapters accordingly."""
         await self._read_if_changed()
         if self.engine.state.phase != "ready":
@@ -144,7 +145,7 @@ class AdapterFile:
         if self._ready_at is None:
             self._ready_at = self.clock()
         adapters = list(self._adapters.values())
-        await asyncio.gather(*(self._bring(adapter) for adapter in adapters))
+        await asyncio.gather(*(self._load_if_due(adapter) for adapter in adapters))
         if self._seen is not None and not any(adapter.state in _UNDER_WAY for adapter in adapters):
             self._settled = True
 
@@ -167,9 +168,9 @@ class AdapterFile:
             first = error.errors(include_input=False)[0]["msg"] if isinstance(error, ValidationError) else error
             log.error("the adapters were not reloaded: --lora-modules-file %s cannot be used: %s", self.path, first)
             return
-        await self._take(entries)
+        await self._apply(entries)
 
-    async def _take(self, entries: Sequence[AdapterEntry]) -> None:
+    async def _apply(self, entries: Sequence[AdapterEntry]) -> None:
         wanted = {entry.name: entry for entry in entries}
         for name in self._adapters.keys() - wanted.keys():
             if self._adapters.pop(name).loaded is not None:
@@ -182,7 +183,7 @@ class AdapterFile:
             elif known.entry != entry:
                 known.entry, known.failures, known.problem, known.again_at = entry, 0, "", 0.0
 
-    async def _bring(self, adapter: _Adapter) -> None:
+    async def _load_if_due(self, adapter: _Adapter) -> None:
         """Load an adapter whose present version is not loaded, unless it has failed a short time ago."""
         entry = adapter.entry
         if adapter.loaded == entry.version or entry.path is None or self.clock() < adapter.again_at:

@@ -34,7 +34,7 @@ from octavo_engine.server.serving import Serving
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The ASGI application, and the batches, whose lines call its endpoints; None without --batch-storage."""
+    """The ASGI application, and the batches that call it. `batches` is None without --batch-storage."""
 
     serve: ASGIApp
     batches: Batches | None

@@ -187,7 +187,7 @@ def _read_folder(path: Path) -> list[KeyEntry]:
     try:
         return [KeyEntry(name=file.name, key=file.read_text(encoding="utf-8").strip()) for file in files]
     except UnicodeDecodeError:
-        raise ConfigurationError(f"--api-key-file {path} holds a file that is no text") from None
+        raise ConfigurationError(f"--api-key-file {path} holds a file that is not UTF-8 text") from None
 
 
 def _signature(path: Path) -> tuple[tuple[str, int, int, int], ...]:

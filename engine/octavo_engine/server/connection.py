@@ -24,7 +24,7 @@ STALL_SECONDS = 30.0
 _SEND_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client in this process; beyond them the answer's writer is paused."""
 _READ_AHEAD = 64 << 10
-"""Bytes of pipelined requests that may wait here for the answer before theirs; beyond them the socket is not read."""
+"""Bytes of pipelined requests that are read while an earlier one is answered; beyond them the socket is not read."""
 _REST_SECONDS = 5.0
 """Time for the rest of a body to arrive if its request has been answered already."""
 _LINGER_BYTES, _LINGER_SECONDS = 32 << 20, 3.0
@@ -84,7 +84,7 @@ class ClientConnection(H11Protocol):
         """True if the client has closed its sending half of the connection and waits for an answer."""
         self._refused = False
         """True if the client sent something other than HTTP and got an error: all further input is dropped."""
-        self._forgotten = 0
+        self._dropped_bytes = 0
         self.idle_since = 0.0
         """When the connection was opened, or when its last answer ended (monotonic seconds)."""
 
@@ -115,7 +115,7 @@ class ClientConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client. Its time limit for a request's headers does not restart with each byte."""
         if self._refused:
-            self._forget(data)
+            self._drop(data)
             return
         waited = self.conn.their_state is h11.IDLE
         super().data_received(data)
@@ -145,8 +145,8 @@ class ClientConnection(H11Protocol):
         """
         if self._half_closed:
             return True
-        whole = not (self._refused or self.idle or self.cycle.more_body or self.cycle.response_started)
-        if whole and not self.transport.is_closing() and self.scope["http_version"] == "1.1":
+        complete = not (self._refused or self.idle or self.cycle.more_body or self.cycle.response_started)
+        if complete and not self.transport.is_closing() and self.scope["http_version"] == "1.1":
             self._half_closed = True
             self._look_for_client(_FIRST_CHECK)
         return self._half_closed
@@ -159,9 +159,9 @@ class ClientConnection(H11Protocol):
             self.transport.write(_CONTINUE)
         self._check = self.loop.call_later(pause, self._look_for_client, min(2 * pause, _LAST_CHECK))
 
-    def _forget(self, data: bytes) -> None:
-        self._forgotten += len(data)
-        if self._forgotten > _LINGER_BYTES:
+    def _drop(self, data: bytes) -> None:
+        self._dropped_bytes += len(data)
+        if self._dropped_bytes > _LINGER_BYTES:
             self.abort()
 
     def on_response_complete(self) -> None:

@@ -16,14 +16,14 @@ _SHOWN_HEADERS = (
     "traceparent",
     *(f"X-RateLimit-{fact}-{what}" for fact in ("Limit", "Remaining", "Reset") for what in ("Requests", "Tokens")),
 )
-"""Headers of answers that scripts may read, besides those that they always may."""
+"""Response headers that scripts of other origins may read, besides those that they always may."""
 
 
 def with_cross_origin(app: ASGIApp, config: ServerConfig) -> ASGIApp:
-    """The application, whose answers say to browsers which origins may read them.
+    """Return the application with CORS headers, which tell browsers the origins that may read its answers.
 
-    It wraps all other middleware: a browser asks for permission (OPTIONS) without an API key, and shows an error
-    of any kind to a page only if it says the same.
+    The headers are added around all other middleware: a browser asks for permission (OPTIONS) without an API key, and
+    lets a page read an error response only if it has these headers, too.
     """
     if not config.allowed_origins:
         return app

@@ -1,4 +1,4 @@
-"""The engine's last report as Prometheus metric families, made at each scrape."""
+"""Makes Prometheus metric families of the engine's last report, at each scrape."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _ROWS = (
         "octavo_requests_waiting",
         ("vllm:num_requests_waiting",),
         "Requests that wait for their first step, or for another after a preemption",
-        # The server knows of requests that the engine has not reported yet, the engine of those it has set back.
+        # The server knows of requests that the engine has not reported yet, the engine of those that it has preempted.
         lambda state, waiting: max(state.stats.waiting, waiting),
     ),
     _Row(
@@ -95,7 +95,7 @@ _ROWS = (
         _COUNTER,
         "octavo_preemptions",
         ("vllm:num_preemptions",),
-        "Requests set back because KV memory ran out",
+        "Requests preempted because KV memory ran out",
         lambda state, _: state.stats.preemptions,
     ),
     _Row(
@@ -151,7 +151,7 @@ _ROWS = (
 
 
 class EngineCollector(Collector):
-    """Reads the engine's state at each scrape."""
+    """A collector of Prometheus' client, which reads the engine's state at each scrape."""
 
     def __init__(
         self, model_name: str, state: Callable[[], EngineState], waiting: Callable[[], int], vllm_names: bool
@@ -162,7 +162,7 @@ class EngineCollector(Collector):
         self._vllm = vllm_names
 
     def collect(self) -> Iterator[Metric]:
-        """One family for each name."""
+        """Yield one metric family for each name."""
         state = self._state()
         for row in _ROWS:
             yield from self._families(row, row.value(state, self._waiting()))

@@ -224,7 +224,7 @@ def from_http(error: HTTPException, request: Request) -> APIError:
     status = error.status_code
     messages = {
         404: f"there is no {request.scope['path'][:200]} here",
-        405: f"{request.method[:20]} is not what {request.scope['path'][:200]} takes",
+        405: f"{request.method[:20]} is not allowed for {request.scope['path'][:200]}",
     }
     message = messages.get(status, str(error.detail))
     return APIError(status, message, code=_CODES.get(status), headers=error.headers)

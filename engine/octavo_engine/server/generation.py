@@ -1,4 +1,4 @@
-"""The generation for one HTTP request: it sends the sequences to the engine and yields their outputs."""
+"""Runs the generation for one HTTP request: sends its sequences to the engine and yields their outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The probes. Startup: is the model loaded? Ready: should requests be sent here? Live: does the engine still run?"""
+"""The endpoints of the probes.
+
+Startup says whether the model is loaded, ready whether requests should be sent here, live whether the engine runs.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class KeyMeter:
         self.requests, self.tokens = Bucket(self.clock), Bucket(self.clock)
         self.running = Occupancy(self.clock)
 
-    def look(self, key: Key) -> None:
+    def check(self, key: Key) -> None:
         """Raise RefusedError 429 if the key may not begin a request now."""
         self.requests.resize(key.requests_per_minute)
         if (seconds := self.requests.seconds_until(1)) > 0:

@@ -93,7 +93,7 @@ class AdmittedRequest:
 
         RefusedError if a limit is exceeded.
         """
-        kv = prompt + self.waiting * self.admission.likely(answer)
+        kv = prompt + self.waiting * self.admission.expected_tokens(answer)
         self.admission.check_tokens(self.key, prompt)
         self.admission.check_kv(self.key, kv, self.admission.queued)
         self.meter.tokens.take(prompt)
@@ -212,16 +212,16 @@ class Admission:
         RefusedError if its key may not begin another request, or if a limit has no room for even the smallest one.
         """
         meter = self._meters.meter(key)
-        meter.look(key)
+        meter.check(key)
         if generates:
-            self.look(key)
+            self.check_any(key)
         return Arrival(meter, (self.total, self._occupancies_of(key)) if generates else ())
 
     def headers_of(self, key: Key) -> dict[str, str]:
         """Return the response headers about the key's limits a minute."""
         return self._meters.meter(key).headers()
 
-    def look(self, key: Key) -> None:
+    def check_any(self, key: Key) -> None:
         """Reject a request of which only the key is known if a limit has no room for even the smallest request."""
         self.check_requests(key, 1)
         self.check_tokens(key, 1)
@@ -296,7 +296,7 @@ class Admission:
         """Note how many tokens a complete answer had."""
         self._answers.append(tokens)
 
-    def likely(self, max_tokens: int) -> int:
+    def expected_tokens(self, max_tokens: int) -> int:
         """Return the most tokens that an answer with this max_tokens is expected to have."""
         return min(max_tokens, max(self._answers))
 

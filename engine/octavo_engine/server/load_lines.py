@@ -32,17 +32,17 @@ class LoadReading:
 
     stats: SchedulerStats
     queued: int
-    """Requests that wait for their first step, as the server knows."""
+    """Requests that wait for their first step, by the server's own count."""
     counts: Counts
 
     @property
     def waiting(self) -> int:
-        """The larger of what server and engine know, as in /metrics."""
+        """Waiting requests: the larger of the server's and the engine's counts, as in /metrics."""
         return max(self.stats.waiting, self.queued)
 
 
 def line(before: Counts, now: LoadReading) -> tuple[str, dict[str, float | None]] | None:
-    """The text and its numbers by name; None if nothing runs, waits, was generated or was refused meanwhile."""
+    """Return the line and its numbers by name; None if nothing runs, waits, was generated or was refused meanwhile."""
     counts, stats = now.counts, now.stats
     tokens, refused = counts.tokens - before.tokens, counts.refused - before.refused
     if not (stats.running or now.waiting or tokens or refused):
@@ -66,19 +66,19 @@ def line(before: Counts, now: LoadReading) -> tuple[str, dict[str, float | None]
 
 
 async def log_load(read: Callable[[], LoadReading], interval: float = INTERVAL) -> None:
-    """Log lines until it is cancelled. Rates and refusals are those since the line before, or since `interval`."""
+    """Log a line every `interval` seconds until cancelled; its rates and refusals are those of the last interval."""
     before: Counts | None = None
     while True:
         try:
             now = read()
-            if before is not None and (said := line(before, now)) is not None:
-                log.info("%s", said[0], extra={"fields": said[1]})
+            if before is not None and (found := line(before, now)) is not None:
+                log.info("%s", found[0], extra={"fields": found[1]})
             before = now.counts
-        except Exception:  # lines of the log are no reason for the server to end
+        except Exception:  # an error in a log line must not end the server
             log.exception("the load cannot be logged; trying again in %g s", interval)
         await asyncio.sleep(interval)
 
 
 def counts_now(stats: SchedulerStats, tokens: float, refused: float) -> Counts:
-    """The counters at this moment."""
+    """Return the counters with the present time."""
     return Counts(time.monotonic(), tokens, refused, stats.prefix_queried_tokens, stats.prefix_hit_tokens)

@@ -44,7 +44,7 @@ BODIES: Mapping[str, type[Body]] = {
 
 
 def add_document(app: FastAPI) -> None:
-    """Add the route. The document is made when it is asked for first."""
+    """Add the route of the document, which is made at its first request."""
 
     @cache
     def document() -> bytes:
@@ -56,7 +56,7 @@ def add_document(app: FastAPI) -> None:
 
 
 def _document(app: FastAPI) -> bytes:
-    """The routes as FastAPI knows them, and their bodies."""
+    """Return the document: the routes as FastAPI describes them, with their bodies."""
     found = app.openapi()
     bodies = {path: body for path, body in BODIES.items() if path in found["paths"]}  # batches may be off
     models = list(dict.fromkeys(bodies.values()))

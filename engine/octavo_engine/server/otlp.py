@@ -1,8 +1,8 @@
-"""Spans of requests, sent to a collector by OpenTelemetry's SDK, with OTLP over HTTP. Imported only if asked for.
+"""Sends spans of requests to a collector, by OpenTelemetry's SDK and OTLP over HTTP. Imported only if they are wanted.
 
-A span is made of numbers and names alone; no text of prompts and answers is in it. Its names are those of
-https://opentelemetry.io/docs/specs/semconv/gen-ai/, and those of `gen_ai.latency` are vLLM's. Spans wait in the SDK's
-queue, which a thread empties: a collector that is slow, or away, costs spans and nothing else.
+A span has numbers and names, and no text of prompts and answers. Its attributes have the names of
+https://opentelemetry.io/docs/specs/semconv/gen-ai/, those of `gen_ai.latency` vLLM's. Spans wait in the SDK's queue,
+which a thread empties: if the collector is slow or cannot be reached, spans are lost, and requests are not delayed.
 """
 
 from __future__ import annotations
@@ -45,19 +45,22 @@ _OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
-"""The operation of each path; that of others is the last part of their path."""
+"""The operation of each path; for other paths it is the last part of the path."""
 _MOST_SEQUENCES = 16
-"""Sequences of one request that have spans of their own."""
+"""The most sequences of one request that have spans of their own."""
 _CLOSING = 2.0
-"""Seconds in which the last spans can still be sent while the server ends."""
+"""Seconds for the last spans to be sent while the server ends."""
 _TRACES_PATH = "/v1/traces"
 
 
 class OtlpTracing:
-    """Sends the spans of requests to one collector; `tracing.Tracing`."""
+    """Implements `tracing.Tracing`: sends the spans of requests to one collector."""
 
     def __init__(self, endpoint: str, model: str) -> None:
-        """`endpoint` is an http(s) URL, /v1/traces where it names no path; `model` the name in spans without one."""
+        """Create an exporter. `endpoint` is an http(s) URL, whose path is /v1/traces if it has none.
+
+        `model` is the model's name in spans until the request's own is known.
+        """
         resource = Resource.create({"service.name": "octavo-engine", "service.version": __version__})
         self._provider = TracerProvider(
             resource=resource.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
@@ -67,7 +70,7 @@ class OtlpTracing:
         self._model = model
 
     def begin(self, scope: Scope) -> OtlpSpan:
-        """The span of a request whose headers have come; its parent is what `traceparent` names."""
+        """Begin the span of a request whose headers have arrived; its parent is the span in `traceparent`."""
         headers = Headers(scope=scope)
         parent = trace_context(headers.get("traceparent", ""))
         context = None if parent is None else set_span_in_context(_remote(parent, headers.get("tracestate", "")))
@@ -88,14 +91,14 @@ class OtlpTracing:
         return OtlpSpan(self._tracer, span, operation)
 
     def close(self) -> None:
-        """Send what has not been sent. The SDK itself would wait half a minute for a collector that hangs."""
+        """Send the remaining spans, for at most _CLOSING seconds; the SDK itself would wait half a minute."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSING)
 
 
 class OtlpSpan:
-    """One request's span (`tracing.RequestSpan`), with spans within it for the parts of its time."""
+    """Implements `tracing.RequestSpan`: the span of one request, and spans within it for the phases of its time."""
 
     def __init__(self, tracer: Tracer, span: Span, operation: str) -> None:
         self._tracer, self._span, self._operation = tracer, span, operation
@@ -106,7 +109,7 @@ class OtlpSpan:
         self.context = TraceContext(f"{own.trace_id:032x}", f"{own.span_id:016x}", f"{int(own.trace_flags):02x}")
 
     def answered(self, answered: Answered) -> None:
-        """Record what the engine did."""
+        """Record the times and numbers of the answer."""
         if not self._span.is_recording():
             return
         self._span.update_name(f"{self._operation} {answered.model}")
@@ -125,7 +128,7 @@ class OtlpSpan:
     def _part(
         self, name: str, began: float, ended: float, attributes: Mapping[str, AttributeValue] | None = None
     ) -> float:
-        """A span within this one, with monotonic seconds; its end, where the next one begins."""
+        """Record a span within this one (monotonic seconds), and return its end, where the next one begins."""
         part = self._tracer.start_span(
             name, set_span_in_context(self._span), attributes=attributes, start_time=self._at(began)
         )
@@ -136,13 +139,13 @@ class OtlpSpan:
         return self._epoch + int(monotonic * 1e9)
 
     def failed(self, error: str) -> None:
-        """Record why an answer ended that had begun."""
+        """Record the error that ended an answer after it had begun."""
         self._failed = True
         self._span.set_attribute("error.type", error)
         self._span.set_status(Status(StatusCode.ERROR))
 
     def end(self, status: int) -> None:
-        """End the span: the last byte has been sent."""
+        """End the span when the last byte has been sent."""
         self._span.set_attribute("http.response.status_code", status)
         if status >= 500 and not self._failed:
             self.failed(str(status))

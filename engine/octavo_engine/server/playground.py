@@ -46,7 +46,7 @@ class StaticFile:
 
 
 def read_files(folder: Path = FOLDER) -> dict[str, StaticFile]:
-    """The built files by the path that each is served at, index.html at `/`; none where the page was not built."""
+    """Return the built files by the path at which each is served (index.html at `/`); none if they were not built."""
     found: dict[str, StaticFile] = {}
     for path in sorted(folder.rglob("*")) if (folder / "index.html").is_file() else ():
         if path.is_file():
@@ -61,7 +61,7 @@ def read_files(folder: Path = FOLDER) -> dict[str, StaticFile]:
 
 
 def routes(files: dict[str, StaticFile]) -> APIRouter:
-    """One route for each file, so that no path that a client sends ever names a file on the disk."""
+    """Return one route for each file, so that no path that a client sends names a file on the disk."""
     router = APIRouter()
     if not files:
         router.add_api_route("/", _explain, methods=["GET", "HEAD"], include_in_schema=False)

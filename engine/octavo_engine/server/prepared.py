@@ -98,7 +98,7 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JSONAnswer(msgspec.Struct, tag="answer", frozen=True):
-    """A complete response that needs no generation: those of /tokenize and /detokenize are such."""
+    """A complete response that needs no generation, such as that of /tokenize."""
 
     body: bytes
     model: str | None

@@ -1,4 +1,4 @@
-"""The progress of loading on standard error: progress bars on a terminal, else log lines."""
+"""Shows the progress of loading on standard error: progress bars on a terminal, else log lines."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _LINE_INTERVAL = 3.0
 
 
 async def show_loading(state: Callable[[], EngineState], name: str, story: Story | None = None) -> None:
-    """Show the progress until the engine is ready or dead, with `story` on a terminal and else (None) in the log."""
+    """Show the progress until the engine is ready or dead: on a terminal by `story`, or in the log if it is None."""
     if story is None:
         await _lines(state, name)
         return
     with story.loading():
         while (now := state()).phase in ("starting", "loading"):
-            story.tell(now)
+            story.update(now)
             await asyncio.sleep(_TICK)
-        story.tell(now)
+        story.update(now)
 
 
 async def _lines(state: Callable[[], EngineState], name: str) -> None:
-    last_phase, last_line, said = "", float("-inf"), ""
+    last_phase, last_time, logged = "", float("-inf"), ""
     while (now := state()).phase in ("starting", "loading"):
         progress = now.progress
-        if progress.phase != last_phase or time.monotonic() - last_line >= _LINE_INTERVAL:
+        if progress.phase != last_phase or time.monotonic() - last_time >= _LINE_INTERVAL:
             line = f"{name}: {progress.phase}, {progress.ratio * 100:.0f}% {progress.detail}".rstrip()
-            if line != said:
+            if line != logged:
                 log.info("%s", line)
-            last_phase, last_line, said = progress.phase, time.monotonic(), line
+            last_phase, last_time, logged = progress.phase, time.monotonic(), line
         await asyncio.sleep(_TICK)

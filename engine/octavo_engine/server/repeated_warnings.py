@@ -1,4 +1,4 @@
-"""Warnings that clients can cause as often as they like: one of each kind every few seconds, with their number."""
+"""Limits warnings that clients can cause at will: one of each kind in some seconds, with the number of omitted ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from collections.abc import Callable
 INTERVAL = 10.0
 """Seconds between two lines of one kind."""
 _KINDS = 100
+"""The most formats that are limited; warnings of further ones are not."""
 
 
 class RepeatedWarnings(logging.Filter):
-    """Lets the first record of a format through, and then one in INTERVAL. Not for messages that clients write."""
+    """A log filter that lets one warning of each format through in INTERVAL seconds.
+
+    It must not be used for messages whose format clients can choose.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -21,7 +25,7 @@ class RepeatedWarnings(logging.Filter):
         self._omitted: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a record is to be written, which errors always are."""
+        """Return True if a record is to be written; records that are not warnings always are."""
         if record.levelno != logging.WARNING:
             return True
         kind, now = str(record.msg), self._clock()
@@ -38,7 +42,7 @@ class RepeatedWarnings(logging.Filter):
 
 
 def limit_warnings_of_connections() -> None:
-    """Apply it to what uvicorn and we say of connections; for each process once."""
+    """Limit the warnings about connections, uvicorn's and our own. Has an effect once in a process."""
     for name in ("uvicorn.error", "octavo.connections"):
         log = logging.getLogger(name)
         if not any(isinstance(each, RepeatedWarnings) for each in log.filters):

@@ -242,9 +242,9 @@ class Server:
 
     def _hand_over(self, connection: socket.socket) -> None:
         """Pass a connection from the acceptor's thread, which calls this, to the server's loop."""
-        self._loop.call_soon_threadsafe(self._adopt, connection)
+        self._loop.call_soon_threadsafe(self._take_connection, connection)
 
-    def _adopt(self, connection: socket.socket) -> None:
+    def _take_connection(self, connection: socket.socket) -> None:
         """Serve a connection. At --max-connections, close spare connections for it, or it if there are none."""
         self._acceptor.taken()
         state = self._http.server_state

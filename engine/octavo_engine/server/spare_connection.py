@@ -1,4 +1,4 @@
-"""Which connections give their places to new ones when all are taken, so that no client can keep all of them."""
+"""Chooses which connections are closed for new ones when all are in use, so that no client can keep all of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from octavo_engine.server.connection import ClientConnection
 from octavo_engine.server.serving import GENERATING
 
 _PART = 64
-"""Of so many connections one is closed at a time: to look through thousands for each new one would take too long."""
+"""One of this many connections is closed at a time: a search through thousands for each new one would take too long."""
 
 
 def spare_connections(connections: Sequence[ClientConnection]) -> list[ClientConnection]:
-    """Those that have been idle for longest; none if all of them wait for answers that are being generated.
+    """Return the connections that have been idle for longest; none if all wait for answers that are being generated.
 
-    If none is idle, they are those that send a body, or read what is stored, of the key with most connections: those
-    whose requests are the oldest. Answers that are generated end in full: admission bounds how many there are.
+    If no connection is idle, they are connections that send a body or read something stored: those of the key with most
+    connections, the oldest requests first. Generated answers are never cut off, as admission limits their number.
     """
     owners = Counter[str]()
     spare = [each for each in connections if each.idle]

@@ -25,13 +25,13 @@ _DOING = {
 }
 _DONE = {"pulling": "pulled", "loading": "loaded weights", "warmup": "warmed up"}
 _SIZED = {"pulling", "loading"}
-"""Phases whose detail ends with how much there was."""
+"""Phases whose detail ends with the total size."""
 _SHORT_CONTEXT = 2048
 """Tokens of a conversation that is not long, for which the number of users is shown beside that of full context."""
 
 
 class Story:
-    """The start of one server. What is done stays as a line; below it is a bar of what is being done."""
+    """Shows the start of one server: a line for each phase that is done, and below them a bar of the present phase."""
 
     def __init__(self, console: Console, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -59,8 +59,8 @@ class Story:
         with self._bar:
             yield
 
-    def tell(self, state: EngineState) -> None:
-        """The engine has come so far."""
+    def update(self, state: EngineState) -> None:
+        """Show the present progress of the engine."""
         now = state.progress
         if now.phase != self._now.phase or state.phase in ("ready", "dead"):
             self._end_phase(failed=state.phase == "dead")
@@ -75,7 +75,7 @@ class Story:
         self._now = now
 
     def _end_phase(self, *, failed: bool) -> None:
-        """Leave a line of the phase that ended, if it took long enough to be of interest."""
+        """Remove the bar, and print a line about the phase that ended if it failed or is one of `_DONE`."""
         seconds, self._since = self._clock() - self._since, self._clock()
         if self._task is not None:
             self._bar.remove_task(self._task)
@@ -90,7 +90,7 @@ class Story:
             )
 
     def ready(self, info: EngineInfo, url: str, *, playground: bool) -> None:
-        """The server answers at `url`."""
+        """Show that the server answers at `url`, and for how many users it has room."""
         say = self._console.print
         say(f"  [green]✓[/green] [bold]ready[/bold] after {info.load_seconds:.1f} s", highlight=False)
         rows = [("API", f"{url}/v1")]

@@ -14,14 +14,14 @@ from h11._receivebuffer import ReceiveBuffer
 _REQUEST_LINE = re.compile(rb"([^ :]+) ([^ ]*) HTTP/(.*)")
 """Method, target and version; a line of trailers has a colon after its name."""
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]+(?=[/?#]|$)", re.IGNORECASE)
-"""Scheme and authority before the path of a target, as proxies are sent it; every server must accept it."""
+"""The scheme and authority before a target's path, which clients send to proxies; every server must accept them."""
 _LONGEST_HEAD = 64 << 10
-"""Bytes of a head or of trailers, also if all of it has come at once."""
+"""The most bytes of a head or of trailers, even if all of them arrived at once."""
 _CHUNK_SIZE_DIGITS = 16
-"""The most hexadecimal digits: 64 bits."""
+"""The most hexadecimal digits of a chunk's size, which then has 64 bits."""
 _HEXADECIMAL = b"0123456789abcdefABCDEF"
 _SMALL_CHUNKS, _CHUNK_BYTES = 1024, 1024
-"""A body may have so many chunks of any size; further ones have so many bytes on average, or more."""
+"""A body may have 1,024 chunks of any size; further ones must have 1,024 bytes or more on average."""
 
 
 class StrictBuffer(ReceiveBuffer):
@@ -32,7 +32,7 @@ class StrictBuffer(ReceiveBuffer):
         self._chunks, self._chunked_bytes = 0, 0
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """A head or the trailers once they are complete; LocalProtocolError if they are not written by the letter."""
+        """Return the lines of a head or of trailers once they are complete; LocalProtocolError for any wrong syntax."""
         before, size = self._data[:_LONGEST_HEAD], len(self._data)
         lines = super().maybe_extract_lines()
         if lines is not None:
@@ -45,9 +45,9 @@ class StrictBuffer(ReceiveBuffer):
         return lines
 
     def maybe_extract_next_line(self) -> bytearray | None:
-        """The line before a chunk once it is complete; LocalProtocolError for a size of more than 64 bits.
+        """Return the line before a chunk once it is complete; LocalProtocolError for a size of more than 64 bits.
 
-        And for a body of very many small chunks: the parser takes as long for each as for a large one.
+        It is also raised for a body of very many small chunks: the parser takes as long for each as for a large one.
         """
         line = super().maybe_extract_next_line()
         if line is None:
@@ -65,7 +65,7 @@ class StrictBuffer(ReceiveBuffer):
 
 
 def _in_origin_form(method: bytes, target: bytes) -> bytes:
-    """The target as a path; that of OPTIONS may be `*`, that of CONNECT a host, and no route has either."""
+    """Return a target as a path. That of OPTIONS may be `*`, that of CONNECT a host; no route matches these."""
     if absolute := _ABSOLUTE_FORM.match(target):
         rest = target[absolute.end() :]
         return rest if rest.startswith(b"/") else b"/" + rest

@@ -1,4 +1,4 @@
-"""The text workers, seen from asyncio: who gets one when, and what happens to a worker that takes too long."""
+"""The pool of text workers: it gives them tasks, for which API keys take turns, and replaces those that end or hang."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MOST_WORKERS = 8
 
 
 def default_workers() -> int:
-    """At least two, so that one long prompt does not delay all others."""
+    """Return the number of text workers: at least two, so that one long prompt does not delay all others."""
     return max(2, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // 2))
 
 

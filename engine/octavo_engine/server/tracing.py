@@ -26,13 +26,13 @@ class SequenceTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The end of a request, without any of its text."""
+    """The times and numbers of an answered request, without any of its text."""
 
     model: str
     n: int
     sampling: SamplingParams
     sent: float
-    """The time at which the engine got it, in monotonic seconds: after it was read, rendered and tokenized."""
+    """When the request was sent to the engine, after it was read, rendered and tokenized (monotonic seconds)."""
     prompt_tokens: int
     cached_tokens: int
     sequences: Sequence[SequenceTimes]
@@ -40,31 +40,31 @@ class Answered:
 
 
 class RequestSpan(Protocol):
-    """One request's part in a trace."""
+    """The span of one request in a trace."""
 
     context: TraceContext
 
     def answered(self, answered: Answered) -> None:
-        """Record what the engine did."""
+        """Record the times and numbers of the answer."""
 
     def failed(self, error: str) -> None:
-        """Record why an answer ended that had begun: an error's code."""
+        """Record the error that ended an answer after it had begun."""
 
     def end(self, status: int) -> None:
-        """The last byte has been sent; `status` is HTTP's, 0 where there was none."""
+        """End the span: the last byte has been sent. `status` is the HTTP status, 0 if there was no response."""
 
 
 class Tracing(Protocol):
-    """The receiver of spans."""
+    """An exporter of spans."""
 
     def begin(self, scope: Scope) -> RequestSpan:
-        """The span of a request whose headers have come; its parent is what `traceparent` names."""
+        """Begin the span of a request whose headers have arrived; its parent is the span in `traceparent`."""
 
     def close(self) -> None:
-        """Send what has not been sent, if that takes no longer than a moment."""
+        """Send the remaining spans, if that takes no longer than a moment."""
 
 
 def span_of(scope: Scope) -> RequestSpan | None:
-    """The span of a request, where requests are traced."""
+    """Return the span of a request; None if requests are not traced."""
     span: RequestSpan | None = scope.get("state", {}).get("span")
     return span

@@ -1,1 +1,1 @@
-"""Speculative decoding: who proposes draft tokens, and the setting that chooses it."""
+"""Speculative decoding: the proposers of draft tokens, and the setting that chooses one."""

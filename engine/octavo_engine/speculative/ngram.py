@@ -13,12 +13,12 @@ from octavo_engine.speculative.settings import SpeculativeSettings
 
 _TOKEN = array("i").itemsize
 _MOST_TRIES = 16
-"""Bytes that are alike but begin within a token are no match. Texts that are made of such bytes are given up on, or
-looking for a match would take time for each of their tokens."""
+"""The most matches that are looked at. Equal bytes that begin within a token are not a match; in a text with very many
+of them the search would otherwise take long at each token."""
 
 
 class NGramProposer:
-    """Keeps each request's tokens as bytes, in which a few tokens are found at the speed of memory."""
+    """Proposes draft tokens by prompt lookup. It keeps each request's tokens as bytes, in which a search is fast."""
 
     def __init__(self, settings: SpeculativeSettings) -> None:
         self._settings = settings

@@ -16,12 +16,12 @@ _KEYS = ("method", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup
 _MOST = 64
 """The most draft tokens, and the most tokens of an n-gram."""
 _LENGTH = 5
-"""Tokens of an n-gram where neither length is given, as in vLLM."""
+"""The length of n-grams if neither bound is given, as in vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeSettings:
-    """Up to `num_speculative_tokens` drafts a step, found by n-grams of `lookup_min` to `lookup_max` tokens."""
+    """The settings of prompt lookup: how many tokens are proposed at most, and the lengths of n-grams in tokens."""
 
     num_speculative_tokens: int
     lookup_min: int
@@ -29,7 +29,7 @@ class SpeculativeSettings:
 
 
 def parse_speculative(text: str) -> SpeculativeSettings:
-    """The settings in `text`; ConfigurationError says what is wrong with them."""
+    """Return the settings in a JSON text; ConfigurationError, with the reason, if they are not valid."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
 """Grammars in the language of llguidance, made from the forms of structured output that requests ask for.
 
-A grammar is a text: it crosses from HTTP to the engine as a field of `SamplingParams`, and is compiled there
+The HTTP process sends a grammar to the engine as a text, in a field of `SamplingParams`, and the engine compiles it
 (grammar_masks.py). https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md describes the language.
 """
 
@@ -22,27 +22,27 @@ LIMITS = LLParserLimits(
     max_lexer_states=20_000, max_grammar_size=24_000, step_lexer_fuel=200_000, step_max_items=50_000,
     verbose_errors=False,
 )  # fmt: skip
-"""The limits of one grammar while it is compiled and while a mask is computed: some 40 MB, and some 20 ms a mask. A
-request that needs more ends with an error of its own. A mask's time grows with the square of the number of alternatives
-at one place, before they are counted: 10,000 took 1.8 s, in which no other request went on. The size allows 4,000 of
-the smallest (0.3 s), or a schema of 2,500 properties."""
+"""The limits of one grammar while it is compiled and while a mask is computed: about 40 MB, and about 20 ms a mask. A
+request that needs more ends with an error. The limits of a step do not bound the time for many alternatives at one
+position, which grows with the square of their number: 10,000 took 1.8 s, in which all other requests waited. The
+max_grammar_size allows 4,000 of the shortest alternatives (0.3 s), or a schema of 2,500 properties."""
 WHITESPACE = r"( |\n {0,32})"
-"""White space allowed between JSON's tokens: enough for any usual layout, and no endless run of spaces."""
+"""The white space that is allowed between JSON's tokens: enough for usual layouts, but of limited length."""
 
 _FORMAT = '"format"'
 _WITHOUT_FORCING = json.dumps({"name": "no_forcing", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: "a"'})
-"""A grammar that nothing refers to. Its option holds for all grammars beside it."""
+"""A grammar to which no other one refers. Its option `no_forcing` applies to all grammars in the same list."""
 
 
 class GrammarError(NotAdmissibleError):
-    """The grammar is wrong, or takes more than `LIMITS`; the message says what."""
+    """Raised if a grammar is not valid or exceeds `LIMITS`; the message says why."""
 
 
 def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) -> str:
-    """JSON that is valid under a schema (https://json-schema.org, draft 2020-12), given as an object or as its text.
+    """Return the grammar of JSON that is valid under a schema, which is given as an object or as its JSON text.
 
-    `compact`: without anything between its tokens.
-    Raises GrammarError if it is no schema, uses what is not supported, or is too large.
+    Schemas are those of https://json-schema.org, draft 2020-12. With `compact`, JSON has no white space between tokens.
+    Raises GrammarError if the schema is not valid, uses something that is not supported, or is too large.
     """
     text = schema if isinstance(schema, str) else json.dumps(schema)
     _check_length(text)
@@ -57,26 +57,26 @@ def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) 
 
 
 def json_object_grammar(*, compact: bool = False) -> str:
-    """Any JSON object."""
+    """Return the grammar of any JSON object, with `compact` without white space between its tokens."""
     return json_schema_grammar({"type": "object"}, compact=compact)
 
 
 def regex_grammar(regex: str) -> str:
-    """Texts that a regular expression matches as a whole, in the syntax of Rust's regex crate.
+    """Return the grammar of texts that a regular expression matches in full, in the syntax of Rust's regex crate.
 
-    Raises GrammarError if it is too large.
+    Raises GrammarError if the expression is too long.
     """
     _check_length(regex)
     return LLMatcher.grammar_from_regex(regex)
 
 
 def choice_grammar(choices: Sequence[str]) -> str:
-    """One of the given texts."""
+    """Return the grammar of answers that are one of the given texts."""
     return written_grammar("start: " + " | ".join(map(literal, choices)))
 
 
 def literal(text: str) -> str:
-    """A text as a string of Lark, with escapes as in JSON, and for DEL too; GrammarError for what is no text."""
+    """Return a text as a string literal of Lark, escaped as in JSON, as is DEL; GrammarError if it is not Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -94,9 +94,10 @@ def written_grammar(text: str) -> str:
 
 
 def lark_grammar(text: str) -> str:
-    """Sentences of a context-free grammar in llguidance's variant of Lark's notation, or in llama.cpp's GBNF.
+    """Return the grammar of a text in llguidance's variant of Lark, in llama.cpp's GBNF, or in llguidance's JSON.
 
-    Or in llguidance's JSON, of which only the list of grammars is kept: `without_forcing` adds one at its end.
+    Of the JSON only the list of grammars is kept, to whose end `without_forcing` adds one.
+    Raises GrammarError if the text is too long or cannot be read.
     """
     _check_length(text)
     if text.lstrip().startswith("{"):
@@ -107,17 +108,16 @@ def lark_grammar(text: str) -> str:
     if "::=" in text:
         try:
             text = any_to_lark(text)
-        except Exception as error:  # noqa: BLE001  # the converter is a script, which fails in any way
+        except Exception as error:  # noqa: BLE001  # the converter raises exceptions of any type
             raise GrammarError(f"it is neither Lark nor GBNF: {error}") from None
     return LLMatcher.grammar_from_lark(text)
 
 
 def without_forcing(grammar: str) -> str:
-    """The same grammar, of whose masks none looks further ahead than one token.
+    """Return the same grammar with an option by which a mask is computed for the next token only.
 
-    Otherwise a mask computes the whole text about which the grammar leaves no choice from there on, and which tokens
-    the tokenizer would make of it. That was 60 ms for a few bytes as `(b|c)a{30}{10000}`, in which no other request
-    went on.
+    Without it, llguidance also computes all of the text that the grammar leaves no choice about from there on, and its
+    tokens. That took 60 ms for `(b|c)a{30}{10000}`, in which all other requests waited.
     """
     if not grammar.startswith("{"):
         return f'{{"grammars": [{json.dumps({"lark_grammar": grammar})}, {_WITHOUT_FORCING}]}}'
@@ -126,7 +126,7 @@ def without_forcing(grammar: str) -> str:
 
 
 def check_grammar(grammar: str) -> None:
-    """Raises GrammarError unless it can be compiled."""
+    """Raise GrammarError if the grammar cannot be compiled."""
     wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
     if wrong:
         raise GrammarError(messages[0].strip()[:500])

@@ -1,4 +1,4 @@
-"""The masks of requests that ask for a grammar, computed by llguidance (https://github.com/guidance-ai/llguidance)."""
+"""Computes the masks of requests with a grammar, by llguidance (https://github.com/guidance-ai/llguidance)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _BITS = 32
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """The state of one answer's grammar. Those of one grammar that wait are not equal: each is another request's."""
+    """The state of one answer's grammar. Instances are compared by identity: requests may have the same grammar."""
 
     tenant: str
     grammar: str
     matcher: Future[LLMatcher] | None = None
-    """None while the tenant's other grammars leave no room for this one."""
+    """The matcher, once it is compiled; None while the tenant's other grammars leave no memory for it."""
     consumed: int = 0
-    """Tokens of the answer that the matcher knows."""
+    """Number of the answer's tokens that the matcher has consumed."""
 
 
 _NOTHING_ALLOWED = "NoExtensionBias"
@@ -40,40 +40,40 @@ _NOTHING_ALLOWED = "NoExtensionBias"
 
 
 class GrammarMasks:
-    """Knows which tokens may follow in each answer that has a grammar.
+    """Computes which tokens may follow in each answer that has a grammar.
 
-    Grammars are compiled on a thread, the tenants' in turn, and their requests begin after that: a step of all requests
-    does not wait for the grammar of one. The first one has to wait for the vocabulary as well, unless `prepare` was
-    called before. All methods are called by one thread.
+    Grammars are compiled in a thread, in which tenants take turns. A request begins after its grammar is compiled, so
+    that no step waits for a compilation. The first compilation waits for the vocabulary as well, unless `prepare` was
+    called before. All methods must be called by the same thread.
     """
 
     def __init__(self, load_vocabulary: Callable[[], LLTokenizer], vocab_size: int) -> None:
         self._words = -(-vocab_size // _BITS)
         self._load_vocabulary = load_vocabulary
         self._thread = TenantTurns("octavo-grammar")
-        self._filler = LLExecutor(max(1, (os.cpu_count() or 1) // 2))
-        self._first_filler = LLExecutor(1)
-        """For first masks, so that those of a step do not wait for them."""
+        self._executor = LLExecutor(max(1, (os.cpu_count() or 1) // 2))
+        self._first_executor = LLExecutor(1)
+        """Computes the first masks of grammars, for which the masks of a step must not wait."""
         self._vocabulary: LLTokenizer | None = None
         self._kept = KeptGrammars()
         self._in_use = GrammarsInUse()
         self._answers: dict[str, _Answer] = {}
         self._waiting: dict[str, deque[_Answer]] = {}
-        """Each tenant's answers whose grammars have no room yet."""
+        """Each tenant's answers whose grammars wait for memory."""
 
     def prepare(self) -> None:
-        """Begin to read the vocabulary, which takes about a second."""
+        """Begin to load the vocabulary in the thread, which takes about a second."""
         self._thread.submit("", self._tokens)
 
     def add(self, request: Request) -> None:
-        """Begin to compile the request's grammar, if it has one, or as soon as its tenant has room for it."""
+        """Have the request's grammar compiled, if it has one, as soon as its tenant's grammars leave memory for it."""
         if (grammar := request.sampling.grammar) is not None:
             answer = self._answers[request.request_id] = _Answer(request.tenant, grammar)
             self._waiting.setdefault(request.tenant, deque()).append(answer)
-            self._begin(request.tenant)
+            self._compile_waiting(request.tenant)
 
-    def _begin(self, tenant: str) -> None:
-        """Have those of the tenant's grammars compiled for which there is room now."""
+    def _compile_waiting(self, tenant: str) -> None:
+        """Have the tenant's waiting grammars compiled, as many as there is memory for now."""
         waiting = self._waiting.get(tenant, deque())
         while waiting and self._in_use.take(tenant, waiting[0].grammar):
             answer = waiting.popleft()
@@ -87,22 +87,22 @@ class GrammarMasks:
         return answer is None or (answer.matcher is not None and answer.matcher.done())
 
     def remove(self, request_id: str) -> None:
-        """Forget a request that has ended, or never had a grammar."""
+        """Forget a request that has ended, with or without a grammar."""
         if (answer := self._answers.pop(request_id, None)) is None:
             return
         if answer.matcher is None:
             self._waiting[answer.tenant].remove(answer)
         else:
-            answer.matcher.cancel()  # what is not begun is not compiled: grammars that are still wanted come sooner
-            self._in_use.give_back(answer.tenant, answer.grammar)
-        self._begin(answer.tenant)
+            answer.matcher.cancel()  # a compilation that has not begun is skipped, so that others begin sooner
+            self._in_use.release(answer.tenant, answer.grammar)
+        self._compile_waiting(answer.tenant)
 
     def guides(self, request_id: str) -> bool:
         """Return True if the request has a grammar."""
         return request_id in self._answers
 
     def masks(self, rows: Sequence[MaskRow]) -> list[Tensor | Exception]:
-        """Return each row's bits, int32 [1 + drafts, words], or its error; rows are computed in parallel."""
+        """Return each row's bits, int32 [1 + drafts, words], or the exception that ends its request; in parallel."""
         followed = [self._follow(row) for row in rows]
         starts = [0, *accumulate(1 + len(row.drafts) for row in rows)]
         bits = self._fill(
@@ -112,7 +112,7 @@ class GrammarMasks:
                 if isinstance(matcher, LLMatcher)
             ],
             starts[-1],
-            self._filler,
+            self._executor,
         )
         found: list[Tensor | Exception] = []
         for matcher, (start, end) in zip(followed, pairwise(starts), strict=True):
@@ -124,25 +124,29 @@ class GrammarMasks:
                 found.append(bits[start:end, : self._words])
         return found
 
-    def _fill(self, asked: list[tuple[LLMatcher, int, list[int]]], lines: int, filler: LLExecutor) -> Tensor:
-        """Bits [lines, words] that each matcher writes from its line on: one line, and one for each draft."""
+    def _fill(self, asked: list[tuple[LLMatcher, int, list[int]]], lines: int, executor: LLExecutor) -> Tensor:
+        """Return bits [lines, words], computed by `executor`.
+
+        Each entry of `asked` is a matcher, the first line that it writes, and its draft tokens: it writes one line, and
+        one more for each draft token.
+        """
         words = self._words if self._vocabulary is None else -(-self._vocabulary.vocab_size // _BITS)
         bits = torch.full((lines, words), -1, dtype=torch.int32)
-        place = bits.data_ptr(), words * bits.itemsize, lines
+        target = bits.data_ptr(), words * bits.itemsize, lines
         if plain := [(matcher, line) for matcher, line, drafts in asked if not drafts]:
-            filler.unsafe_compute_mask_ptr(plain, *place)
+            executor.unsafe_compute_mask_ptr(plain, *target)
         if drafting := [each for each in asked if each[2]]:
-            filler.unsafe_compute_mask_ptr_with_draft_token(drafting, *place)
+            executor.unsafe_compute_mask_ptr_with_draft_token(drafting, *target)
         return bits
 
     def _follow(self, row: MaskRow) -> LLMatcher | Exception:
-        """The row's matcher, after all tokens of its answer, or the exception that ends this row's request."""
+        """Return the row's matcher after it has consumed the whole answer, or the exception that ends its request."""
         answer = self._answers[row.request_id]
         try:
             if answer.matcher is None:
                 raise RuntimeError("a mask was asked for before its grammar was compiled")
             matcher = answer.matcher.result()
-        except Exception as error:  # noqa: BLE001  # whatever the grammar or the vocabulary did
+        except Exception as error:  # noqa: BLE001  # any error of the grammar or of the vocabulary
             return error
         new = list(row.answer[answer.consumed :])
         answer.consumed = len(row.answer)
@@ -151,7 +155,7 @@ class GrammarMasks:
         return matcher
 
     def _matcher(self, tenant: str, grammar: str) -> LLMatcher:
-        """A matcher at the beginning of an answer. Called in the thread, which alone has what is kept."""
+        """Return a matcher at the beginning of an answer. Called in the thread, which alone uses `_kept`."""
         matcher = self._kept.pop(grammar) or self._compile(grammar)
         self._kept.keep(tenant, grammar, matcher)
         return matcher.deep_copy()
@@ -160,7 +164,7 @@ class GrammarMasks:
         """Compile a grammar and compute its first mask, which may take longer than any later one."""
         matcher = LLMatcher(self._tokens(), without_forcing(grammar), log_level=0, limits=LIMITS)
         if not matcher.is_error():
-            self._fill([(matcher, 0, [])], 1, self._first_filler)
+            self._fill([(matcher, 0, [])], 1, self._first_executor)
         if matcher.is_error():
             raise GrammarError(_reason(matcher))
         return matcher

@@ -1,4 +1,4 @@
-"""How much memory compiled grammars take: those that requests have, by tenant (API key), and those that are kept."""
+"""Limits the memory of compiled grammars: those of one tenant's (API key's) requests, and those kept for later ones."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections import Counter, OrderedDict
 from llguidance import LLMatcher
 
 _LEAST_BYTES, _BYTES_A_CHARACTER = 200 << 10, 200
-"""The memory of a compiled grammar is estimated as the most that was seen for one of its length: llguidance does not
-say it. Schemas of tools take 30 to 80 bytes a character, a schema of 1,500 alternatives 200."""
+"""The estimated memory of a compiled grammar, which llguidance does not report: the largest that was measured for its
+length. Schemas of tools take 30 to 80 bytes a character, a schema of 1,500 alternatives 200."""
 TENANT_BYTES = 96 << 20
-"""What the grammars of one tenant's requests may take. A grammar beyond that is compiled when others have ended."""
+"""The most memory for the grammars of one tenant's requests. A grammar beyond that waits until others have ended."""
 KEPT_BYTES = 64 << 20
-"""What compiled grammars that are kept for the next request may take."""
+"""The most memory for compiled grammars that are kept for later requests."""
 
 
 def estimated_bytes(grammar: str) -> int:
-    """The memory of a compiled grammar."""
+    """Return the estimated memory of a compiled grammar."""
     return _LEAST_BYTES + _BYTES_A_CHARACTER * len(grammar)
 
 
 class GrammarsInUse:
-    """The grammars that requests have, each counted once for each tenant."""
+    """The memory of the grammars that requests have. Each grammar counts once for each tenant."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[str] = Counter()
 
     def take(self, tenant: str, grammar: str) -> bool:
-        """Count a request's grammar; False, and nothing is counted, if the tenant has no room for another one."""
+        """Count a request's grammar and return True; False, without counting it, if it exceeds the tenant's memory."""
         more = 0 if (tenant, grammar) in self._requests else estimated_bytes(grammar)
         if more and self._bytes[tenant] and self._bytes[tenant] + more > TENANT_BYTES:
             return False
@@ -36,8 +36,8 @@ class GrammarsInUse:
         self._bytes[tenant] += more
         return True
 
-    def give_back(self, tenant: str, grammar: str) -> None:
-        """A request that was counted has ended."""
+    def release(self, tenant: str, grammar: str) -> None:
+        """Note that a request whose grammar was counted has ended."""
         self._requests[tenant, grammar] -= 1
         if not self._requests[tenant, grammar]:
             del self._requests[tenant, grammar]
@@ -47,14 +47,14 @@ class GrammarsInUse:
 
 
 class KeptGrammars:
-    """Compiled grammars for the next request that asks for the same, each with the tenant that asked for it last."""
+    """Compiled grammars that are kept for later requests, each with the tenant that used it last."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, LLMatcher]] = OrderedDict()
         self._bytes: Counter[str] = Counter()
 
     def pop(self, grammar: str) -> LLMatcher | None:
-        """The compiled grammar, if it is kept; it is not from now on."""
+        """Remove a compiled grammar and return it; None if it is not kept."""
         if (found := self._kept.pop(grammar, None)) is None:
             return None
         tenant, matcher = found
@@ -62,7 +62,7 @@ class KeptGrammars:
         return matcher
 
     def keep(self, tenant: str, grammar: str, matcher: LLMatcher) -> None:
-        """Keep one; for it, those go that the tenant with most has not asked for the longest."""
+        """Keep a compiled grammar. If all take too much memory, drop the tenant's oldest that has most in memory."""
         self._kept[grammar] = tenant, matcher
         self._bytes[tenant] += estimated_bytes(grammar)
         while self._bytes.total() > KEPT_BYTES and len(self._kept) > 1:

@@ -19,23 +19,23 @@ class MaskRow:
     answer: Sequence[int]
     """All tokens sampled so far."""
     drafts: Sequence[int]
-    """Tokens that are guessed to follow."""
+    """The draft tokens that follow the answer in this step."""
 
 
 class MaskProvider(Protocol):
-    """Knows which tokens the answers of some requests may consist of, such as a grammar's."""
+    """Computes which tokens may follow in the answers of some requests, such as those with a grammar."""
 
     def prepare(self) -> None:
-        """Begin what takes long and is needed for the first mask; returns at once."""
+        """Begin work that the first mask needs and that takes long; return at once."""
 
     def add(self, request: Request) -> None:
-        """A request was accepted."""
+        """Note that a request was accepted."""
 
     def is_ready(self, request_id: str) -> bool:
         """Return True if the first mask of an accepted request can be computed without a wait, or if it needs none."""
 
     def remove(self, request_id: str) -> None:
-        """A request has ended."""
+        """Note that a request has ended."""
 
     def guides(self, request_id: str) -> bool:
         """Return True if this request's tokens are masked, from its first to its last."""
@@ -43,7 +43,7 @@ class MaskProvider(Protocol):
     def masks(self, rows: Sequence[MaskRow]) -> Sequence[Tensor | Exception]:
         """Return each row's bits of allowed tokens, int32 [1 + drafts, ceil(vocab / 32)] on the host, or its error.
 
-        The first line allows what may follow the answer, each other line what may follow one more of the drafts. This
-        is called while the device computes the logits. An exception in a row's place ends its request alone:
-        NotAdmissibleError if the request asks for what cannot be done.
+        The first line has the tokens that may follow the answer, each further line those that may follow one more of
+        the drafts. This is called while the device computes the logits. An exception in a row's place ends only its
+        request: NotAdmissibleError if the request asks for something that cannot be done.
         """

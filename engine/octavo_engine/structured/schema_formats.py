@@ -1,8 +1,8 @@
-"""Formats of JSON schemas (dates, times, names of hosts) that llguidance takes more widely than readers of JSON do.
+"""Narrows formats of JSON schemas (dates, times, host names) for which llguidance allows values that readers reject.
 
-Its dates have a year 0000 and a February 29th in every year, its times a second 60 and any number of digits behind it,
-and its host names any length. Each such format becomes a pattern or a bound, which allow less: what follows them is
-valid under the format, and can be read by Python's datetime.
+llguidance allows a year 0000, a February 29th in every year, a second 60, any number of digits after the seconds, and
+host names of any length. Each such format is replaced by a pattern or a bound that allows less: all of its values are
+valid under the format, and Python's datetime can read the dates and times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXACT: Mapping[str, Mapping[str, Any]] = {
     "date-time": {"pattern": f"^{_DATE}T{_TIME}$"},
     "hostname": {"format": "hostname", "maxLength": 253},
 }
-"""What stands in the place of each format."""
+"""The keywords that replace each format."""
 _VALUES = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose values are JSON that may look like a schema."""
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
@@ -30,7 +30,7 @@ _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$def
 
 
 def with_exact_formats(schema: Any) -> Any:
-    """The same schema, with narrower formats."""
+    """Return the same schema with narrower formats."""
     if isinstance(schema, list):
         return [with_exact_formats(each) for each in schema]
     if not isinstance(schema, dict):
@@ -43,7 +43,7 @@ def with_exact_formats(schema: Any) -> Any:
     if not exact.keys() & found.keys():
         return {**found, **exact}
     others = found.get("allOf", [])
-    return {**found, "allOf": [*others, exact]} if isinstance(others, list) else schema  # llguidance refuses the latter
+    return {**found, "allOf": [*others, exact]} if isinstance(others, list) else schema  # llguidance refuses it
 
 
 def _of_keyword(key: str, value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Text in which tags begin something that has a form: the grammar of `structural_tag`, as xgrammar describes it.
+"""Makes the grammar of a `structural_tag`, as xgrammar defines it: a text with tags, whose content has a given form.
 
 https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html describes what the parts mean; they are given here as plain
 objects that have been checked (server/openai/structural_tags.py).
-A text ends where a lazy lexeme of llguidance matches.
+A lazy lexeme of llguidance finds the end of a free text.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _TEXT = r"/(.|\n)*/"
 
 
 def structural_tag_grammar(form: Mapping[str, Any]) -> str:
-    """The grammar of a `format`; GrammarError names a part that is not supported where it stands."""
+    """Return the grammar of a `format`; GrammarError, which names the part, if a part is not supported there."""
     rules = _Rules()
     start = rules.of(form, last=True)
     return written_grammar("\n".join([f"start: {start}", *rules.lines]))
 
 
 class _Rules:
-    """The rules of one grammar, in llguidance's variant of Lark's notation, while they are collected."""
+    """Collects the rules of one grammar, in llguidance's variant of Lark's notation."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._characters = 0
         self._names: dict[str, str] = {}
-        """The names of the rules of schemas and regular expressions, which several triggers may lead to."""
+        """The names of the rules of schemas and regular expressions, which several tags may share."""
 
     def of(self, form: Mapping[str, Any], *, last: bool) -> str:
-        """A part as an expression; `last` where nothing follows it, so that a text may be endless."""
+        """Return a part as an expression. If it is the `last` part, any text may be endless."""
         kind = form["type"]
         if kind in ("any_text", "triggered_tags") and not last:
-            raise GrammarError(f"structural_tag: {kind} is supported at the end alone, where no other part follows it")
+            raise GrammarError(f"structural_tag: {kind} is supported only at the end, where no other part follows it")
         if kind in ("sequence", "or"):
             return self._several(form, last)
         make: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -75,7 +75,7 @@ class _Rules:
         return self._once(_between_slashes(form["pattern"]), lambda: regex_grammar(form["pattern"]))
 
     def _once(self, expression: str, check: Callable[[], object]) -> str:
-        """The one rule of an expression; the check says what is wrong with it."""
+        """Return the name of an expression's rule. A new one is added after `check`, which may raise GrammarError."""
         if expression not in self._names:
             check()
             self._names[expression] = self._named(expression)
@@ -90,7 +90,7 @@ class _Rules:
         return name
 
     def _tag(self, tag: Mapping[str, Any], skipped: int = 0) -> str:
-        """A tag without its first `skipped` characters, which have been written."""
+        """Return a tag as an expression, without its first `skipped` characters, which a trigger has matched."""
         ends = [tag["end"]] if isinstance(tag["end"], str) else tag["end"]
         end = " | ".join(map(literal, ends))
         if tag["content"]["type"] != "any_text":
@@ -115,7 +115,7 @@ class _Rules:
         return f"{first} {tag}* {_TEXT}"
 
     def _after(self, trigger: str, tags: Sequence[Mapping[str, Any]]) -> str:
-        """Any text up to the trigger, and the rest of one of the tags that begin with it."""
+        """Return the rule of any text up to the trigger and the rest of one of the tags that begin with it."""
         rests = [self._tag(each, len(trigger)) for each in tags if each["begin"].startswith(trigger)]
         if not rests:
             raise GrammarError(f"structural_tag: no tag begins with the trigger {trigger!r}")
@@ -136,7 +136,7 @@ def _check_triggers(form: Mapping[str, Any]) -> None:
 
 
 def _between_slashes(pattern: str) -> str:
-    """A regular expression as Lark has it: slashes and line breaks in it are escaped."""
+    """Return a regular expression as Lark writes it: between slashes, with escaped slashes and line breaks."""
     escapes = {"/": r"\/", "\n": r"\n"}
     escaped = re.sub(r"\\.|/|\n", lambda found: escapes.get(found[0], found[0]), pattern, flags=re.DOTALL)
     return f"/{escaped}/"

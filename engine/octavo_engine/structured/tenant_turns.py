@@ -1,4 +1,4 @@
-"""Work on one thread that tenants (API keys) give it: a piece of each in turn, however many pieces one of them has."""
+"""Runs the work of several tenants (API keys) in one thread, in which they take turns."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _STACK = 256 << 20
-"""Bytes of the thread's stack, of which only what is used takes memory. llguidance calls itself for each rule that
-leads to another one, and ends the process where its stack ends. That has to be a text worker, whose stack is far
-smaller."""
+"""Bytes of the thread's stack, of which only the used part takes memory. llguidance recurses for each rule that leads
+to another one, and a full stack ends the process. A grammar for which that could happen here has ended a text worker
+before, whose stack is far smaller."""
 
 
 class TenantTurns:
-    """A thread. A piece of work waits for at most one of each other tenant, and for those of its own before it."""
+    """A thread in which tenants take turns: one piece of work each, however many pieces a tenant has submitted."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._lock = Lock()
         self._waiting: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
-        """What each tenant waits for, the tenant whose turn is next first."""
+        """The work of each tenant that waits; the first tenant is the one whose turn is next."""
         default = stack_size(_STACK)
-        self._thread.submit(int).result()  # begins the thread
+        self._thread.submit(int).result()  # starts the thread with this stack size
         stack_size(default)
 
     def submit(self, tenant: str, work: Callable[[], T]) -> Future[T]:
-        """The outcome of a piece of work. One that is cancelled before its turn is never begun, and takes no turn."""
+        """Return the future of a piece of work. If it is cancelled before its turn, it never begins."""
         outcome: Future[T] = Future()
         with self._lock:
             self._waiting.setdefault(tenant, deque()).append((outcome, work))
@@ -38,7 +38,7 @@ class TenantTurns:
 
     def _do_next(self) -> None:
         if (piece := self._next()) is None:
-            return  # as many as were submitted have been taken: some were cancelled
+            return  # no work is left for this call, as some was cancelled
         outcome, work = piece
         try:
             outcome.set_result(work())
@@ -46,7 +46,7 @@ class TenantTurns:
             outcome.set_exception(error)
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """The first piece that is still wanted of the tenant whose turn it is, which is the last one from now on."""
+        """Return the next piece of work that was not cancelled; its tenant moves to the end of the turns."""
         with self._lock:
             while self._waiting:
                 tenant, pieces = self._waiting.popitem(last=False)

@@ -1,4 +1,4 @@
-"""The tokens of a model as llguidance wants them: each one's bytes, and which end an answer."""
+"""The vocabulary of a model for llguidance: the bytes of each token, and the tokens that end an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llguidance import LLTokenizer, TokenizerWrapper
 from octavo_engine.text.tokenizer import Tokenizer
 
 _SPECIAL = b"\xff"
-"""Begins a control token's spelling: no text contains the byte, so a grammar's text never is a control token."""
+"""The byte with which control tokens begin here: no text contains it, so a grammar's text never is a control token."""
 
 
 class _Vocabulary:
