@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -29,11 +30,17 @@ class Serving:
     """The HTTP process."""
     engine: psutil.Process
     """Its child process, which runs the model."""
+    log: IO[bytes]
+    """What the server has logged, read from another place than that where it writes."""
 
     def metrics(self, name: str) -> dict[str, float]:
         """The current series of one metric in /metrics, by their last label."""
         found = re.findall(rf'^{name}{{.*"(.*)"}} (.*)$', self._metrics_page(), re.MULTILINE)
         return {label: float(value) for label, value in found}
+
+    def new_log(self) -> bytes:
+        """Return what the server has logged since the last call."""
+        return self.log.read()
 
     def num_series(self) -> int:
         """Return the number of series of /metrics."""
@@ -53,12 +60,16 @@ def octavo(model: str, *flags: str, env: Mapping[str, str] | None = None, engine
     port = free_port()
     command = [str(engine), "serve", model, "--host=127.0.0.1", f"--port={port}", *flags]
     environ = {**os.environ, **(env or {})}
-    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stderr=log, env=environ) as process:
+    with (
+        tempfile.NamedTemporaryFile("w+") as log,
+        Path(log.name).open("rb") as reader,
+        subprocess.Popen(command, stderr=log, env=environ) as process,
+    ):
         try:
             wait_ready(process, f"http://127.0.0.1:{port}/health/ready")
             http = psutil.Process(process.pid)
             [engine] = [each for each in http.children() if "octavo_engine.engine.process" in each.cmdline()]
-            yield Serving(port, http, engine)
+            yield Serving(port, http, engine, reader)
         finally:
             if process.poll() is not None:
                 log.seek(0)

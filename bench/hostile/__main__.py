@@ -24,12 +24,15 @@ import uvloop
 
 from bench.hostile.attacks import ATTACKS
 from bench.hostile.honest import Honest
+from bench.hostile.secrets import PROMPT
 from bench.report import save
 from bench.server import Serving, octavo
 
-GAP_MS, PROBE_MS, GROWTH_MIB = 1500, 500, 256
-"""At most, during an attack: between two tokens of the other tenant, for a probe, and of memory."""
-_KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude, rights: [adapters]}\n"
+GAP_MS, PROBE_MS, GROWTH_MIB, LOG_KIB = 1500, 500, 256, 512
+"""At most, during an attack: between two tokens of the other tenant, for a probe, of memory, and of log lines."""
+_KEY = "sk-rude-oT4zq9Wm"
+_KEYS = f"keys:\n- {{name: honest, key: sk-honest}}\n- {{name: rude, key: {_KEY}, rights: [adapters]}}\n"
+_NEVER_LOGGED = (_KEY.removeprefix("sk-rude-"), PROMPT, "Traceback")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class Line:
     """The most memory of all the server's processes during the attack, above that before it."""
     series: int
     """Of /metrics, afterwards."""
+    log_kib: float
+    """Of lines that were written."""
+    logged: list[str]
+    """What no log may hold, and this one does."""
 
     @property
     def missed(self) -> list[str]:
@@ -54,6 +61,7 @@ class Line:
         found = ["gap"] * (not self.during["gap_max_ms"] <= GAP_MS)
         found += ["probe"] * (not self.during["probe_max_ms"] <= PROBE_MS)
         found += ["memory"] * (self.growth_mib > GROWTH_MIB) + ["failures"] * bool(self.failures)
+        found += ["log"] * (bool(self.logged) or self.log_kib > LOG_KIB)
         return found + ["500"] * ("500" in self.outcomes)
 
 
@@ -85,8 +93,9 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
     await asyncio.sleep(args.quiet)
     memory_before, watching = memory(serving), asyncio.create_task(most_memory(serving))
     during = await honest.begin()
+    serving.new_log()
     attacker = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.hostile.attacker", str(serving.port), "sk-rude", str(args.seconds), name,
+        sys.executable, "-m", "bench.hostile.attacker", str(serving.port), _KEY, str(args.seconds), name,
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     said, _ = await attacker.communicate()
@@ -95,7 +104,10 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
     growth = await watching - memory_before
     series = await asyncio.to_thread(serving.num_series)
     outcomes = dict(sorted(json.loads(said or b"{}").items()))
-    return Line(name, outcomes, before.figures(), during.figures(), during.failures[:5], growth, series)
+    log = serving.new_log()
+    logged = [each for each in _NEVER_LOGGED if each.encode() in log]
+    figures = before.figures(), during.figures()
+    return Line(name, outcomes, *figures, during.failures[:5], growth, series, len(log) / 1024, logged)
 
 
 async def attack_all(serving: Serving, args: argparse.Namespace) -> list[Line]:
@@ -118,7 +130,7 @@ def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
         f"{os.getloadavg()[0]:.1f} at the end: smollm2, Python {platform.python_version()}, torch {torch.__version__}. "
         f"{args.seconds:g} s an attack, {args.quiet:g} s before it. The honest tenant's gaps between tokens (the first "
         f"token's wait included) and its probes of /health/live, in ms. Targets: gaps of at most {GAP_MS} ms, probes "
-        f"{PROBE_MS} ms, memory {GROWTH_MIB} MiB, no failures.\n",
+        f"{PROBE_MS} ms, memory {GROWTH_MIB} MiB, log {LOG_KIB} KiB without secrets, no failures.\n",
         "| attack | answers | gap p99 before | during | longest | probe p99 before | during | longest | memory MiB | "
         "missed |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from bench.hostile import connections, floods, shapes, stored
+from bench.hostile import connections, floods, probes, secrets, shapes, stored
 from bench.hostile.kinds import Attack, held, posts, unread, users
 from bench.hostile.wire import Target
 
@@ -234,5 +234,13 @@ ATTACKS: dict[str, Attack] = {
     "/version in pipelines on 400 connections": floods.flood(floods.versions, 400),
     "pipelines that are not read": floods.flood(floods.versions, 200, read=False),
     "connections reset at every stage": floods.resets,
+    "half a request on 1,500 connections": held(lambda target: target.head("/v1/models", 1 << 20, "GET"), 1500),
+    "trailers byte by byte": held(connections.slow_trailers, 200, 0.3),
+    "more that is not HTTP by the letter (M)": connections.more_letters,
+    "upgrades to other protocols": connections.upgrades,
+    "errors that are not read": unread("/v1/responses", {"input": "x", "n" * 7_000_000: 1}, 24),
+    "keys where a log might keep them": secrets.keys_everywhere,
+    **probes.PROBES,
+    **stored.STORED,
     **shapes.SHAPES,
 }  # fmt: skip

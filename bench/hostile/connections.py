@@ -34,6 +34,70 @@ async def tiny_chunks(target: Target) -> None:
     await users(4, user)
 
 
+def slow_trailers(target: Target) -> bytes:
+    """A chunked body that is complete, and the beginning of a trailer."""
+    head = target.head("/tokenize", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    return head + b'e\r\n{"prompt": "x"}\r\n0\r\nX-T: '
+
+
+_LENGTHS = (
+    b"Transfer-Encoding: xchunked", b"Transfer-Encoding: chunked, identity", b"Transfer-Encoding: \x0bchunked",
+    b"Transfer-Encoding: chunked;q=1", b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding: chunked,chunked",
+    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", b"Transfer-Encoding : chunked",
+    b"Transfer_Encoding: chunked", b" Transfer-Encoding: chunked", b"Content-Length: +2", b"Content-Length: 2,2",
+    b"Content-Length: 0x2", b"Content-Length: 1_0", b"Content-Length:", b"Content-Length: \xb2",
+    b"Content-Length: 99999999999999999999999", b"Content-Length: -1", b"Content-Length: 2\x00",
+    b"X\r\nContent-Length: 2", b": x\r\nContent-Length: 2", b"X\x01: y\r\nContent-Length: 2",
+)  # fmt: skip
+_CHUNKS = (
+    b"2 \r\n{}\r\n0\r\n\r\n", b"2\n{}\n0\n\n", b"+2\r\n{}\r\n0\r\n\r\n", b"0x2\r\n{}\r\n0\r\n\r\n",
+    b"2\r\n{}XX0\r\n\r\n", b"2\r\n{}\r\n0\r\nContent-Length: 5\r\n\r\n",
+    b"2\r\n{}\r\n0\r\nAuthorization: Bearer x\r\n\r\n",
+    b"2\r\n{}\r\n0\r\n folded\r\n\r\n", b"2\r\n{}\r\n0\r\nX\r\n\r\n", b'2;a="\r\n{}\r\n0\r\n\r\n',
+    b"2\r\r\n{}\r\n0\r\n\r\n",
+)  # fmt: skip
+_BEGINNINGS = (
+    b"POST /tokenize HTTP/0.9", b"POST /tokenize HTTP/2.0", b"POST /tokenize http/1.1", b"POST //x/tokenize HTTP/1.1",
+    b"POST http://a@b/tokenize HTTP/1.1", b"POST http:// HTTP/1.1", b"POST tokenize HTTP/1.1", b"POST  HTTP/1.1",
+    b"POST /\x00 HTTP/1.1", b"POST /tokenize%00 HTTP/1.1", b"POST /../tokenize HTTP/1.1", b"CONNECT x:443 HTTP/1.1",
+    b"OPTIONS * HTTP/1.1", b"TRACE /tokenize HTTP/1.1", b"G" * 70_000 + b" / HTTP/1.1", b"PRI * HTTP/2.0\r\n\r\nSM",
+)  # fmt: skip
+
+
+async def more_letters(target: Target) -> None:
+    """Odd lengths, chunks and request lines, each with another request behind it."""
+    head, behind = target.head("/tokenize", 2), target.head("/v1/models", 0, "GET")
+    chunked = head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked")
+    kinds = [
+        *(head.replace(b"Content-Length: 2", each) + b"2\r\n{}\r\n0\r\n\r\n" + behind for each in _LENGTHS),
+        *(chunked + each + behind for each in _CHUNKS),
+        *(head.replace(b"POST /tokenize HTTP/1.1", each) + b"{}" + behind for each in _BEGINNINGS),
+    ]
+
+    async def user(number: int) -> None:
+        while target.open:
+            await target.raw(kinds[number % len(kinds)])
+            number += 8
+
+    await users(8, user)
+
+
+async def upgrades(target: Target) -> None:
+    """Requests to speak WebSocket or HTTP/2, with bytes of these behind them."""
+    kinds = [
+        target.head(path, 0, "GET", {"Connection": "Upgrade", "Upgrade": protocol}) + b"\x00" * 200_000
+        for path in ("/", "/v1/models", "/health/live", "/v1/realtime")
+        for protocol in ("websocket", "h2c")
+    ]
+
+    async def user(number: int) -> None:
+        while target.open:
+            await target.raw(kinds[number % len(kinds)])
+            number += 16
+
+    await users(16, user)
+
+
 async def half_closed(target: Target) -> None:
     """Requests after which the client sends nothing more; some wait for the answer, the others have left."""
     body = json.dumps({"prompt": "Once upon a time", "max_tokens": 20, "ignore_eos": True}).encode()

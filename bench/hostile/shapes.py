@@ -201,7 +201,79 @@ def score(number: int) -> dict[str, Any]:
 _CROWD = {"n": 8, "max_tokens": 2000, "ignore_eos": True, "stream": True}
 _LONGEST = WORDS * 500
 
+_MORE_REGEXES = (
+    "(?=a)b", "(a)\\1", "\\p{Han}{1,900}", "[^\\x00-\\U0010ffff]", "\\b" * 2000, "(a|a|a|a)*" * 60,
+    "((((((((a?)*)*)*)*)*)*)*)*", "a{0}", "(" * 900 + ")" * 900, "|" * 50_000, "x{4294967296}", ".*" * 3000,
+    "(?:a|b){0,3000}(?:c|d){0,3000}",
+)  # fmt: skip
+_MORE_SCHEMAS: tuple[dict[str, Any], ...] = (
+    {"type": "object", "propertyNames": {"pattern": "(a|b)*c{99}"}, "minProperties": 50},
+    {"$ref": "#/properties/a", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#/properties/a"}}},
+    {"type": "object", "properties": {"x" * 30_000: {"type": "null"}}}, {"anyOf": [{"$ref": "#"}] * 50},
+    {"type": "array", "prefixItems": [{"type": "integer"}] * 5000}, {"type": "number", "multipleOf": 0},
+    {"type": "integer", "multipleOf": 1e-300}, {"enum": [{"a": [{"b": [None] * 100}]}] * 300},
+    {"type": "object", "patternProperties": {"(.+)+$": {}}, "additionalProperties": {"$ref": "#"}},
+    {"type": "string", "minLength": 3000, "maxLength": 3001}, {"const": {"k" * 100: [0.1] * 9000}},
+    {"definitions": {str(n): {"$ref": f"#/definitions/{n + 1}"} for n in range(3000)}, "$ref": "#/definitions/0"},
+    {"allOf": [{"properties": {str(n): True}} for n in range(200)], "unevaluatedProperties": False},
+)  # fmt: skip
+
+
+def structural(number: int) -> dict[str, Any]:
+    """A structural tag of very many parts, or of none."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {"type": "sequence", "elements": [{"type": "const_string", "value": "a"}] * 128},
+        {"type": "or", "elements": [{"type": "json_schema", "json_schema": {"$ref": "#"}}] * 128},
+        {"type": "triggered_tags", "triggers": ["<"] * 64, "tags": [
+            {"begin": "<" * 500 + str(n), "content": {"type": "any_text"}, "end": ">"} for n in range(128)
+        ]},
+        {"type": "sequence", "elements": [{"type": "sequence", "elements": [{"type": "any_text"}] * 100}] * 100},
+    )  # fmt: skip
+    return {"response_format": {"type": "structural_tag", "format": kinds[number % len(kinds)]}, "max_tokens": 40}
+
+
+_NAME = "n" * 4_000_000
+_LONG_NAMES: tuple[dict[str, Any], ...] = (
+    {_NAME: 1}, {"metadata": {_NAME: 1}}, {"logit_bias": {_NAME: 1}}, {"chat_template_kwargs": {_NAME: 1}},
+    {"response_format": {"type": _NAME}}, {"tool_choice": {"type": "function", "function": {"name": _NAME}}},
+    {"model": _NAME}, {"stop": [_NAME]}, {"guided_regex": f"[{_NAME}"}, {"guided_json": {"type": _NAME}},
+)  # fmt: skip
+_LIMITS: tuple[dict[str, Any], ...] = (
+    {"max_tokens": 1}, {"max_tokens": 2}, {"max_tokens": 0, "echo": True}, {}, {"max_tokens": 1, "n": 8},
+)  # fmt: skip
+
 SHAPES: dict[str, Attack] = {
+    "more regular expressions (G)": posts(
+        CHAT, lambda n: said(guided_regex=_MORE_REGEXES[n % len(_MORE_REGEXES)], max_tokens=40), 12
+    ),
+    "more JSON schemas (H)": posts(
+        CHAT, lambda n: said(guided_json=_MORE_SCHEMAS[n % len(_MORE_SCHEMAS)], max_tokens=60), 12
+    ),
+    "structural tags of many parts (H)": posts(CHAT, lambda n: said(**structural(n))),
+    "grammars × 64 answers (H)": posts(
+        CHAT, lambda n: said(guided_regex=f"({n}|[a-z]{{3,50}} ?)+", n=64, max_tokens=60, temperature=2)
+    ),
+    "field names of 4 MB": posts(CHAT, lambda n: said(**_LONG_NAMES[n % len(_LONG_NAMES)])),
+    "unpaired surrogates in names": posts(
+        RESPONSES, lambda n: b'{"input": "x", "\\ud800": ' + b"[" * (n % 500 + 1) + b"]" * (n % 500 + 1) + b"}"
+    ),
+    "8,000 messages that are wrong": posts(
+        CHAT, lambda n: {"messages": [{"role": "x", "content": [{"type": "text"}] * 40}] * (4000 + n % 3)}
+    ),
+    "prompts exactly as long as the context": posts(
+        TEXT, lambda n: {"prompt": [5 + n % 900] * (8190 + n % 3), **_LIMITS[n % len(_LIMITS)]}
+    ),
+    "prompts of special tokens": posts(
+        TEXT,
+        lambda n: {"prompt": [n % 17] * 2000, "max_tokens": 50, "ignore_eos": True, "skip_special_tokens": False},
+        16,
+    ),
+    "salted prompts of 3,000 tokens": posts(
+        TEXT, lambda n: {"prompt": [12 + n % 9000] * 3000, "cache_salt": f"s{n}", "max_tokens": 1}
+    ),
+    "1,024 × 1,024 pairs to /v1/score": posts(
+        "/v1/score", lambda n: {"text_1": [f"{n} {k} {WORDS}" for k in range(1024)], "text_2": [WORDS] * 1024}, 6
+    ),
     "1.3 million times one character": posts(TEXT, unicode_bomb, 6),
     "1.3 million times one character, truncated": posts(TEXT, truncated_bomb, 6),
     "odd JSON": posts(TEXT, lambda n: _ODD_JSON[n % len(_ODD_JSON)]),
