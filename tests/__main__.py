@@ -1,8 +1,9 @@
 """`make test`: runs all tests in three pytest processes at once, two of which have a cluster.
 
 The cluster tests mostly wait for pods, so the total time is little more than that of the other tests alone. The output
-of a process is held back until those before it have ended. The reasons of failures and the summaries of all come last,
-because CI keeps the end of a long output. Arguments are passed to all. The exit code is 0 only if all succeeded.
+of a process is printed when those before it have ended. The reasons of failures and the summaries of all processes are
+printed last, because CI keeps the end of a long output. Arguments are passed to all processes. The exit code is 0 only
+if all succeeded.
 """
 
 import os

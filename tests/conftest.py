@@ -1,4 +1,4 @@
-"""Settings of every test process, made before torch is imported."""
+"""Settings for all test processes, made before torch is imported."""
 
 import os
 

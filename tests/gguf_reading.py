@@ -1,4 +1,4 @@
-"""The `gguf` package without what it does again and again: a file with a large vocabulary takes it seconds to read."""
+"""Makes the `gguf` package faster for tests: it takes seconds to read a file with a large vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine's own addresses: not every test machine has IPv6."""
+"""This machine's own addresses, since not every test machine has IPv6."""
 
 from __future__ import annotations
 

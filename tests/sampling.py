@@ -1,4 +1,5 @@
-"""Samples without an engine: fills a state table with rows, parameters, seeds and positions as the worker does."""
+"""Samples without an engine, from a state table filled with rows, parameters, seeds and positions as the worker fills
+it."""
 
 from __future__ import annotations
 

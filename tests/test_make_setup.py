@@ -1,4 +1,4 @@
-"""`make setup` as a newcomer sees it, with programs in place of python and uv that print as those do."""
+"""`make setup` as a new user sees it, with programs in place of python and uv that print the same."""
 
 from __future__ import annotations
 

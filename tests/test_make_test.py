@@ -1,4 +1,4 @@
-"""`make test` runs several pytests at once; here with small files in their place."""
+"""`make test` runs several pytest processes at once; small test files take the place of the real ones here."""
 
 from __future__ import annotations
 

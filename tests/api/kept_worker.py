@@ -1,4 +1,4 @@
-"""A text worker that is used again by the next server of the tests: loading a tokenizer for each would take long."""
+"""A text worker that is kept for the next server of the tests, since each new one takes long to load its tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A text worker that does as its prompt says: wait, compute, take memory, be killed, render a hostile template."""
+"""A text worker that misbehaves as its prompt says: waits, computes, takes memory, is killed, renders a hostile
+template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""--lora-modules-file: adapters come and go with the file, each for itself."""
+"""--lora-modules-file: adapters are loaded and unloaded as the file changes, and a broken one affects no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters over HTTP: vLLM's routes, a key's right to them, and models that requests name."""
+"""LoRA adapters over HTTP: vLLM's routes, which keys may use them, and adapters as `model` of requests."""
 
 from __future__ import annotations
 

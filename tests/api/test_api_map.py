@@ -1,7 +1,7 @@
-"""Which test holds which promise of the API to its clients.
+"""Lists which test proves which promise of the API to its clients.
 
 `TRAPS` are the sixteen places where servers of OpenAI's API have broken its clients; `CONTRACT` is what Octavo promises
-of its own. A test that is named here and does not exist fails; what no other file tests is tested below.
+besides. A test that is named here and does not exist fails; promises without a test elsewhere are tested below.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Default-deny: every path but the open ones needs a key, however the request is bent."""
+"""Default-deny: every path but the open ones needs a key, however the request's path is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`octavo-engine bench` beyond users in a closed loop: arrivals, mixes, files, saturation, comparisons, plots."""
+"""`octavo-engine bench` with other loads than users in a closed loop: arrivals, mixes, files, saturation, comparisons,
+plots."""
 
 from __future__ import annotations
 

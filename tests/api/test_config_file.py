@@ -1,4 +1,4 @@
-"""`--config FILE`: whatever stands in the file, the answer is one line and exit code 2."""
+"""`--config FILE`: for a broken file the error is one line and the exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CORS, as browsers ask for it: none unless --allowed-origins names origins, and then for every answer."""
+"""CORS as browsers use it: no headers unless --allowed-origins names origins, and then for every response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request's timeout: from its body, a header, or the server; and requests that cannot begin in time."""
+"""Deadlines of requests, from the body, a header or the server; and requests that cannot begin in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page for those who write clients names every field of a request."""
+"""The documentation for clients names every field of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders behind the real server, with tokenizers such as they are published with: WordPiece, and Unigram."""
+"""Encoders behind the real server, with the kinds of tokenizers that are published with them: WordPiece and Unigram."""
 
 from __future__ import annotations
 

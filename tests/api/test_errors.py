@@ -1,4 +1,4 @@
-"""Bad input: OpenAI's shape, a helpful sentence, no harm to other requests, and a bound on every field."""
+"""Invalid input: errors in OpenAI's shape with a helpful sentence, no effect on others, and bounds of every field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clients that send expensive, oversized or no input: they harm no other client, and each gets a clear end."""
+"""Clients that send expensive or oversized input, or none: they harm no other client, and each is answered or
+disconnected."""
 
 from __future__ import annotations
 

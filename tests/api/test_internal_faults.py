@@ -1,4 +1,4 @@
-"""A part of the HTTP process fails by itself: one connection is lost, or the server says so and ends."""
+"""Faults within the HTTP process: one connection is lost, or the server reports the fault and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits of one API key; its usage stays counted when the key file is read again."""
+"""The limits of one API key, whose usage stays counted when the key file is read again."""
 
 from __future__ import annotations
 

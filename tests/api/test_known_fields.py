@@ -1,4 +1,4 @@
-"""Fields that vLLM's and OpenAI's APIs know: each acts, or is refused by name, or changes nothing in an answer."""
+"""Fields of vLLM's and OpenAI's APIs: each has its effect, is refused by name, or changes nothing in an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a server: loading, serving, draining, the engine's death."""
+"""The states of a server: loading, serving, draining, and the end of the engine process."""
 
 from __future__ import annotations
 

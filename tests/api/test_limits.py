@@ -1,4 +1,4 @@
-"""Admission: waiting requests are bounded, refusals say when to come back, and all counters return to zero."""
+"""Admission: waiting requests are bounded, refusals have a Retry-After, and all counters return to zero."""
 
 from __future__ import annotations
 

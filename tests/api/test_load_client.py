@@ -1,4 +1,4 @@
-"""The client of bench/overload.py and bench/fairness.py reads what the server sends, and its figures are right."""
+"""The client of bench/overload.py and bench/fairness.py: it reads the server's streams, and its figures are right."""
 
 from __future__ import annotations
 

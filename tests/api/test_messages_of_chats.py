@@ -1,4 +1,4 @@
-"""The messages of a chat: the fields that OpenAI's API requires, and those that earlier answers bring back."""
+"""The messages of a chat: fields that OpenAI's API requires, and those that clients send back from earlier answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods of HTTP: HEAD wherever GET is, and an Allow header with all that a path takes."""
+"""HTTP methods: HEAD works wherever GET does, and Allow headers list all methods of a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /openapi.json describes what the API takes, so that tools can make requests of it."""
+"""GET /openapi.json describes the API's requests, so that tools can generate requests from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET / is a static page that gives a client without a key nothing but itself."""
+"""GET / is a static page that reveals nothing else to a client without a key."""
 
 from __future__ import annotations
 

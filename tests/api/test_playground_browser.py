@@ -1,4 +1,4 @@
-"""The playground in a real browser: what a person does with it, and its messages when the engine cannot answer."""
+"""The playground in a real browser: its features, and its messages when the engine cannot answer."""
 
 from __future__ import annotations
 

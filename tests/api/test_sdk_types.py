@@ -1,4 +1,4 @@
-"""Answers have the types of the SDKs, checked by the SDKs themselves: they accept anything unless told otherwise."""
+"""Responses have the types of the SDKs, which are checked strictly here, since the SDKs themselves accept any value."""
 
 from __future__ import annotations
 

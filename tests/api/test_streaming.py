@@ -1,4 +1,4 @@
-"""Connections: clients that go, clients that wait, clients that do not read."""
+"""Connections of clients that disconnect, wait, or do not read."""
 
 from __future__ import annotations
 

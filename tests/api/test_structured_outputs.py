@@ -1,4 +1,4 @@
-"""The fields that ask for a form of answer, OpenAI's and vLLM's: each becomes one grammar, or is a clear 400."""
+"""The fields for structured output, OpenAI's and vLLM's: each becomes one grammar, or a 400 with a clear message."""
 
 from __future__ import annotations
 

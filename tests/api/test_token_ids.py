@@ -1,4 +1,4 @@
-"""What answers say beside their texts: token ids, names of tokens by id, details of usage, fingerprint, time."""
+"""What answers contain beside their texts: token ids, token names by id, usage details, fingerprint, time."""
 
 from __future__ import annotations
 

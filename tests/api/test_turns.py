@@ -1,4 +1,4 @@
-"""The fields of the engine's requests that decide turns: key, weight, priority, and choices that share a prompt."""
+"""The request fields that decide the order of requests: key, weight, priority, and choices that share a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make bench-gpu` without a GPU: floors against other ways of counting, a dry run of every part, targets and page."""
+"""`make bench-gpu` without a GPU: lower bounds checked by other formulas, a dry run of every part, targets and page."""
 
 from __future__ import annotations
 

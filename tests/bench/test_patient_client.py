@@ -1,4 +1,4 @@
-"""The bench's requests outlive an API server that is too busy, or starts again."""
+"""The bench's client repeats requests to an API server that is too busy or restarts."""
 
 from __future__ import annotations
 

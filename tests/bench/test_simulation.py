@@ -1,4 +1,4 @@
-"""The simulator: what it generates, what it computes, and what it shows of the real scheduler."""
+"""The simulator: the traces that it generates, its cost model, and its results with the real scheduler."""
 
 from __future__ import annotations
 

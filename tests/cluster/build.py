@@ -1,7 +1,7 @@
-"""The programs of a Kubernetes, built with Go from the pinned modules in `binaries/*/go.mod`.
+"""Builds the programs of a Kubernetes with Go, from the pinned modules in `binaries/*/go.mod`.
 
-They are kept in the user's cache under their version and the digest of their module files, so that every checkout
-finds them, and a changed pin builds anew. A build appears there whole or not at all.
+They are kept in the user's cache under their version and the digest of their module files, so that all checkouts share
+them, and a changed pin is built again. A build appears in the cache only when it is complete.
 """
 
 import contextlib

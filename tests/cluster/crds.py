@@ -1,4 +1,4 @@
-"""Other projects' CRDs, as their Go modules bring them: what is rendered for them is judged by the real ones."""
+"""Other projects' CRDs, from their Go modules, by which the objects that the operator renders are validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that stop a cluster from starting, each a sentence for the person who started it."""
+"""Errors that keep a cluster from starting; each message is a sentence for the user."""
 
 
 class ClusterError(Exception):

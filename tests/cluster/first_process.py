@@ -1,7 +1,7 @@
 """Process 1 of the node: `python -I first_process.py STATE INSIDE NODE_IP`, run by `unshare`.
 
-Gives the node a file system and a network of its own, says `up`, and waits for the end of its stdin, which its owner
-holds. When it ends, the kernel ends every other process of the node.
+It gives the node a file system and a network of its own, writes `up`, and waits for the end of its stdin, which the
+process that started the cluster holds. When it ends, the kernel ends every other process of the node.
 """
 
 import os

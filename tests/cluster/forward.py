@@ -1,7 +1,7 @@
-"""Answers on a socket of the host from inside the node's network: `python -I forward.py FD PORT`.
+"""Forwards connections from a socket of the host to a port in the node's network: `python -I forward.py FD PORT`.
 
-The listening socket FD was opened by the cluster's owner in the host's network, where the connections come from; this
-program runs in the node's network, where it dials 127.0.0.1:PORT. So nothing runs on the host, and no port is guessed.
+The process that started the cluster has opened the listening socket FD in the host's network. This program runs in the
+node's network, where it connects to 127.0.0.1:PORT. So no further process runs on the host, and no port is guessed.
 """
 
 import asyncio

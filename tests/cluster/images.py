@@ -2,7 +2,7 @@
 
 The image itself holds little more than links into /usr. A MutatingAdmissionPolicy mounts the machine's /usr, its
 Python, and the checkout with its virtual environment, read-only, into each container that names one. So a pod has its
-real security context, and the code in it is the code in the editor.
+real security context, and runs the code of the checkout.
 """
 
 import hashlib

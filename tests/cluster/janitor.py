@@ -1,7 +1,8 @@
-"""Waits for a cluster's namespaces to end, however they end, and sweeps: `python -m tests.cluster.janitor STATE`.
+"""Removes a cluster's traces when its processes have ended in any way: `python -m tests.cluster.janitor STATE`.
 
-Stdin is a pipe whose other end the cluster's owner holds. It is handed on to the node's first process, which ends at
-its end of file; with that process the kernel ends all others. So nothing has to be told when the owner is killed.
+Stdin is a pipe whose other end is held by the process that started the cluster. The node's first process inherits it
+and ends at its end of file; then the kernel ends all other processes of the node. So the cluster ends, too, when the
+process that started it is killed.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""The API paths of a kind's objects, by any name that kubectl takes for it."""
+"""The API paths of a kind's objects, by any name of the kind that kubectl accepts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Users of a model, run in a pod: each streams one answer after the other until /tmp/stop or /tmp/stop-<kind> appears.
+"""Clients of a model, run in a pod: each streams one answer after another until /tmp/stop or /tmp/stop-<kind> appears.
 
-Prints one JSON line for each answer: who asked (`short` or `long`), when it began and ended (seconds of the clock),
-what went wrong if it was lost, and whether its user leaves with it. Nothing is tried again: what is not answered to its
-end is lost.
+They print one JSON line for each answer: the kind of client (`short` or `long`), when the answer began and ended
+(seconds of the clock), the error if it was lost, and whether the client ends with it. Requests are not repeated: an
+answer that is not complete is lost.
 """
 
 from __future__ import annotations

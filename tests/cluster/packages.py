@@ -1,4 +1,4 @@
-"""The few Debian packages a node needs beside what is built with Go, and those of other tests."""
+"""The few Debian packages that a node needs beside the programs built with Go, and those of other tests."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""One certificate authority a cluster, and what it signs; every key is new and dies with the cluster."""
+"""One certificate authority for a cluster, and its certificates; every key is new and is deleted with the cluster."""
 
 import base64
 import datetime

@@ -1,4 +1,4 @@
-"""The processes of a pod as the host sees them, to kill or stop them as no signal from inside the pod could."""
+"""The processes of a pod as the host sees them, so that tests can kill or stop them from outside the pod."""
 
 from __future__ import annotations
 

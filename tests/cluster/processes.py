@@ -1,4 +1,4 @@
-"""The node's programs as processes: each with its log, and missed when it ends by itself."""
+"""The node's programs as processes, each with its log; one that ends by itself is reported."""
 
 import subprocess
 from dataclasses import dataclass

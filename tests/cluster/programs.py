@@ -1,7 +1,7 @@
-"""The node's programs: their command lines, and the files that they read. Paths are as the node sees them.
+"""The command lines and files of the node's programs. Paths are those that the node sees.
 
-Where a setting is not Kubernetes' default, it is for speed (no fsync, no leader election, quick autoscaling), or for a
-machine without systemd, registry or much room.
+Settings that differ from Kubernetes' defaults are for speed (no fsync, no leader election, quick autoscaling), or for a
+machine without systemd, registry or much disk space.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Progress for the person who waits."""
+"""Prints progress for the user who waits."""
 
 import time
 from collections.abc import Callable

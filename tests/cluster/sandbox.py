@@ -1,4 +1,4 @@
-"""Namespaces of its own (network, process ids, mounts) for one node: nothing outside changes, and all ends with them.
+"""Runs one node in its own namespaces (network, process ids, mounts): the host is not changed, and all ends with them.
 
 owner (make cluster, pytest) ── pipe ──▶ janitor ─▶ unshare ─▶ first process (1 in the node)
   └─ nsenter ─▶ etcd, kube-apiserver, kubelet …                  its end is the end of all of them

@@ -1,8 +1,8 @@
-"""A cluster's traces on the host: a folder in the user's cache and a control group. They are made, swept, and found
-again when nobody was left to sweep them.
+"""A cluster's traces on the host: a folder in the user's cache and a control group.
 
-The folder holds a lock. Every process that keeps the cluster alive (the janitor, and those it starts) holds it too, so
-a folder whose lock is free belongs to nobody.
+They are removed with the cluster, or by a later one if the process that should have done so was killed. The folder has
+a lock file. Every process that keeps the cluster alive (the janitor, and those it starts) holds the lock, so a folder
+whose lock is free belongs to a cluster that has ended.
 """
 
 import contextlib

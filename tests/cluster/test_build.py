@@ -1,4 +1,5 @@
-"""The programs' builds: once, whole or not at all, and anew when a pin changes. With a module that needs no network."""
+"""Builds of the cluster's programs, with a module that needs no network: once, only complete, and again when a pin
+changes."""
 
 import os
 import shutil

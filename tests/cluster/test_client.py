@@ -1,4 +1,4 @@
-"""What a failing test shows of its cluster."""
+"""What a failing test prints about its cluster."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The end of a cluster: it leaves no trace, however and whenever it is ended."""
+"""The end of a cluster: it leaves no trace, whenever and in whatever way it is ended."""
 
 import os
 import signal

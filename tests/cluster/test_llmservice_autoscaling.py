@@ -1,4 +1,5 @@
-"""Replicas follow the load with nothing installed but Octavo; they change hands without ever being a wrong number."""
+"""Autoscaling with nothing installed but Octavo; the replicas' ownership moves between spec and autoscaler without a
+wrong number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole life of an LLMService with a real engine in its pods: applied, asked, changed under load, deleted."""
+"""The life of an LLMService with a real engine in its pods: created, used, changed under load, deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Objects for the Prometheus Operator and KEDA, validated by their real CRDs, which may come and go at any time."""
+"""Objects for the Prometheus Operator and KEDA, validated by their real CRDs, which may be installed and removed at any
+time."""
 
 from __future__ import annotations
 

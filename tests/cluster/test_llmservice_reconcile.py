@@ -1,4 +1,4 @@
-"""Reconciliation in a real Kubernetes; the pods find no node, so that no engine has to load."""
+"""Reconciliation in a real Kubernetes, with pods that are never scheduled, so that no engine has to load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API server refuses LLMServices that make no sense, in words that `octavo-operator check` uses too."""
+"""The API server refuses invalid LLMServices with the sentences that `octavo-operator check` also prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rights of people to LLMServices: by the cluster's own roles, and with rights to LLMServices alone."""
+"""The rights of users to LLMServices: by the cluster's own roles, and with rights to LLMServices alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart's whole life with a model that answers all the while: install, test, upgrade, uninstall, install again."""
+"""The life of the chart while a model answers: install, test, upgrade, uninstall, install again."""
 
 from __future__ import annotations
 

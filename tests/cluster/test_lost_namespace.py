@@ -1,4 +1,5 @@
-"""An operator of two namespaces may no longer read all of one: the other, and the rest of that one, go on."""
+"""An operator of two namespaces loses the right to read some objects of one; it still works in the other, and on all
+else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster itself: what it promises to every other test."""
+"""The properties of the cluster on which the other tests rely."""
 
 import json
 import subprocess

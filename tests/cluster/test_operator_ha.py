@@ -1,4 +1,5 @@
-"""Two operators in a real Kubernetes: one leads, the other takes over, and a former leader writes nothing more."""
+"""Two replicas of the operator in a real Kubernetes: one leads, the other takes over, and a former leader stops
+writing."""
 
 from __future__ import annotations
 

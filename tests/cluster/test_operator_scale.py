@@ -1,4 +1,4 @@
-"""The bench of the operator, small: it runs, and an operator that has nothing to do writes nothing. No times here."""
+"""The operator's bench on a small scale, without times: it runs, and an idle operator writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Missing requirements of the machine are reported before anything starts."""
+"""Missing requirements of the machine are reported before anything is started."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A rolling update on a cluster whose only accelerator is in use: it goes on in place, and surges again the next time.
+"""A rolling update on a cluster whose only accelerator is in use: it continues in place, and the next one surges again.
 
 The accelerator is a number in the node's capacity (no device stands behind it); the scheduler counts it, the engine in
 the pod is real and computes on the CPU.

@@ -1,4 +1,5 @@
-"""An LLMService on several accelerators: its ranks share the model. The GPUs are a number; all compute on the CPU."""
+"""An LLMService on several accelerators, whose ranks divide the model. The GPUs are only counted; all ranks compute on
+the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters that do not behave: other managers change what is ours, and quotas leave no room for a rolling update."""
+"""Clusters with problems: other managers change the operator's objects; quotas leave no room for a rolling update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wait for something to become true."""
+"""Waits for a condition to become true."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Runs a scheduler against a simulated device that only keeps books, and checks every rule after every step."""
+"""Runs a scheduler with a simulated device, which records what blocks hold, and checks every rule after every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draft tokens in plans and results: who waits for what, what is reported, and which blocks they take."""
+"""Draft tokens in plans and results: which steps wait for others, what is reported, and which blocks drafts take."""
 
 from __future__ import annotations
 

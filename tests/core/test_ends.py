@@ -1,4 +1,4 @@
-"""A request can be ended in every state, by its client, its deadline or an error, and gives everything back."""
+"""A request can be ended in every state, by its client, its deadline or an error, and frees all its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eviction: each policy by itself, the time to live, and their effect on what is found."""
+"""Eviction: each policy by itself, the time to live, and their effect on prefix cache hits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks share what their parent has computed but not what follows: copy-on-write, for every kind of group.
+"""Forks share their parent's computed blocks but not later ones: copy-on-write, for every kind of KV group.
 
 Each request has a seed of its own, so that forks have different answers: a write into a shared block would be seen.
 """

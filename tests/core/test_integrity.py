@@ -1,4 +1,4 @@
-"""`check_integrity` finds what is planted: a check that cannot fail would prove nothing."""
+"""`check_integrity` finds faults that the tests plant, since a check that never fails would prove nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences whose keys are others from a length on (LongRoPE): computed anew, they share nothing with short ones."""
+"""Sequences whose keys change beyond a length (LongRoPE): they are recomputed, and share no blocks with short ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler alone: steps, results and ends. No torch, a pretended device that checks every read and write."""
+"""The scheduler alone: steps, results and ends. There is no torch; a simulated device checks every read and write."""
 
 from __future__ import annotations
 

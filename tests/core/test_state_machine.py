@@ -1,10 +1,10 @@
 """A state machine over random histories of the scheduler: arrivals, forks, aborts, deadlines, failing rows, time.
 
-Hypothesis draws a world (pool, block size, groups, eviction, swap space, policy, caps, seats, budget) and a history in
-it. `Device` checks what every step reads and writes; after each step the books must balance, and at the end everybody
-must have got the very answer that they would have got alone, or have been told why not.
+Hypothesis draws settings (pool, block size, groups, eviction, swap space, policy, limits, budget) and a history.
+`Device` checks what every step reads and writes. After each step `check_integrity()` must pass; at the end each request
+must have the answer that it gets alone, or an error.
 
-`pytest tests/core/test_state_machine.py --hypothesis-profile=long --timeout=0 -s` draws anew, and for much longer.
+`pytest tests/core/test_state_machine.py --hypothesis-profile=long --timeout=0 -s` draws new ones for much longer.
 """
 
 from __future__ import annotations

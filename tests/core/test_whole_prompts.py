@@ -1,4 +1,4 @@
-"""Models whose first tokens see their last ones: no prompt is ever split, and none waits forever."""
+"""Models whose first tokens see their last ones: no prompt is split into chunks, and none waits forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make demo` as a newcomer runs it: a real answer, and nothing left behind, whenever it is interrupted."""
+"""`make demo` as a new user runs it: a real answer, and no process or file left, whenever it is interrupted."""
 
 from __future__ import annotations
 

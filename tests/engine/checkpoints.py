@@ -1,4 +1,4 @@
-"""Small random checkpoints made by Hugging Face transformers, the reference for all that is computed here."""
+"""Small random checkpoints made by Hugging Face transformers, which is the reference for all results."""
 
 from __future__ import annotations
 

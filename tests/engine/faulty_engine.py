@@ -1,8 +1,8 @@
 """The real engine process with a fault in its device thread, named by OCTAVO_TEST_FAULT as `kind at step`.
 
-`error`: the step raises. `stuck`: it never ends. `slow`: it takes a second and ends well. `thread`: the thread
-ends before it, by an error outside its work. `memory`: of its layers all
-but the last are computed before there is no memory; `no-memory`: so it is again when it is tried again.
+`error`: the step raises. `stuck`: it never ends. `slow`: it takes a second and succeeds. `thread`: the thread ends
+before the step, by an error outside its work. `memory`: memory runs out in the last layer; `no-memory`: also when the
+step is repeated.
 """
 
 from __future__ import annotations

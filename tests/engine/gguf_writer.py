@@ -1,4 +1,4 @@
-"""A transformers model written as a GGUF file the way llama.cpp's converter does it."""
+"""Writes a transformers model as a GGUF file in the way llama.cpp's converter does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes small checkpoints of 4 and 8 bits as their formats' specifications say; the model in float32 of their numbers.
+"""Writes small checkpoints of 4 and 8 bits as their formats' specifications say, and returns their dequantized models.
 
 Quantized and packed here by loops over words, not by the code under test.
 """

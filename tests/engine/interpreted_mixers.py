@@ -1,8 +1,7 @@
 """Answers prompts with the Triton kernels in Triton's interpreter; test_mixers_by_triton.py starts it.
 
 Its arguments are the folder of a checkpoint and adapters, NAME=PATH, which answer the last prompt beside the base.
-Triton decides when it is first imported
-whether it interprets, so this needs a process of its own.
+Triton decides when it is first imported whether it interprets, so this file needs a process of its own.
 """
 
 from __future__ import annotations

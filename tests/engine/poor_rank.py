@@ -1,6 +1,6 @@
-"""A stand-in for a rank's process whose device has 1 GiB with 200 MiB free; it writes what it is sent into a file.
+"""A stand-in for a rank's process whose device has 1 GiB with 200 MiB free; it writes what it receives into a file.
 
-The file is named by the environment.
+An environment variable names the file.
 """
 
 from __future__ import annotations

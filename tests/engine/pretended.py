@@ -1,4 +1,4 @@
-"""A pretended proposer and a pretended mask provider, with which speculative and guided decoding steps are tested."""
+"""A fake proposer and a fake mask provider for tests of speculative and guided decoding steps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A stand-in for CUDA graphs on a CPU: records PyTorch's operations and replays them; with a backend that allows it.
 
 `RecordedOperations` is not a GPU, but as strict as one in what matters: PyTorch's operations are recorded one by one
-with the very tensors they read and wrote, and a replay does these operations again and nothing else. What the host had
-in mind at the recording (lengths, branches, sizes) is frozen, and what would wait for a device, or copy numbers to it
+with the tensors that they read and wrote, and a replay repeats these operations and nothing else. The host's values at
+the recording (lengths, branches, sizes) are fixed, and operations that would wait for a device, or copy numbers to it
 from the host, cannot be recorded.
 """
 

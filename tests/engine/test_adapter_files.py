@@ -1,4 +1,4 @@
-"""Adapter files from strangers: the error names what is wrong with one, and nothing of it is used."""
+"""Adapter files from untrusted sources: the error names the fault, and nothing of the adapter is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters in a running engine process: loaded beside requests, refused by name, unloaded under load."""
+"""Adapters in a running engine process: loaded while requests run, refused by name, unloaded under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`LLM` and all below it where nothing is installed but the six packages that they may use, and what those require."""
+"""`LLM` and all modules below it work with only the six packages that they may import, and those packages'
+requirements."""
 
 from __future__ import annotations
 

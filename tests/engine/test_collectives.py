@@ -1,4 +1,4 @@
-"""The choice between ways to sum over ranks. Symmetric memory needs two GPUs, so stand-ins take its place here."""
+"""The choice of how ranks sum. Symmetric memory needs two GPUs, so stand-ins take its place here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: help, completion, and a sentence for each mistake."""
+"""The command line: help, completion, and one sentence for each mistake."""
 
 from __future__ import annotations
 

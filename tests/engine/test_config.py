@@ -1,4 +1,4 @@
-"""Settings of every kind by flag, environment and file: typed alike, and the nearer to the user wins."""
+"""Settings by flag, environment and file: all have the same types; a flag precedes the environment, that the file."""
 
 from __future__ import annotations
 

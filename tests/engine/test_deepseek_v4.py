@@ -1,6 +1,6 @@
-"""DeepSeek V4: compressed keys are cached, shared, swapped and planned as any others; what is not known is refused.
+"""DeepSeek V4: compressed keys are cached, shared, swapped and planned like other keys; unknown fields are refused.
 
-That answers are those of transformers alone, in a crowd and by two ranks is tested in test_families.py.
+test_families.py compares its answers with transformers': alone, beside other requests, and by two ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`octavo-engine doctor`: findings about this machine, and about ones that lack something."""
+"""`octavo-engine doctor`: findings about this machine, and about machines that lack something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Encoders give what transformers gives, alone and in a crowd: BERT, RoBERTa and their like, DistilBERT, ModernBERT."""
+"""Encoders give transformers' results, alone and beside other requests: BERT, RoBERTa, DistilBERT, ModernBERT and
+others."""
 
 from __future__ import annotations
 

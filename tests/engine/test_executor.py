@@ -1,4 +1,4 @@
-"""A worker behind a thread: when it is idle, though a GPU goes on after a launch, and how it ends."""
+"""A worker in a thread of its own: when it counts as idle while a GPU still computes, and how it ends."""
 
 from __future__ import annotations
 

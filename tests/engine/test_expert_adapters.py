@@ -1,4 +1,4 @@
-"""LoRA adapters of experts: the answers of merged weights, beside others and the base, however they are saved."""
+"""LoRA adapters of experts, in every stored form: the answers of merged weights, beside other adapters and the base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts in PyTorch: one after another, or all of them for all tokens where nothing may wait for the device."""
+"""Experts in PyTorch: one after another, or all of them for all tokens where the host must not wait for the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every family answers as in Hugging Face transformers: alone, in a crowd, by two ranks; float32, greedy.
+"""Every family gives transformers' answers: alone, beside other requests, and by two ranks; in float32, greedy.
 
 Small models with random weights, in every branch that a family's config.json can take. Llama, Qwen3 and gpt-oss have
 tests of their own (test_parity.py, test_gpt_oss.py).

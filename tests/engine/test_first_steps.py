@@ -1,6 +1,6 @@
 """The first steps launch each kernel in every way that later steps do, so that nothing is compiled in a user's step.
 
-Launches are only looked at (tests/kernels/launches.py): no kernel runs, results are zeros.
+Launches are only recorded (tests/kernels/launches.py): no kernel runs, and results are zeros.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """FlashInfer as a backend: our calls to it, and that it is selected only if it is installed and correct.
 
-No GPU here: its functions are stand-ins with its own arguments (fake_flashinfer.py).
+There is no GPU here: stand-ins with the same arguments take the place of its functions (fake_flashinfer.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bound on a step's memory holds, and is no wild guess either."""
+"""The bound of a step's memory holds, and is not far above what the step takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GGUF files: read as the gguf library reads them, loaded as transformers has the weights, refused when they lie."""
+"""GGUF files: read like the gguf library, loaded with transformers' weights, and refused if inconsistent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Files of a model that were made to harm whoever loads it: exit code 3, one short message, soon, in bounded memory.
+"""Model files that are made to harm the server: it ends soon with exit code 3 and one short message, in bounded memory.
 
-Each file is a real one, read as `serve` reads it. A child process with a limit of its own reads it, so that a file that
-is waited for, or takes all memory, fails its own test and nothing else.
+Each file is a real one, read as `serve` reads it, by a child process with limits of its own, so that a file that blocks
+or takes all memory fails only its own test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""INT8 weights: what checkpoints stand for, what `--quantization int8` changes, and what both take."""
+"""INT8 weights: the numbers of checkpoints, the effect of `--quantization int8`, and the memory of both."""
 
 from __future__ import annotations
 

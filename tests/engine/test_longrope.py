@@ -1,4 +1,4 @@
-"""LongRoPE (arXiv 2402.13753): sequences beyond the original length rotate otherwise, whatever --max-model-len is."""
+"""LongRoPE (arXiv 2402.13753): sequences beyond the original length rotate differently, whatever --max-model-len is."""
 
 from __future__ import annotations
 

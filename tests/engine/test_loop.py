@@ -1,4 +1,4 @@
-"""The loop that plans a step ahead: the same tokens as without, and requests that end in flight change no other."""
+"""The loop that plans one step ahead: its tokens are the same, and requests that end in flight change no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LoRA adapters: the answers of merged weights, many in one batch, and never another's weights."""
+"""LoRA adapters: the answers of merged weights, many adapters in one batch, and never another adapter's weights."""
 
 from __future__ import annotations
 

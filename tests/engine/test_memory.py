@@ -1,4 +1,4 @@
-"""Memory is planned by arithmetic, and what does not fit is told with a knob that makes it fit."""
+"""The memory plan: arithmetic, and messages that name a setting with which the model fits."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""In any crowd each request gets its answer of when it is alone: real model, scheduler, worker and engine loop.
+"""Each request gets the same answer alone and beside any others: real model, scheduler, worker, engine loop.
 
 Hundreds of schedules, drawn by number: arrivals, aborts, deadlines, choices and branches that share blocks, prefix
 hits, preemptions, swaps out and in, chunk and block sizes, one or two steps under way. Float32 on the CPU. Sums are
-taken in another order where shapes differ, so two logits that are nearly equal could change places: requests that alone
-come to such a place would not be compared, and are counted; a test says that there are nearly none. Some schedules have
-their decodes replayed as graphs (by a stand-in, recorded.py).
+taken in another order where shapes differ, so two logits that are nearly equal could change places: requests whose
+answer has such logits when they are alone are not compared but counted; a test checks that there are nearly none. Some
+schedules have their decodes replayed as graphs (by a stand-in, recorded.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layers with a state and latent attention by the Triton kernels say what transformers says (interpreted)."""
+"""Layers with a state, and latent attention, give transformers' answers with the Triton kernels (interpreted)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that see images answer text as in transformers, from files of the hub's older names as well."""
+"""Multimodal models answer text like transformers, also from files on the hub with older tensor names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The identity of a model: its commit, also behind the link that a pod's engine is given, and its weights' size."""
+"""The identity of a model: its commit, also behind the link that a pod's engine gets, and the size of its weights."""
 
 from __future__ import annotations
 

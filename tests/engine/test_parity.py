@@ -1,6 +1,7 @@
-"""The same tokens as Hugging Face transformers, float32, greedy: SmolLM2 alone, in a crowd and from the prefix cache.
+"""SmolLM2 gives the tokens of Hugging Face transformers: alone, beside other requests, and from the prefix cache.
 
-Llama configurations with random weights besides, preempted for lack of memory.
+The same holds for Llama configurations with random weights, which are preempted for lack of memory. All in float32,
+greedy.
 """
 
 from __future__ import annotations

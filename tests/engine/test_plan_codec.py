@@ -1,4 +1,4 @@
-"""A plan crosses to other ranks as bytes: the same plan is decoded, in few calls."""
+"""A plan is sent to other ranks as bytes: they decode the same plan, in few calls."""
 
 from __future__ import annotations
 

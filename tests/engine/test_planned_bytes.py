@@ -1,4 +1,5 @@
-"""The weights' bytes in a `plan`, against the tensors of loaded checkpoints of each scheme, experts and latents too."""
+"""The weights' bytes in `plan`, compared with the tensors of loaded checkpoints of each scheme, experts and latents
+included."""
 
 from __future__ import annotations
 

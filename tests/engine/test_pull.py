@@ -1,4 +1,5 @@
-"""`octavo-engine pull` as a pod's first container runs it: judged first, watched meanwhile, linked at the end."""
+"""`octavo-engine pull` as a pod's first container runs it: checks before the download, progress, and the link at the
+end."""
 
 from __future__ import annotations
 

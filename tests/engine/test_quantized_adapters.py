@@ -1,4 +1,4 @@
-"""LoRA adapters beside quantized bases (QLoRA, arXiv 2305.14314): the answers of merged dequantized weights."""
+"""LoRA adapters on quantized models (QLoRA, arXiv 2305.14314): the answers of merged dequantized weights."""
 
 from __future__ import annotations
 

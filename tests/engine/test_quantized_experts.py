@@ -1,4 +1,4 @@
-"""Quantized checkpoints of mixtures of experts and of latent attention, parts of which are dequantized."""
+"""Quantized checkpoints with mixtures of experts or latent attention, parts of which are dequantized when loaded."""
 
 from __future__ import annotations
 

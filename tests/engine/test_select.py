@@ -1,6 +1,6 @@
-"""The selection of an attention backend, and that PyTorch's own computes what ours does.
+"""The selection of an attention backend, and the backend of PyTorch's own attention, compared with ours.
 
-No GPU here: the times are those of stand-ins, and `varlen_attn` is one that does what its documentation says.
+There is no GPU here: stand-ins give the times, and one computes `varlen_attn` as documented.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several ranks compute what one computes, of every configuration, each with its share of the weights alone."""
+"""Several ranks compute the results of one rank, for every configuration, each with only its part of the weights."""
 
 from __future__ import annotations
 

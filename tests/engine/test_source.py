@@ -1,4 +1,4 @@
-"""resolve_model: paths, the packaged demo model, and the Hugging Face hub (a fake one: the real is out of reach)."""
+"""resolve_model: paths, the packaged demo model, and a fake Hugging Face hub, as the real one cannot be reached."""
 
 from __future__ import annotations
 

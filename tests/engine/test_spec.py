@@ -1,4 +1,4 @@
-"""read_spec: what config.json and GGUF headers say, and one sentence for each way they can be wrong."""
+"""read_spec: specs of config.json and GGUF headers, and one sentence for each error in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that keep a state of a sequence: the second turn of chats begins where the first one's blocks end."""
+"""Layers that keep a state of a sequence: the second turn of a chat continues after the first turn's blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The families' descriptions of themselves: the command that lists them, and fields that a family does not read."""
+"""The descriptions of the families: the command that lists them, and errors about fields that a family cannot use."""
 
 from __future__ import annotations
 

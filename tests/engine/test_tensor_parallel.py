@@ -2,9 +2,9 @@
 
 That this takes less than five seconds follows from the limits of each part, which test_ranks.py adds up.
 
-Served are heads dealt unevenly, with biases, and a KV head for each of two ranks. The logits of every configuration by
-two and four ranks, with tied embeddings and a KV head that all ranks have among them, are compared with those of one in
-test_shard.py; SmolLM2 is served by two ranks in tests/cluster/test_tensor_parallel.py.
+The models served here have heads that are divided unevenly, with biases, and a KV head for each of two ranks.
+test_shard.py compares the logits of every configuration by two and four ranks with those of one, among them tied
+embeddings and a KV head that all ranks have; tests/cluster/test_tensor_parallel.py serves SmolLM2 by two ranks.
 """
 
 from __future__ import annotations

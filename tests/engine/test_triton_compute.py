@@ -1,4 +1,4 @@
-"""The use of Triton kernels: in how many launches, and that ranks agree with PyTorch alone (interpreted)."""
+"""Layers with Triton kernels: the number of launches, and the same results as PyTorch's on all ranks (interpreted)."""
 
 from __future__ import annotations
 

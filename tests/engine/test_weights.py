@@ -1,4 +1,4 @@
-"""load_model from safetensors: everything is checked before anything is allocated, and said in one sentence."""
+"""load_model from safetensors: everything is checked before memory is allocated, with one sentence for each error."""
 
 from __future__ import annotations
 

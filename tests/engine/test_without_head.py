@@ -1,4 +1,4 @@
-"""Decoders without their head give what transformers gives: as embedding models, and with a head that classifies."""
+"""Decoders without their head give transformers' results: as embedding models, and with a classification head."""
 
 from __future__ import annotations
 

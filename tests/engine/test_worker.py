@@ -1,4 +1,4 @@
-"""The worker alone, by hand-made plans: what it computes is what the model says, however the work is cut and moved."""
+"""The worker alone, with plans made by hand: it computes the model's results, however the work is cut into steps."""
 
 from __future__ import annotations
 

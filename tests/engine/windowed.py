@@ -1,4 +1,4 @@
-"""Makes a spec some of whose layers have a sliding window."""
+"""Makes a spec with a sliding window in some layers."""
 
 from __future__ import annotations
 

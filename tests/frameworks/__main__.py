@@ -1,8 +1,8 @@
 """`make frameworks`: programs that use Octavo through other people's frameworks, against a real server with SmolLM2.
 
 Each framework is a file here, which gets the server's address; the programs of examples/frameworks run too. They have
-their own environments, .cache/frameworks and node_modules, from requirements.txt and package-lock.json: what they
-depend on is none of Octavo's business, so they run when asked to, and not in `make test`. The exit code is 0 only if
+their own environments, .cache/frameworks and node_modules, from requirements.txt and package-lock.json: they
+have many dependencies that Octavo does not, so they are not a part of `make test`. The exit code is 0 only if
 all succeeded.
 """
 

@@ -1,6 +1,7 @@
-"""Checks of other projects' attention beside ours: what `auto` may measure once it has passed here on hardware.
+"""Checks of other projects' attention backends, which `auto` may measure once they have passed here on a GPU.
 
-All are large, as they need a GPU. Each runs in a process that a fault of the device ends alone.
+All are large, as they need a GPU. A fault of the device ends only the check that caused it, since each runs in a
+process of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Has Triton's interpreter leave out what changes no result: kernels are interpreted in a third of the time.
+"""Makes Triton's interpreter skip work that changes no result, so that kernels take a third of the time.
 
-Only for a process with TRITON_INTERPRET=1, in which everything that Triton's language does is interpreted.
+Only for a process with TRITON_INTERPRET=1, in which all of Triton's language is interpreted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading machine code (SASS) as cuobjdump prints it: what a kernel's inner loop consists of."""
+"""Reads machine code (SASS) as cuobjdump prints it: the instructions of a kernel's inner loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels as Hopper runs them: they compile, nothing spills, products run on tensor cores, loops are short."""
+"""The kernels as built for Hopper: they compile without spilling registers, use tensor cores, and have short loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make gpu-check` without a GPU: what passes, fails, crashes, hangs or is not run is told apart."""
+"""`make gpu-check` without a GPU: it distinguishes checks that pass, fail, crash, hang or are not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels without a GPU: interpreted, they equal their references."""
+"""The kernels without a GPU: interpreted, they give the results of their references."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Steps of every size launch each kernel in the same compiled form, so that none has to wait for a compiler.
+"""Steps of every size launch each kernel in the same compiled form, so that no step waits for a compiler.
 
-A launch looks at its arguments: a number that is 1 or a multiple of 16, or an address that is no multiple of 16, each
-compile the kernel anew. Here launches are only looked at, of steps of many sizes; nothing runs.
+Triton compiles a kernel again for numbers that are 1 or a multiple of 16, and for addresses that are not a multiple of
+16. Here the launches of steps of many sizes are only recorded; no kernel runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Whole models: our answers in bfloat16 against transformers', and those of CUDA graphs against eager ones.
 
-No bound is guessed: transformers computes the same checkpoint in float32, which counts as exact, and in bfloat16. Our
-errors may be somewhat larger than its own in bfloat16, not more. Both are forced to our answer, token by token.
-All are large, as transformers alone takes seconds to import; test_gpu_check.py runs one of them without a GPU.
+The bounds are measured: transformers computes the same checkpoint in float32, which counts as exact, and in bfloat16.
+Our errors may be only somewhat larger than those of transformers in bfloat16. Both are given our answer, token by
+token. All checks are large, as transformers alone takes seconds to import; test_gpu_check.py runs one of them without a
+GPU.
 """
 
 from __future__ import annotations

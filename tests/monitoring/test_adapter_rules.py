@@ -1,4 +1,4 @@
-"""The queries that prometheus-adapter makes of its values file give the numbers that Octavo's own metrics API gives."""
+"""The queries that prometheus-adapter makes with its values file give the same numbers as Octavo's own metrics API."""
 
 from __future__ import annotations
 

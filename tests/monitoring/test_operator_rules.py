@@ -1,4 +1,4 @@
-"""The chart's alerts about the operator itself, as helm renders them, judged by promtool."""
+"""The chart's alerts about the operator, as helm renders them, tested with promtool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alerts, judged by promtool: each fires when it should, and none does for a service that is well."""
+"""The alerts about services, tested with promtool: each fires when it should, and none for a healthy service."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The golden cases: what an LLMService renders to, byte for byte.
 
-A case is a folder of golden/ with `expected.yaml` and either its own `input.yaml` or the name of a sample. After a
-wanted change, `python -m tests.operator.golden` writes all expectations anew; the diff is then to be read as what every
-user's pods will go through.
+A case is a folder of golden/ with `expected.yaml` and either its own `input.yaml` or the name of a sample. After an
+intended change `python -m tests.operator.golden` writes all expectations again; their diff shows what changes in every
+user's objects.
 """
 
 from __future__ import annotations

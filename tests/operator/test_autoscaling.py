@@ -1,4 +1,4 @@
-"""The one sentence why an LLMService is scaling or not, from what a real HorizontalPodAutoscaler reports."""
+"""The sentence that says why an LLMService scales or not, from the status of a real HorizontalPodAutoscaler."""
 
 from __future__ import annotations
 

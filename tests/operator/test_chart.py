@@ -1,4 +1,4 @@
-"""The chart's output without a cluster, with a metrics API that another server has claimed, and as a subchart."""
+"""The chart's output without a cluster, with an APIService of another server, and as a subchart."""
 
 from __future__ import annotations
 

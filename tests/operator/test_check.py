@@ -1,4 +1,4 @@
-"""`octavo-operator check`: the API server's judgement without a cluster, for hostile files too."""
+"""`octavo-operator check` gives the API server's verdict without a cluster, also for hostile files."""
 
 from __future__ import annotations
 

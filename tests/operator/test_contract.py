@@ -1,4 +1,4 @@
-"""The contract of both programs: the engine parses each flag that the operator renders or lets through."""
+"""The contract of both programs: the engine parses each flag that the operator renders or accepts."""
 
 from __future__ import annotations
 

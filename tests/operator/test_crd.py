@@ -1,4 +1,4 @@
-"""The CRD is made from the models and lies in the repository as it is printed."""
+"""The CRD is generated from the models, and the repository has it as it is generated."""
 
 from __future__ import annotations
 

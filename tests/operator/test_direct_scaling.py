@@ -1,4 +1,4 @@
-"""The operator scales by itself: what it asks, what it writes, and what it says of it."""
+"""Direct scaling by the operator: its requests, its writes, and its report in the status."""
 
 from __future__ import annotations
 

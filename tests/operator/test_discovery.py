@@ -1,4 +1,5 @@
-"""Kinds that a cluster may lack: made where they are, noticed when they come or go, and missed with a sentence."""
+"""Kinds that a cluster may lack: created where their CRDs exist, noticed when these come or go, and reported when
+missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ready means that a client reaches a pod: by the Service's EndpointSlices, not by what the pods say alone."""
+"""Ready means that clients can reach a pod: the Service's EndpointSlices decide, not the pods' status alone."""
 
 from __future__ import annotations
 

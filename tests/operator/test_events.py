@@ -1,4 +1,4 @@
-"""Events: on transitions only, each once, counted when they come again, and never in the way of work."""
+"""Events: written once for each transition, counted when repeated, and never an obstacle to reconciling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server for external metrics: Octavo's, another, or none, and that a change is noticed."""
+"""The server for external metrics: Octavo's, another or none, and that a change is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rendering is pure: an LLMService gives the same objects, byte for byte, until somebody changes a golden file."""
+"""Rendering is pure: an LLMService gives the same objects, byte for byte, until a golden file is changed."""
 
 from __future__ import annotations
 

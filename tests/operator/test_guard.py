@@ -1,4 +1,4 @@
-"""The chart's guard knows every field of the CRD that reaches further than a model of the user's own."""
+"""The chart's guard covers every field of the CRD by which a pod reaches objects beyond the user's own model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Handing a Deployment's replicas over between the spec and an autoscaler: no write on the way has a wrong number.
+"""Handing a Deployment's replicas over between the spec and an autoscaler: no write has a wrong number.
 
-The API server here only keeps who owns `replicas`, as server-side apply does: a field that its last owner leaves out
-falls to its default, 1. The real one is put to the same test in tests/cluster/test_llmservice_autoscaling.py.
+The API server here only records the owners of `replicas`, like server-side apply: a field that its last owner omits
+gets its default, 1. tests/cluster/test_llmservice_autoscaling.py tests the same with a real one.
 """
 
 from __future__ import annotations

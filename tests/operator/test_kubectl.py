@@ -1,4 +1,4 @@
-"""`kubectl octavo`: what it says of objects as a cluster shows them, and what it asks kubectl for."""
+"""`kubectl octavo`: its reports about objects as a cluster shows them, and its calls of kubectl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At most one replica leads at any time, somebody does soon, and who may not lead any more does not write."""
+"""At most one replica leads at any time, one leads soon, and a former leader writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load time is measured on pods that serve, and on no other."""
+"""The load time is measured on pods that serve, not on others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods are asked how far they are while they load, by real HTTP; what they say is bounded, nothing depends on it."""
+"""The progress of loading pods is read by real HTTP; it is bounded, and reconciling does not depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`octavo-operator local`: the rendered container as a process, and nothing left of it afterwards."""
+"""`octavo-operator local` runs the rendered container as a process, and leaves nothing behind."""
 
 from __future__ import annotations
 

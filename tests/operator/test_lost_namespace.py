@@ -1,6 +1,6 @@
-"""A namespace that cannot be read stops nothing in the others; watches that do not end stop no process from ending.
+"""A namespace that cannot be read stops no work in others, and watches that hang do not keep the process from ending.
 
-kopf runs for real here, against an API server that refuses all of a namespace.
+kopf runs for real here, with an API server that refuses everything in one namespace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The condition MemoryFits: the planner's arithmetic with a pod's own numbers, before the next pod is made."""
+"""The condition MemoryFits: the memory plan with a pod's own numbers, before the next pod is created."""
 
 from __future__ import annotations
 

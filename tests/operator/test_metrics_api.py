@@ -1,4 +1,4 @@
-"""The metrics API: numbers that can be relied on or none, for the API server alone, over TLS that it can trust."""
+"""The metrics API: reliable numbers or an error, only for the API server, over TLS that it trusts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects without some of the fields that the API calls optional, as other programs write them, end no pass."""
+"""Objects of other programs that lack optional fields end no reconcile pass."""
 
 from __future__ import annotations
 

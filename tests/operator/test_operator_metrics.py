@@ -1,4 +1,4 @@
-"""The operator's own metrics and health: over HTTP, in Prometheus' format, under documented names."""
+"""The operator's own metrics and health: over HTTP, in Prometheus' format, under the documented names."""
 
 from __future__ import annotations
 

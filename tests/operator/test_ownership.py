@@ -1,4 +1,4 @@
-"""An operator that takes over sees from a child alone whether it is still as it was applied."""
+"""An operator that takes over sees from a child alone whether it was changed since it was applied."""
 
 from __future__ import annotations
 

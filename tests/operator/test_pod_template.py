@@ -1,4 +1,4 @@
-"""podTemplate has the last word, as a strategic merge: what it names changes, what it does not name stays."""
+"""podTemplate takes precedence, as a strategic merge: fields that it names change, all others stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A list that another manager has changed is put back whole, and is owned by server-side apply alone afterwards."""
+"""A list that another manager has changed is restored completely, and then belongs to the operator alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work queue's promises: at most once in it, never twice at the same time, nothing lost, failures tried again."""
+"""The work queue: a name is in it at most once, is never worked on twice at a time, is never lost, and is retried."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The order of a pass and its behaviour under failures that a real API server cannot be made to have at will.
+"""The order of a reconcile pass, and failures that cannot be produced at will with a real API server.
 
-The rest is tested against a real one, in tests/cluster/test_llmservice_reconcile.py.
+tests/cluster/test_llmservice_reconcile.py tests the rest with a real one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When a CRD appears, the watches are reopened: no worker starts before the indexes are complete again.
 
-kopf runs for real here, against an API server that lists one LLMService and one pod, the pod late.
+kopf runs for real here, with an API server that lists one LLMService and, late, one pod.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A watch that dies without a word is noticed: by comparing lists with what the watches told, and by silence."""
+"""A watch that dies silently is noticed: by comparing lists with the watch's events, and by the time without events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A right that the operator lacks is named, stops no other work, and is soon asked for again."""
+"""A right that the operator lacks is reported by name, stops no other work, and is soon checked again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions about a rollout, from one state of the cluster. Pure functions, real shapes."""
+"""Decisions about a rollout from one state of the cluster: pure functions, objects as Kubernetes reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples name models that the engine has a family for: who applies one is to get a pod that serves."""
+"""The samples name models of supported families, so that pods of every sample can serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of objects are judged by the API server's clock, whatever this machine's says."""
+"""Times of objects are compared with the API server's clock, not with this machine's."""
 
 from __future__ import annotations
 

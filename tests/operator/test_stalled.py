@@ -1,4 +1,4 @@
-"""The view of GitOps tools on an LLMService: kstatus' own rules, applied to the conditions of many situations."""
+"""The status of an LLMService as GitOps tools read it: kstatus' rules, applied to the conditions of many situations."""
 
 from __future__ import annotations
 

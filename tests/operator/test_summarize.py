@@ -1,4 +1,4 @@
-"""Pods and Deployments as Kubernetes reports them, summarized for `kubectl get llms`. Pure functions, real shapes."""
+"""Summaries for `kubectl get llms` of pods and Deployments as Kubernetes reports them: pure functions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tests of the room output_parsing/."""
+"""Tests of output_parsing/."""

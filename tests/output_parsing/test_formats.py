@@ -1,4 +1,4 @@
-"""Each format of tool calls, read whole and in pieces of every length: the same content, reasoning and calls."""
+"""Each format of tool calls, parsed at once and in parts of every length: the same content, reasoning and calls."""
 
 from __future__ import annotations
 

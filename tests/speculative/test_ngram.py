@@ -1,4 +1,4 @@
-"""Prompt lookup against a plain search, on texts of few tokens and of tokens whose bytes look alike."""
+"""Prompt lookup compared with a plain search, on texts of few different tokens, and of tokens with similar bytes."""
 
 from __future__ import annotations
 

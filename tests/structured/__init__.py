@@ -1,1 +1,1 @@
-"""Tests of the room structured/."""
+"""Tests of structured/."""

@@ -1,4 +1,4 @@
-"""JSON schemas made at random, of the kinds that applications write: the same ones for the same seed."""
+"""Random JSON schemas of the kinds that applications write; the same seed gives the same schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar of calls that a request demands, for tools as frameworks describe them."""
+"""The grammar of tool calls that a request requires, for tools as frameworks describe them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammars that requests may ask for, and the errors of those that they may not."""
+"""The grammars that requests may use, and the errors for those that they may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers drawn at random from masks alone: whatever the model wants, what ends follows its grammar."""
+"""Answers drawn at random from masks alone: those that end follow their grammar, whatever the logits are."""
 
 from __future__ import annotations
 

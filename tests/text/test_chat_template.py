@@ -1,4 +1,4 @@
-"""Chat templates render as transformers renders them, and a hostile one harms nobody."""
+"""Chat templates are rendered like transformers', and a hostile one harms no other request."""
 
 import datetime
 

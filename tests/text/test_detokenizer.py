@@ -1,4 +1,4 @@
-"""Text as it comes: characters whole, stop strings found across tokens, nothing lost and nothing shown too early."""
+"""Streamed text: complete characters, stop strings found across tokens, nothing lost, and nothing shown too early."""
 
 import itertools
 import random

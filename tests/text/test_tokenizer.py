@@ -1,4 +1,4 @@
-"""Token ids equal to those of the reference implementation; every broken file told in one message."""
+"""Token ids equal those of the reference implementation; each broken file gets an error of one message."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The configurations that test_families.py asks about, one module for each kind of layer."""
+"""The configurations that test_families.py tests, in one module for each kind of layer."""
 
 from family_cases import compressed, dense, experts, hybrid, latent, mamba, older
 from family_cases.case import Case

@@ -1,7 +1,7 @@
-"""Families that attend to keys which stand for several tokens each.
+"""Families with attention to compressed keys, which stand for several tokens each.
 
-Indexers have many heads, so that no two keys' scores are zero: among equal ones transformers chooses by how many keys
-there are, in a forward pass over a whole text others than in `generate`, which is what Octavo does.
+Indexers have many heads, so that no two keys have the score zero. Among equal scores transformers' choice depends on
+the number of keys, so that a forward pass over a whole text differs from `generate`, whose choice is Octavo's.
 """
 
 from __future__ import annotations

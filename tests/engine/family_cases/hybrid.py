@@ -1,4 +1,4 @@
-"""Families of which some layers keep a state."""
+"""Families with a state in some of their layers."""
 
 from __future__ import annotations
 
