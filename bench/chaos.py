@@ -200,7 +200,7 @@ class Chaos:
         self._wait_for_api_server()
 
     def restart_kubelet(self) -> None:
-        """Kills the node's agent; pods go on, and their states are told when it is back."""
+        """Kills the node's agent; pods go on, and it reports their states when it is back."""
         self._cluster.restart("kubelet")
 
     def _wait_for_api_server(self) -> None:

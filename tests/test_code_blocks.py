@@ -79,7 +79,7 @@ def of(*languages: str) -> Any:
 
 
 def test_every_block_says_what_it_is() -> None:
-    """`text` is for what nobody types: output, pictures, trees."""
+    """`text` is for what is not typed: output, pictures, trees."""
     known = {"console", "yaml", "python", "json", "diff", "text"}
     assert [str(block) for block in ALL if block.language not in known] == []
 

@@ -17,7 +17,7 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, ModelLoadError
 
 _KERNELS = 12
-"""The longest that are told of each case."""
+"""How many of the longest are reported of each case."""
 _SHORTER_FROM, _SHORTER_UNTIL = 32, 64
 """Batches that are measured with less context where the cache is too small: 64 × 8k does not fit an H100 beside 8B."""
 _SAMPLED = {"temperature": 0.8, "top_p": 0.95}

@@ -46,7 +46,7 @@ def set_up(log_format: str, level: int = logging.INFO) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each broken form; the client is told
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of broken forms, which are a 400
 
 
 def set_up_engine(log_format: str) -> None:

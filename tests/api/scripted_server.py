@@ -12,7 +12,7 @@ from octavo_engine.server import run
 from tests.api.scripted_engine import ScriptedEngine
 
 SECONDS = 0.3
-"""Between the phases; the story is told ten times a second."""
+"""Seconds between the phases; `serve` reports ten times a second."""
 
 
 class LoadingEngine(ScriptedEngine):

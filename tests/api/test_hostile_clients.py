@@ -801,7 +801,7 @@ def test_an_error_of_the_parser_ends_its_connection_and_does_not_fill_the_log(
 
 
 def test_a_chunk_extension_without_end_is_400_also_for_a_client_that_writes_on(server: Served) -> None:
-    """Bytes that nobody had read reset the connection, and the client lost the answer."""
+    """Bytes that the server had not read reset the connection, and the client lost the answer."""
     assert b"invalid_http" in raw(server, (_CHUNKED + "\r\n1;").encode() + b"e" * 5_000_000)
 
 

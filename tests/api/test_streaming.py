@@ -146,7 +146,7 @@ def test_a_client_that_is_still_sending_reads_that_its_body_is_too_large(start: 
 
 
 def test_a_client_that_writes_all_before_it_reads_learns_that_its_body_is_too_large(server: Served) -> None:
-    """Bytes that nobody reads would reset the connection, and the answer would be lost."""
+    """Bytes that the server does not read would reset the connection, and the answer would be lost."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     with contextlib.closing(connection):
         connection.request("POST", "/v1/completions", b" " * (24 << 20), {"Content-Type": "application/json"})

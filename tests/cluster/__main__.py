@@ -41,7 +41,7 @@ def main() -> int:
     options = parser.parse_args()
     for number in SIGNALS:
         signal.signal(number, _stop)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # `make` may be killed: then there is nobody to end us
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # `make` may be killed, and then could not end us
     ready = False
     try:
         if options.command == "build":

@@ -26,7 +26,7 @@ from .report import Report, elapsed
 
 SOURCES = Path(__file__).parent / "binaries"
 QUICKER = ("-trimpath", "-gcflags=all=-dwarf=false")
-"""Nobody debugs these programs, and the linker leaves out (-w) what the compiler would write for debuggers."""
+"""These programs are not debugged, and the linker leaves out (-w) what the compiler would write for debuggers."""
 RARE_COLLECTION = {"GOGC": "400", "GOMEMLIMIT": "2GiB"}
 """The compiler spends an eighth of its time on collecting garbage; where memory gets large it still does."""
 

@@ -82,7 +82,7 @@ def namespace(cluster: Client, request: pytest.FixtureRequest) -> Iterator[Clien
     yield client
     if request.node.stash.get(FAILED, False):
         request.node.add_report_section("teardown", "cluster", client.diagnosis())
-    # Nobody waits for the end, as no other test uses the name; in a namespace that ends no pod comes back.
+    # The end is not waited for, as no other test uses the name; in a namespace that ends no pod comes back.
     cluster.http.delete(cluster.path("namespace", name)).raise_for_status()
     client.http.delete(client.path("pod"), params={"gracePeriodSeconds": 0}).raise_for_status()
 

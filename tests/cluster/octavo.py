@@ -24,7 +24,7 @@ ONE_REPLICA = ("--set", "operator.replicas=1,metricsApi.replicas=1")
 """Two cores have enough to do with one; tests of what several do give another number."""
 _PREFIX = "octavo-test-"
 RELEASE = f"{_PREFIX}{secrets.token_hex(3)}"
-"""A release name of the tests' own: on somebody's cluster no release of theirs is touched."""
+"""A release name of the tests' own: on a cluster that others use, their releases are not touched."""
 _OWNER = "meta.helm.sh/release-name"
 CRD = "llmservices.octavo.dev"
 OPERATOR = f"{RELEASE}-operator"
@@ -65,7 +65,7 @@ def installed_operator(cluster: Client, *settings: str, chart: Path = CHART) -> 
 
 
 def refuse_to_disturb(cluster: Client) -> None:
-    """Skips the test on a cluster where somebody else has installed Octavo: its operator and CRD are theirs."""
+    """Skips the test on a cluster where Octavo was installed before: its operator and CRD belong to others."""
     if not ON_ANOTHERS_CLUSTER or not cluster.exists("crd", CRD):
         return
     owner = cluster.get("crd", CRD)["metadata"].get("annotations", {}).get(_OWNER, "")
@@ -74,7 +74,7 @@ def refuse_to_disturb(cluster: Client) -> None:
 
 
 def install_crd(cluster: Client) -> None:
-    """The CRD of manifests/, as somebody without helm would install it; marked as one of these tests'."""
+    """The CRD of manifests/, as it is installed without helm; marked as one of these tests'."""
     refuse_to_disturb(cluster)
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(MANIFESTS / "crd.yaml"))
     cluster.kubectl("annotate", "--overwrite", "crd", CRD, f"{_OWNER}={RELEASE}")
@@ -93,7 +93,7 @@ def condition(service: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def sdk(client: Client, name: str) -> openai.OpenAI:
-    """The SDK as somebody outside of the cluster uses it for the LLMService `name`, through the API server."""
+    """The SDK as a client outside of the cluster uses it for the LLMService `name`, through the API server."""
     base_url = client.service_proxy_url(name, "http").rstrip("/") + "/v1"
     return openai.OpenAI(base_url=base_url, api_key="none", http_client=client.http)  # type: ignore[arg-type]
 

@@ -129,7 +129,7 @@ def files(control_group: str) -> dict[str, str]:
         "containerd.toml": containerd_configuration(),
         "cni/10-pods.conflist": json.dumps(POD_NETWORK),
         "Corefile": COREFILE,
-        "resolv.conf": "",  # the node asks nobody: no name of the host's network reaches a pod
+        "resolv.conf": "",  # the node has no name server: no name of the host's network reaches a pod
     }
 
 

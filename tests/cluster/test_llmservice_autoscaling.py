@@ -127,7 +127,7 @@ def stop_load(client: Client) -> list[dict[str, Any]]:
 
 
 def nothing_flaps_without_metrics(operator: Client, client: Client, replicas: Seen) -> None:
-    """Most users leave while nobody can tell: replicas stay as they are, and it is said why; then they are given up."""
+    """Most users leave while the load is unknown: replicas stay, the status says why, and later they go."""
     with without_metrics(operator):
         stays_as_it_is(operator, client, replicas)
 
@@ -165,7 +165,7 @@ def pods_left(client: Client, count: int) -> None:
     client.wait_until(lambda: len(client.list("pods", selector=label)) == count, 180, f"{count} pods are left")
 
 
-# Stands in for engines: who finds nobody ready serves, and is busy when told so; who comes later loads for ever.
+# Stands in for engines: the first one serves, and is busy once /tmp/busy exists; later ones load for ever.
 ONE_LOADED = """
 import http.server, os, urllib.request
 try:
@@ -242,7 +242,7 @@ def test_while_the_metrics_api_does_not_answer_discovery_works_and_namespaces_en
     operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=1")
 
 
-# Pods that find no node: nobody tells a load, and an autoscaler only keeps its bounds.
+# Pods that find no node: no load is reported, and an autoscaler only keeps its bounds.
 NOWHERE = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
 
 
@@ -316,7 +316,7 @@ def test_replicas_change_hands_without_a_wrong_number(operator: Client, namespac
 
 
 def test_replicas_change_hands_to_keda_and_back(operator: Client, namespace: Client, keda_crds: None) -> None:
-    """KEDA itself does not run here: what it would be told is there, and nothing else touches the number."""
+    """KEDA itself does not run here: the objects that it would read are there, and nothing else touches the number."""
     with watched_replicas(namespace, "model") as replicas:
         namespace.apply(held(replicas=4))
         wait_for_condition(namespace, "model", "Ready", "Unschedulable")

@@ -87,7 +87,7 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
         assert [f"--max-model-len={length}" in arguments(pod) for pod in running(namespace)] == [True]
         told = wait_until_gone(namespace, old)
         answered_anew(namespace)
-        # An old pod was still writing an answer when it was told to end: the drain was really put to the test.
+        # An old pod was still writing an answer when it was asked to end, so the drain was really tested.
         answers = answers_so_far(namespace)
         if spanning := [a for a in answers if a["began"] < told - PRE_STOP - NEW_POD and told < a["ended"]]:
             break  # else a pod came up faster, or more slowly, than answers of this length allow
@@ -146,7 +146,7 @@ def answered_anew(client: Client) -> None:
 
 
 def wait_until_gone(client: Client, pod: str) -> float:
-    """Waits for the end of a pod that is being replaced; returns when its engine was told to end, after preStop."""
+    """Waits for the end of a pod that is being replaced; returns when its engine was asked to end, after preStop."""
     told = 0.0
 
     def gone() -> bool:

@@ -238,7 +238,7 @@ def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_reported(operator
     assert "spec.maxUnavailable by argocd" in condition(service, "Degraded")["message"]
     assert condition(service, "Ready")["reason"] == "Unschedulable"
     assert budget() == 5
-    namespace.kubectl("scale", "deployment/model", "--replicas=7")  # what nobody fights over is mended all the same
+    namespace.kubectl("scale", "deployment/model", "--replicas=7")  # no other manager changes this: it is corrected
     namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, MENDED, "one replica")
     assert budget() == 5
     # That it is mended again after a minute, and that the fight ends by itself after three quiet ones, is shown with a
@@ -260,6 +260,6 @@ def test_changes_are_reported_as_events_once_each(operator: Client, namespace: C
         )
         return sorted((event["type"], event["reason"]) for event in found["items"])
 
-    namespace.wait_until(lambda: ("Warning", "PullFailed") in events(), 10, "the failure is told")
+    namespace.wait_until(lambda: ("Warning", "PullFailed") in events(), 10, "an event reports the failure")
     assert events().count(("Warning", "PullFailed")) == 1
     assert "PullFailed" in namespace.kubectl("describe", "llms", "model").partition("Events:")[2]

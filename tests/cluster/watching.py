@@ -72,7 +72,7 @@ def _watched(client: Client, path: str, name: str, seen: Seen) -> Iterator[Seen]
 
 
 def _catch_up(http: httpx2.Client, path: str, query: dict[str, str], seen: Seen) -> None:
-    """Waits until the watch has told the state that there is now: it comes a little after who asks can see it."""
+    """Waits until the watch has reported the present state, which a read shows a little earlier."""
     items = http.get(path, params=query).json()["items"]
     versions = [int(item["metadata"]["resourceVersion"]) for item in items]
     wait_until(

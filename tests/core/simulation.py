@@ -190,7 +190,7 @@ class Device:
                 sampling.append(chunk.row)
         written: set[tuple[int, int, int]] = set()
         for index, start, count in work:
-            assert start + count <= len(self.rows[index].tokens), "a token is computed that nobody knows"
+            assert start + count <= len(self.rows[index].tokens), "a token is computed that is not known yet"
             for position in range(start, start + count):
                 self._write(self.rows[index], position, written)
         for index, start, count in work:
@@ -305,7 +305,7 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
     assert len(set(rows)) == len(rows)
     assert all(chunk.num_tokens > 0 for chunk in plan.chunks)
     named = {*rows, *(new.row for new in plan.new_rows), *(change.row for change in plan.table_changes)}
-    assert named <= {request.row for request in scheduler.running}, "a plan names a row that nobody has"
+    assert named <= {request.row for request in scheduler.running}, "a plan names a row that no running request has"
 
 
 def answer_of(outputs: Sequence[RequestOutput], name: str) -> list[int]:
@@ -323,6 +323,6 @@ def expected_answer(request_tokens: Sequence[int], max_tokens: int, seed: int | 
 
 
 def expected(state: RequestState) -> list[int]:
-    """The whole answer to a request that nobody disturbs."""
+    """The full answer to a request that runs alone."""
     request = state.request
     return expected_answer(request.prompt_token_ids, request.sampling.max_tokens, request.sampling.seed)

@@ -84,7 +84,7 @@ def make_batch(
 
 
 def poisoned_cache(backend: AttentionBackend, batch: Batch) -> LayerCache:
-    """A cache that holds what earlier steps wrote, and NaN wherever nobody of this batch has written."""
+    """A cache that holds what earlier steps wrote, and NaN wherever no request of this batch has written."""
     total = int(max(table.max() for table in batch.inputs.block_tables)) + 4
     cache = backend.allocate(batch.group, total, batch.block_size, batch.query.dtype, batch.query.device)[0]
     assert not cache.key.any() and not cache.value.any(), "allocate gives zeroed caches"

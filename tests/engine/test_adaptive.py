@@ -192,7 +192,7 @@ def test_it_says_that_ttft_cannot_be_met_and_later_that_it_is() -> None:
 
 
 def test_alone_a_missed_ttft_moves_nothing() -> None:
-    """Both limits are at their most, and whether fewer prompt tokens a step would help cannot be told from TTFT."""
+    """Both limits are at their most, and TTFT does not show whether fewer prompt tokens a step would help."""
     seen = Engine(AdaptiveLimits(256, 8192, ttft_p90=0.5)).load(60, rate=60, prompt=2000, answer=200)
     assert {(step.running_limit, step.chunk_limit) for step in seen} == {(256, 8192)}
     assert not seen[-1].target_met

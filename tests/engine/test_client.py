@@ -328,7 +328,7 @@ async def test_a_step_that_fails_in_the_devices_thread_ends_the_engine_with_a_du
 async def test_a_step_without_memory_is_computed_again_and_then_ends_the_engine(
     faulty: Callable[[str], Awaitable[EngineClient]], fault: str
 ) -> None:
-    """Fault 6: once costs nobody anything, twice costs everybody an error and no one a token that is wrong."""
+    """Fault 6: once costs no request anything; twice ends every request with an error, and none gets a wrong token."""
     failing = await faulty(fault)
     [*whole] = [token for output in await collect(failing, request("whole", 60)) for token in output.token_ids]
     records = {f"r{number}": Record(10 * number) for number in range(1, 7)}

@@ -77,7 +77,7 @@ def test_a_wait_is_no_longer_than_it_should_be(seconds: float) -> None:
 
 
 def test_a_step_does_not_wait_for_a_thread_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault 3: it ends by an error outside its work. What it still had to do is told, and so is what comes later."""
+    """Fault 3: it ends by an error outside its work. Work that it still had to do fails by it, as does later work."""
     died = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda _: died.set())
     thread, go_on = DeviceThread(), threading.Event()

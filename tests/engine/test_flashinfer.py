@@ -122,7 +122,7 @@ def test_decodes_can_be_recorded_and_padded() -> None:
     """A recording of short contexts computes long ones; padding changes no other row and gives no NaN."""
     batch = make_batch([(1, 100), (1, 33), (1, 1)], heads=4, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
     cache, backend = written(batch), FlashInferAttention()
-    cache.key[0], cache.value[0] = 1, 1  # padding's blocks are block 0, which somebody owns
+    cache.key[0], cache.value[0] = 1, 1  # padding's blocks are block 0, which another request owns
     inputs = replace(
         batch.inputs,
         positions=torch.zeros(4, dtype=torch.int64),

@@ -155,7 +155,7 @@ def test_a_row_that_cannot_be_sampled_ends_alone(llm: LLM, monkeypatch: pytest.M
 
     def fragile(logits: torch.Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
         if 666 in table.sampling.columns(sampled.rows_device).seeds:
-            raise ValueError("a defect nobody foresaw")
+            raise ValueError("an unforeseen defect")
         return real(logits, sampled, table)
 
     alone = llm.generate([[5, 6]], GREEDY)[0]
@@ -163,7 +163,7 @@ def test_a_row_that_cannot_be_sampled_ends_alone(llm: LLM, monkeypatch: pytest.M
     cursed = SamplingParams(max_tokens=5, seed=666)
     answers = llm.generate([[5, 6], [1], [5, 6]], [GREEDY, cursed, GREEDY])
     assert [answer.finish_reason for answer in answers] == ["length", "error", "length"]
-    assert "a defect nobody foresaw" in str(answers[1].error)
+    assert "an unforeseen defect" in str(answers[1].error)
     assert answers[0].token_ids == answers[2].token_ids == alone.token_ids
 
 

@@ -395,7 +395,7 @@ class Schedule:
         running = len(self.scheduler.planner.running)
         for output in self.loop.step().each():
             asked = self.asked[output.request_id]
-            assert asked.end is None, "told more after the end"
+            assert asked.end is None, "it got more output after its end"
             asked.answer += output.token_ids
             if output.finish_reason is not None:
                 asked.end = output
@@ -422,7 +422,7 @@ class Schedule:
 
 
 def compare(schedule: Schedule, figures: Counter[str]) -> None:
-    """Every answer, and what was told of the unfinished ones, is that of the request alone."""
+    """Every answer, and what has come of the unfinished ones, is that of the request alone."""
     for name, asked in schedule.asked.items():
         assert asked.end is not None
         assert asked.end.error is None, asked.end.error

@@ -54,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @cache
 def answers_of_one(model: Path) -> list[str]:
-    """The tokens of one rank, as text, in this process and with memory for all: nobody is preempted."""
+    """The tokens of one rank, as text, in this process and with memory for all: no request is preempted."""
     llm = LLM(str(model), device="cpu", dtype="float32", max_model_len=480, num_kv_blocks=300)
     answers = llm.generate(PROMPTS, SamplingParams(max_tokens=TOKENS, temperature=0.0, logprobs=2))
     llm.close()
@@ -165,7 +165,7 @@ def end_of_a_stream(server: Server, victim: psutil.Process, how: signal.Signals)
     ],
 )
 def test_ranks_answer_as_one_does_until_a_process_ends(name, size, whom, how, words, models):
-    """Then all end; `serving` sees that nobody outlives the others."""
+    """Then all end; `serving` checks that no rank outlives the others."""
     expected = answers_of_one(models[name])
     with serving(models[name], size) as server:
         assert_answers(server, expected)

@@ -191,7 +191,7 @@ def test_a_preempted_sequence_goes_on_from_the_swap_space_with_other_blocks(benc
     got += said(bench.worker.execute(decode([3], [len(prompt)])))
     out = tuple(BlockOp(OUT, 0, block, slot) for block, slot in ((40, 5), (41, 9), (42, 2)))
     bench.worker.execute(StepPlan(0, block_ops=out))
-    bench.worker.execute(begin(2, prompt_of(8, 60), [42, 40, 41, 39]))  # somebody else takes them
+    bench.worker.execute(begin(2, prompt_of(8, 60), [42, 40, 41, 39]))  # another request takes them
     back = tuple(BlockOp(IN, 0, slot, block) for slot, block in ((5, 44), (9, 43), (2, 40)))
     known = prompt + [token for token, _ in got]
     again = StepPlan(
@@ -231,7 +231,7 @@ def test_the_logprobs_and_errors_of_rows_are_found_by_their_index(
     assert set(again.errors) == {2}
     assert [again.token_ids[i] for i in (0, 1, 3)] == [result.token_ids[i] for i in (0, 1, 3)]
     assert again.logprobs == result.logprobs
-    # What the broken row left in the state table can be computed on; nobody will hear of it.
+    # What the broken row left in the state table can be computed on; no client gets it.
     bench.worker.execute(decode([0, 1, 2, 3], [11] * 4))
 
 

@@ -20,7 +20,7 @@ ROWS, LENGTH = 9, 8192
 
 
 def make_table(device: torch.device, block_size: int, groups: int) -> StateTable:
-    """A table whose every token and block is told from every other."""
+    """A table in which every token and every block differs from all others."""
     table = StateTable(ROWS, LENGTH, block_size, groups, device)
     table.tokens.copy_(torch.randint(1, 1 << 30, table.tokens.shape))
     for blocks in table.block_tables:

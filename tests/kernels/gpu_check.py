@@ -52,7 +52,7 @@ _PASSED, _FAILED, _NOT_CHECKED = "passed", "failed", "not checked"
 
 @dataclass(frozen=True)
 class Job:
-    """One check, found by names: a process can be told no more."""
+    """One check, found by names, which is all that a process is sent."""
 
     module: str
     check: str
@@ -88,7 +88,7 @@ def jobs_of(names: Sequence[str], device: str, limit: int | None) -> list[Job]:
 
 
 def _serve(connection: Connection, device: str, seed: int) -> None:
-    """A process of checks: says that it is there, then takes one after the other until it is told to end."""
+    """A process of checks: reports that it has started, then runs checks one by one until it is asked to end."""
     if device == "cpu":
         interpret_quickly()
         round_as_hardware()

@@ -25,7 +25,7 @@ class Launch:
 
 
 def watch_launches(monkeypatch: pytest.MonkeyPatch, watcher: Callable[[Launch], None]) -> None:
-    """Have `watcher` told of every launch, which does nothing else: what it would have written stays as it is."""
+    """Report every launch to `watcher` and do nothing else: what the launch would have written stays as it is."""
     backend = make_backend(GPUTarget("cuda", 90, 32))
 
     @cache

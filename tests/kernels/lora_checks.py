@@ -38,7 +38,7 @@ def _compare(
     widths: tuple[int, ...],
     rank: int,
 ) -> None:
-    """`output` and `x` are slices of wider tensors; an adapter that nobody uses is not a number."""
+    """`output` and `x` are slices of wider tensors; an adapter that no row uses is not a number."""
     used = torch.tensor(adapter_of_token, device=device)
     tokens, out, adapters = len(adapter_of_token), sum(widths), max(adapter_of_token) + 2
     weights = _weights(device, dtype, adapters, features, widths, rank)

@@ -72,7 +72,7 @@ def _routed(
 
 
 def _compare(compute: MixtureOfExperts, device: torch.device, dtype: torch.dtype, case: Case) -> None:
-    """The expert that nobody chose is not a number; some choices are of no expert of this rank."""
+    """The expert that no token chose is not a number; some choices are of no expert of this rank."""
     x, experts, chosen, weights = _routed(device, dtype, case)
     for tensor in (experts.gate_up, experts.down, experts.gate_up_bias, experts.down_bias):
         if tensor is not None:

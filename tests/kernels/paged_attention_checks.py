@@ -49,7 +49,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Step:
-    """A case with random numbers. The cache is NaN wherever no context lies, and so is block 0, which nobody owns."""
+    """A case with random numbers. The cache is NaN wherever no context lies, and so is block 0, which is unowned."""
 
     case: Case
     inputs: StepInputs

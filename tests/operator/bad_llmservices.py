@@ -397,7 +397,7 @@ BAD = [
         "must be a cron expression",
     ),
     Bad(
-        "a resource that nobody has",
+        "a resource that no node has",
         spec(resources={"limits": {"mem": "1Gi"}}),
         "spec.resources.limits",
         "each must be cpu",
@@ -461,7 +461,7 @@ BAD = [
         "Equal without a key", scheduling(tolerations=[{"value": "b"}]), "spec.scheduling.tolerations[0]", "needs a key"
     ),
     Bad(
-        "seconds of a taint that evicts nobody",
+        "seconds of a taint that evicts no pod",
         scheduling(tolerations=[{"key": "a", "tolerationSeconds": 3}]),
         "spec.scheduling.tolerations[0]",
         "effect NoExecute only",
@@ -540,7 +540,7 @@ BAD = [
         "go with type PersistentVolumeClaim only",
     ),
     Bad(
-        "a surge of nobody",
+        "a surge of no pods",
         spec(rollout={"strategy": "Surge", "maxSurge": 0, "maxUnavailable": 1}),
         "spec.rollout",
         "needs a maxSurge",

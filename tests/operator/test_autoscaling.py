@@ -131,8 +131,8 @@ def test_what_keeps_it_from_scaling(found: dict[str, Any] | None, reason: Reason
 
 def test_why_there_is_no_autoscaler_is_reported() -> None:
     children = {("Deployment", "good"): {"spec": {"replicas": 2}}}
-    unmade = scaling(service(), Bounds(1, 4), children, 2, "KEDA has nobody to ask")
-    assert unmade.verdict() == ("False", Reason.AUTOSCALER_FAILED, "held at 2: KEDA has nobody to ask")
+    unmade = scaling(service(), Bounds(1, 4), children, 2, "KEDA has no source to ask")
+    assert unmade.verdict() == ("False", Reason.AUTOSCALER_FAILED, "held at 2: KEDA has no source to ask")
 
 
 def test_what_the_autoscaler_sees() -> None:

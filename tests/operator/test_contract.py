@@ -119,7 +119,7 @@ def test_every_speculative_method_of_the_engine_is_known() -> None:
 
 
 def test_every_flag_of_the_engine_is_rendered_reserved_or_let_through() -> None:
-    """A new flag must be given its place here, or nobody could set it (or everybody could)."""
+    """A new flag must be given its place here: otherwise no user could set it, or every user could."""
     assert engine_flags() == {*RENDERED, *RESERVED, *EXTRA} - {"model"}
 
 

@@ -71,7 +71,7 @@ def test_the_port_may_be_that_of_a_sidecar_before_the_engine() -> None:
 
 
 def test_an_endpoint_that_names_no_pod_is_nobodys() -> None:
-    """As in an EndpointSlice that somebody else has made."""
+    """As in an EndpointSlice that another manager has made."""
     stray = endpoint_slice("a", "b")
     stray["endpoints"] += [{"conditions": {"ready": True}, "targetRef": {"kind": "Node"}}]
     assert condition(status(stray), ConditionType.READY).reason is Reason.SERVING

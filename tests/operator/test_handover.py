@@ -84,7 +84,7 @@ class Server:
         elif wanted == self.replicas:
             self.owners.add(manager)
         elif self.owners - {manager} and not force:
-            raise ApiError(409, "Conflict", "somebody else owns it")
+            raise ApiError(409, "Conflict", "another manager owns it")
         else:
             self.replicas, self.owners = wanted, {manager}
         assert self.replicas is not None

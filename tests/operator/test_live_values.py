@@ -28,7 +28,7 @@ CASES: list[tuple[str, dict[str, Any], Path]] = [
     ("a value", {"replicas": 7}, ("spec", "replicas")),
     ("one that is gone", {"replicas": GONE}, ("spec", "replicas")),
     ("a key of a mapping", {"labels": {"a": "c"}}, ("spec", "labels", "a")),
-    ("a container, told by its name", {"engine": {"image": "b"}}, ("spec", "containers", 1, "image")),
+    ("a container, found by its name", {"engine": {"image": "b"}}, ("spec", "containers", 1, "image")),
     ("an item of a list", {"engine": {"args": ["x", "z"]}}, ("spec", "containers", 1, "args", 1)),
     ("a list as a whole", {"engine": {"args": ["x"]}}, ("spec", "containers", 1, "args")),
 ]

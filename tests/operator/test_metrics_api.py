@@ -299,7 +299,7 @@ WAITING = f"{ROOT}/namespaces/llm/octavo_requests_waiting"
 
 
 async def test_only_the_api_server_is_answered(server: Server) -> None:
-    for client in (None, server.folder / "admin"):  # the second is signed by the same authority, and is somebody else
+    for client in (None, server.folder / "admin"):  # the second is signed by the same authority for another user
         status, answer = await server.get(WAITING, client, labelSelector="llmservice=model")
         assert (status, answer["kind"], answer["reason"]) == (401, "Status", "Unauthorized")
     with pytest.raises((aiohttp.ClientError, ConnectionError, ssl.SSLError)):

@@ -36,7 +36,7 @@ METADATA = {"namespace": "llm", "uid": "u1", "generation": 1, "resourceVersion":
 
 
 class Server:
-    """Keeps what is applied, as server-side apply would, and shows it as watches would; fails where told to."""
+    """Keeps what is applied, as server-side apply would, and shows it as watches would; fails where a test says so."""
 
     def __init__(self, **spec: Any) -> None:
         self.writes: list[str] = []
@@ -718,7 +718,7 @@ async def test_a_child_that_is_about_to_go_is_waited_for_and_told_if_it_stays() 
 
 
 def made_again(server: Server) -> None:
-    """The LLMService was deleted and made again at once: nobody has deleted its children yet."""
+    """The LLMService was deleted and made again at once: its children are not deleted yet."""
     server.service["metadata"]["uid"] = "u2"
     server.writes.clear()
 
@@ -878,7 +878,7 @@ async def test_a_service_that_is_gone_is_forgotten() -> None:
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """Seconds that pass when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0

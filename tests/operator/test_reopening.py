@@ -234,7 +234,7 @@ async def test_an_object_that_cannot_be_read_is_none_that_the_watches_have_misse
 
     def failing(kind: Kind, body: Any) -> Any:
         if kind is POD:
-            raise KeyError("what nobody expected")
+            raise KeyError("an unexpected error")
         return trimmed(kind, body)
 
     monkeypatch.setattr(operator, "Reconciler", passes.reconciler)

@@ -119,7 +119,7 @@ def test_in_place_survives_a_new_operator_that_remembers_nothing() -> None:
 
 NO_SURGE_PODS = [
     ("nothing waits", [old(), old("r2")]),
-    ("nobody holds a GPU", [surge()]),
+    ("no pod holds a GPU", [surge()]),
     ("its own revision holds them: there are fewer GPUs than replicas", [old("r2"), surge()]),
     ("the other has ended", [old(ended=True), surge()]),
     ("it is the older one", [old("r2", created="2026-01-01T00:02:00Z"), surge(revision="r1")]),

@@ -2,10 +2,10 @@
 
 Rounds where Hugging Face's Llama does: act(gate) to the model's type, then the product.
 
-Moves 3 N s bytes a row of N neurons of s bytes, quantized 2 N s + N. Unquantized or with scales for groups of neurons,
-a row is cut among programs: 14 of them for one row of Llama-8B's 14,336 neurons. A row that has one scale is one
-program's, which needs its largest element before it writes the first: one multiprocessor then reads the 57 KB of a row
-of Llama-8B, 0.5 µs at its 64 bytes a clock (computed).
+Moves 3 N s bytes a row of N intermediate values of s bytes, quantized 2 N s + N. Unquantized, or with scales for groups
+of values, a row is cut among programs: 14 of them for one row of Llama-8B's 14,336 values. A row that has one scale is
+one program's, which needs its largest element before it writes the first: one multiprocessor then reads the 57 KB of a
+row of Llama-8B, 0.5 µs at its 64 bytes a clock (computed).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def act_mul_kernel(
     BLOCK: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
-    """One program computes BLOCK neurons of one row."""
+    """One program computes BLOCK values of one row."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     result = gated(x + row * x_stride, columns, INNER, ACTIVATION)
@@ -72,7 +72,7 @@ def act_mul_fp8_kernel(
     GROUP: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
-    """One program computes BLOCK neurons of one row, all of them where they share a scale."""
+    """One program computes BLOCK values of one row, all of them where they share a scale."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     result = gated(x + row * x_stride, part * BLOCK + tl.arange(0, BLOCK), INNER, ACTIVATION)
     store_quantized(output, scales, result.to(tl.float32), given, row, part, INNER, BLOCK, GROUP)

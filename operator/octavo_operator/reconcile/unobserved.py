@@ -15,7 +15,7 @@ _PATIENCE_SECONDS = 45.0
 
 
 def unobserved(deployment: Mapping[str, Any], now: str) -> Problem | None:
-    """Return the problem of a change of the Deployment that nobody acts on; `now` is RFC 3339."""
+    """Return the problem of a change of the Deployment that no controller acts on; `now` is RFC 3339."""
     waited = _waited(deployment, now)
     if waited is None or waited < _PATIENCE_SECONDS:
         return None

@@ -122,7 +122,7 @@ ALERTS = (
         '{ME,reason=~"queued_requests|queued_tokens|kv_commitment|deadline"}[5m])) > 0',
         "10m",
         "warning",
-        "requests are turned away because it is full",
+        "requests are rejected because it is full",
         "{{ $value | humanize }} requests/s are answered with 503. Add replicas, or raise engine.maxQueuedRequests if"
         " they may wait.",
     ),

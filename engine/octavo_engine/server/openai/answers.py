@@ -54,7 +54,7 @@ class ContentLogprob(msgspec.Struct):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """Log probabilities of a chat answer. `refusal` is always None: refusals are not told apart from other text."""
+    """Log probabilities of a chat answer. `refusal` is always None: refusals are not recognised as such."""
 
     content: list[ContentLogprob]
     refusal: None = None
