@@ -286,9 +286,9 @@ class Histories(RuleBasedStateMachine):
     def _hear(self, output: RequestOutput) -> None:
         """Check that an output is the next part of its answer, and that none comes after the end."""
         asked = self.asked[output.request_id]
-        assert asked.end is None, f"{output.request_id} has ended and is told more"
+        assert asked.end is None, f"{output.request_id} has ended and gets more output"
         asked.answer += output.token_ids
-        assert asked.answer == asked.expected[: len(asked.answer)], f"{output.request_id} is told a wrong token"
+        assert asked.answer == asked.expected[: len(asked.answer)], f"{output.request_id} gets a wrong token"
         if output.finish_reason is not None:
             asked.end = output
             FIGURES[f"ended by {output.finish_reason}"] += 1
