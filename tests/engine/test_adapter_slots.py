@@ -90,7 +90,9 @@ def test_an_idle_engine_queues_no_more_than_a_newcomer_can_wait_for(idle: bool) 
     writes = [AdapterWrite(0, "a", "", (), first=part == 0, last=part == 199) for part in range(200)]
     adapter = SimpleNamespace(digest="a", writes=lambda _: writes)
     store: Any = SimpleNamespace(get=lambda _: adapter, is_used=lambda _: True, is_reading=False)
-    scheduler: Any = SimpleNamespace(planner=SimpleNamespace(policy=SimpleNamespace()))
+    scheduler: Any = SimpleNamespace(
+        planner=SimpleNamespace(policy=SimpleNamespace()), running=SimpleNamespace(prefilling=())
+    )
     adapters = Adapters(store, 1, scheduler, executor)
     assert not scheduler.planner.policy.adapter_is_ready("a")
     adapters.before_plan((), device_is_idle=True)
@@ -167,7 +169,9 @@ def test_a_request_that_goes_on_for_long_gives_its_adapters_slot_up_and_gets_it_
     executor: Any = SimpleNamespace(write_adapter=lambda _: None, idle=True)
     store = Store()
     store.waiting |= {"a", "b"}
-    adapters = Adapters(cast("Any", store), 1, cast("Any", SimpleNamespace(planner=planner)), executor)
+    reads = SimpleNamespace(prefilling=[])
+    scheduler: Any = SimpleNamespace(planner=planner, running=reads)
+    adapters = Adapters(cast("Any", store), 1, scheduler, executor)
 
     is_ready: Callable[[str], bool] = policy.adapter_is_ready
 
@@ -182,9 +186,13 @@ def test_a_request_that_goes_on_for_long_gives_its_adapters_slot_up_and_gets_it_
 
     assert set(steps(3 * TURN)) == {"", "a"}  # as it was preempted too often, and has to run to its end
     preemptible = True
+    reads.prefilling.append(state[0])
+    adapters._slots._slots[0].decoded = 0
+    assert set(steps(3 * TURN)) == {"a"}  # as it still reads its prompt
+    reads.prefilling.clear()
     turns = [digest for digest, _ in itertools.groupby(each for each in steps(5 * TURN) if each)]
-    assert turns[:4] == ["b", "a", "b", "a"]
-    assert planner.counters.preemptions >= 4
+    assert turns[:4] == ["a", "b", "a", "b"]
+    assert planner.counters.preemptions >= 3
 
 
 def test_an_adapter_whose_requests_have_gone_holds_no_other_up() -> None:

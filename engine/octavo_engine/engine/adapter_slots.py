@@ -7,7 +7,7 @@ step has more adapters than there are slots (--max-loras). Where others wait for
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from octavo_engine.engine.adapter_store import AdapterStore
@@ -20,7 +20,8 @@ admitted until a slot is free, except where their adapter has had its slot for f
 slot for one request alone costs too much."""
 
 TURN = 256
-"""Steps after which an adapter's running requests give up its slot if another adapter has waited for as many."""
+"""Steps after which an adapter's running requests give up its slot if another adapter has waited for as many. Steps in
+which any of them still reads its prompt do not count: a long prompt would be begun again and again, and never read."""
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class _Slot:
     """The adapter's writes that are not done yet."""
     begun: int | None = None
     """The step in which the first request began to run with the adapter since it is in this slot; None before."""
+    decoded: int = 0
+    """Steps since then in which requests ran with the adapter and all of them had read their prompts."""
     used: int = 0
     """The last step in which a request ran with the adapter, or in which it got the slot."""
 
@@ -45,15 +48,20 @@ class AdapterSlots:
         self._in_use: set[int] = set()
         self._step = 0
 
-    def before_plan(self, running: Iterable[str], *, most: int) -> None:
-        """Begin a step beside running requests with the adapters `running`; write at most `most` parts into slots."""
+    def before_plan(self, running: Iterable[str], *, most: int, reading: Set[str] = frozenset()) -> None:
+        """Begin a step beside running requests with the adapters `running`; write at most `most` parts into slots.
+
+        `reading` are those of the adapters whose requests still read their prompts.
+        """
         self._step += 1
         digests = set(running)
         self._in_use = {
             index for index, slot in enumerate(self._slots) if slot.adapter and slot.adapter.digest in digests
         }
         for index in self._in_use:
-            self._slots[index].used = self._step
+            slot = self._slots[index]
+            slot.used = self._step
+            slot.decoded += slot.adapter is not None and slot.adapter.digest not in reading
         for slot in self._slots:
             while slot.writes and most > 0:
                 self._executor.write_adapter(slot.writes.popleft())
@@ -64,8 +72,8 @@ class AdapterSlots:
         if not any(self._step - since > TURN for since in self._refused.values()):
             return []
         slots = [self._slots[index] for index in self._in_use]
-        begun = {slot.adapter.digest: slot.begun for slot in slots if slot.adapter and slot.begun is not None}
-        return sorted((digest for digest, step in begun.items() if self._step - step > TURN), key=begun.__getitem__)
+        decoded = {slot.adapter.digest: slot.decoded for slot in slots if slot.adapter and slot.decoded > TURN}
+        return sorted(decoded, key=decoded.__getitem__, reverse=True)
 
     def vacate(self, digest: str) -> None:
         """Let another adapter have the slot of this one, whose requests do not run any more."""
@@ -117,7 +125,7 @@ class AdapterSlots:
             return
         self._refused.pop(digest, None)
         slot = min(free, key=lambda slot: slot.used)
-        slot.adapter, slot.begun, slot.used = adapter, None, self._step
+        slot.adapter, slot.begun, slot.decoded, slot.used = adapter, None, 0, self._step
         slot.writes.extend(adapter.writes(self._slots.index(slot)))
 
     def _is_kept(self, slot: _Slot) -> bool:

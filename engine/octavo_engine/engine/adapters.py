@@ -29,7 +29,8 @@ class Adapters:
         """Write a few parts of adapters into slots before a step is planned: so few that no step is late for long."""
         most = 1 if not device_is_idle else _IDLE_PARTS if self._executor.idle else 0
         states = list(running)
-        self._slots.before_plan((state.request.adapter for state in states), most=most)
+        reading = {state.request.adapter for state in self._scheduler.running.prefilling}
+        self._slots.before_plan((state.request.adapter for state in states), most=most, reading=reading)
         for digest in self._slots.overdue():
             if self._stop([state for state in states if state.request.adapter == digest]):
                 self._slots.vacate(digest)
