@@ -5,18 +5,22 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import aiohttp
 import pytest
 
 from octavo_operator.api.names import pod_labels
 from octavo_operator.api.resource import parse
+from octavo_operator.reconcile.adapter_watch import AdapterWatch
 from octavo_operator.reconcile.facts import Result
-from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, POD, Kind
-from octavo_operator.reconcile.observe import Observation, key_of, trimmed
+from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.observe import Index, Key, Observation, key_of, trimmed
 from octavo_operator.reconcile.pods import views
+from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.rollout import rollout_state
 from octavo_operator.reconcile.stalled import patience_seconds
 from octavo_operator.reconcile.summarize import summarize
 from octavo_operator.reconcile.unobserved import unobserved_patience
+from octavo_operator.reconcile.watches import _was_changed
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
@@ -107,3 +111,12 @@ def test_what_may_be_missing_ends_no_pass(keep: float) -> None:
             summarize(service, Observation({}, children, pods, slices=slices), "image", Result(rollout=state), NOW)
             patience_seconds(views(service, pods), NOW)
         unobserved_patience(deployment, NOW)
+
+
+async def test_an_llmservice_of_another_shape_ends_no_watch() -> None:
+    odd: dict[str, Any] = {"metadata": {"name": "good", "generation": 2}, "spec": "x", "status": "x"}
+    assert not _was_changed(odd)
+    key: Key = ("llm", "good")
+    indexes: dict[str, Index] = {LLMSERVICE.plural: {key: [odd]}, POD.plural: {}}
+    async with aiohttp.ClientSession() as session:
+        await AdapterWatch(indexes, WorkQueue()).look(session)

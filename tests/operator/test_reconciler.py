@@ -164,9 +164,9 @@ class Server:
             self.others_status = {
                 name: self.others_status[name] for name in self.others_status.keys() - patch["status"]
             }
-            written = merged(self.service, {"metadata": {"resourceVersion": str(self.version)}})
-            for field in patch["status"]:
-                del written["status"][field]
+            status = {name: GONE if value is None else value for name, value in patch["status"].items()}
+            metadata = {"resourceVersion": str(self.version)}
+            written = merged(self.service, {"metadata": metadata, "status": status})
             self.indexes[LLMSERVICE.plural][KEY] = [written]
             return copy.deepcopy(written)
         return None
@@ -272,6 +272,24 @@ async def test_a_status_that_another_schema_has_let_others_write_is_written_anew
     assert b"octavo_llmservice_desired_replicas" in metrics.render()
     await reconciler(server).reconcile(KEY)
     assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_a_stored_field_of_another_type_keeps_no_status_from_being_written() -> None:
+    """Server-side apply refuses to change such an object, also its status alone."""
+    server = Server()
+    operator = await settled(server)
+    theirs = {"type": "Theirs", "status": "True", "reason": "X", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    server.service["status"]["conditions"].append(theirs)
+    server.service["status"]["odd"] = 1
+    said = "failed to create typed live object (llm/good): .spec.engine.maxModelLength: expected numeric"
+    server.failures["LLMService/status"] = ApiError(500, "", said)
+    server.service["spec"]["engine"] = {"maxModelLength": "many"}
+    await operator.reconcile(KEY)
+    assert (server.reason("Ready"), server.reason("Degraded")) == ("Invalid", "Invalid")
+    assert server.condition("Theirs")["reason"] == "X"
+    server.writes.clear()
+    await operator.reconcile(KEY)
+    assert server.writes == []
 
 
 async def test_pods_get_the_list_of_adapters_and_what_keeps_them_from_it_is_reported() -> None:

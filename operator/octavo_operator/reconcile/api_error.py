@@ -5,6 +5,7 @@ from __future__ import annotations
 from octavo_operator.reconcile.queue import ExpectedError
 
 _WRONG_TYPE = "failed to create typed patch object"
+_WRONG_TYPE_THERE = ("failed to create typed live object", "failed to create manager for existing fields")
 REFUSED_SECONDS = 60.0
 """The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy
 changed, or a webhook that answers again.
@@ -31,8 +32,13 @@ class ApiError(ExpectedError):
         500 is such, as while etcd changes its leader, but not for server-side apply of what does not fit the schema.
         """
         if self.status == 500:
-            return _WRONG_TYPE not in self.message
+            return _WRONG_TYPE not in self.message and not self.is_of_what_is_stored
         return self.status in (0, 401, 408, 409, 429, 502, 503, 504)
+
+    @property
+    def is_of_what_is_stored(self) -> bool:
+        """True if a stored field has another type than the schema: server-side apply does not change such an object."""
+        return any(words in self.message for words in _WRONG_TYPE_THERE)
 
 
 class NotLeadingError(ExpectedError):

@@ -124,7 +124,7 @@ class StatusWriter:
         if (left := self._truce_seconds(key, self.newest(key, live))) > 0:
             return left
         try:
-            written = await self._put(metadata, status)
+            written = await self._put(metadata, status, before)
         except ApiError as error:
             if error.status not in (404, 409):  # deleted meanwhile, and perhaps made again: another event follows
                 raise
@@ -158,8 +158,11 @@ class StatusWriter:
             )
         return last.when + FIGHT_PAUSE_SECONDS - now
 
-    async def _put(self, metadata: Mapping[str, Any], status: Object) -> Object:
-        """Writes `status`, but for fields that the CRD turns out not to have, and removes what others have added."""
+    async def _put(self, metadata: Mapping[str, Any], status: Object, before: Mapping[str, Any]) -> Object:
+        """Writes `status`, but for fields that the CRD turns out not to have, and removes what others have added.
+
+        `before` is the status that is there.
+        """
         for _ in range(_MOST_UNKNOWN):
             status = self._known(status)
             manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
@@ -167,6 +170,8 @@ class StatusWriter:
                 written = await self._cluster.apply(manifest, "/status")
                 break
             except ApiError as error:
+                if error.is_of_what_is_stored:
+                    return await self._replace(metadata, status, before)
                 if not self._learn(error):
                     raise
         else:
@@ -175,6 +180,14 @@ class StatusWriter:
             patch = {"metadata": {"uid": metadata["uid"]}, "status": superfluous}
             return await self._cluster.merge(LLMSERVICE, metadata["namespace"], metadata["name"], patch, "/status")
         return written
+
+    async def _replace(self, metadata: Mapping[str, Any], status: Object, before: Mapping[str, Any]) -> Object:
+        """Writes `status` by a merge patch, also where server-side apply refuses what another schema has let in."""
+        theirs = [each for each in before.get("conditions") or () if each["type"] not in set(ConditionType)]
+        conditions = [*status.get("conditions", ()), *theirs]
+        whole = {**_superfluous(_own(before), status), **status, "conditions": conditions}
+        patch = {"metadata": {"uid": metadata["uid"]}, "status": whole}
+        return await self._cluster.merge(LLMSERVICE, metadata["namespace"], metadata["name"], patch, "/status")
 
     async def _find(self, metadata: Mapping[str, Any]) -> None:
         """NoStatusError if the LLMService is there: then it is its subresource that was not found."""
@@ -226,9 +239,11 @@ def _own(status: Mapping[str, Any]) -> Object:
     return {**status, "conditions": ours}
 
 
-def _superfluous(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Object:
+def _superfluous(there: Mapping[str, Any], wanted: Any) -> Object:
     """A merge patch that removes the fields of `there` that are not `wanted`, such as those written by hand."""
     patch: Object = {}
+    if not isinstance(wanted, Mapping):  # what is there is no mapping any more once that is written
+        return patch
     for name, value in there.items():
         if name not in wanted:
             patch[name] = None
