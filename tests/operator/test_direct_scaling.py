@@ -19,6 +19,7 @@ from octavo_operator.render.schedules import Bounds
 from tests.operator.bad_llmservices import VALID, merged
 
 KEY: Key = ("llm", "good")
+ONE_A_MINUTE = {"type": "Pods", "value": 1, "periodSeconds": 60}
 NOON = 1767268800.0  # 2026-01-01 12:00:00 UTC
 
 
@@ -32,6 +33,7 @@ class World:
         self.deployment: dict[str, Any] = {"metadata": {"name": "good"}, "spec": {"replicas": 1}}
         copied = merged(self.deployment, {"metadata": {"name": "copy"}, "spec": {"replicas": 50}})
         self.waiting: int | None = 28
+        self.running = 2
         self.refuses = False
         self.server, self.local = self, NOON  # a Cluster and its ApiServer in one
         self.clock = ServerClock(lambda: self.local)
@@ -48,7 +50,7 @@ class World:
     async def load(self, namespace: str, name: str) -> Load:
         if self.waiting is None:
             raise NoAnswerError("no pod tells")
-        return Load(self.waiting, 2)
+        return Load(self.waiting, self.running)
 
     async def look(self) -> tuple[str, str, str]:
         """ScalingActive after one look of the scaler."""
@@ -79,6 +81,16 @@ async def test_without_a_load_it_holds_and_says_why() -> None:
     )
     world.waiting, world.refuses = 28, True
     assert (await world.look())[1:] == ("FailedUpdateScale", "held at 1: may not scale")
+
+
+async def test_more_than_the_load_asks_for_is_not_called_the_least_number() -> None:
+    world = World(behavior={"scaleDown": {"stabilizationWindowSeconds": 0, "policies": [ONE_A_MINUTE]}})
+    world.waiting, world.running, world.deployment["spec"]["replicas"] = 0, 0, 4
+    await world.look()
+    world.seconds += 15
+    assert (await world.look())[
+        2
+    ] == "at 3, of which 2 still load, and shrinks as fast as spec.autoscaling.behavior lets it"
 
 
 async def test_what_others_scale_is_left_to_them() -> None:

@@ -60,8 +60,10 @@ def decide(
     if limit != wanted:
         reason = "ScaleUpLimit" if wanted > current else "ScaleDownLimit"
     bounded = min(max(limit, floor), most)
-    if bounded != limit or proposed > most or proposed < floor:
-        reason = "TooManyReplicas" if bounded == most and proposed > most else "TooFewReplicas"
+    if bounded == most and max(limit, proposed) > most:
+        reason = "TooManyReplicas"
+    elif bounded == floor and min(limit, proposed) < floor:
+        reason = "TooFewReplicas"
     if bounded != current:
         history.changes.append((now, bounded - current))
     return Decision(bounded, reason)
