@@ -434,6 +434,19 @@ async def test_a_refusal_takes_ready_away_only_where_nothing_serves_for_it(kind:
     assert server.condition("Degraded")["message"] == "a policy says no"
 
 
+async def test_without_a_service_nothing_is_ready_also_where_endpoints_may_not_be_watched() -> None:
+    server = Server()
+    server.failures["Service"] = ApiError(403, "Forbidden", "a quota says no")
+    operator = reconciler(server)
+    for _ in range(2):
+        with pytest.raises(ApiError):
+            await operator.reconcile(KEY)
+        with_pods(server, 1)
+    with pytest.raises(ApiError):
+        await operator.reconcile(KEY)
+    assert (server.condition("Ready")["status"], server.reason("Ready")) == ("False", "ApplyFailed")
+
+
 async def test_the_owner_of_a_taken_name_is_reported() -> None:
     server = Server()
     metadata = {"uid": "theirs", "generation": 1, "resourceVersion": "1"}

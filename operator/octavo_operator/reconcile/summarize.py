@@ -26,7 +26,7 @@ from octavo_operator.reconcile.autoscaling import scaling
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Facts, Result, Verdict
 from octavo_operator.reconcile.handover import leaving
-from octavo_operator.reconcile.kinds import POD
+from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
@@ -60,7 +60,7 @@ def summarize(
         scaled=scaled,
         deployment=observed.children.get(("Deployment", service.name), {}),
         pods=pods,
-        unreached=_unreached(service, pods, observed, now),
+        unreached=_unreached(service, pods, observed, now) or _without_service(service, observed, result),
         unobserved=unobserved(observed.children.get(("Deployment", service.name), {}), now),
         lost_claim=_lost_claim(observed),
         result=result,
@@ -117,6 +117,12 @@ def _unreached(service: LLMService, pods: Sequence[PodView], observed: Observati
         f"(kubectl describe service {service.name}); kubectl get endpointslices -l "
         f"kubernetes.io/service-name={service.name}",
     )
+
+
+def _without_service(service: LLMService, observed: Observation, result: Result) -> Problem | None:
+    """Return why there is no Service, where no EndpointSlices would show that; None: there may be one."""
+    is_known = observed.slices is None and BY_NAME["Service"] not in observed.unwatched
+    return result.unserved if is_known and ("Service", service.name) not in observed.children else None
 
 
 def _lost_claim(observed: Observation) -> Problem | None:
