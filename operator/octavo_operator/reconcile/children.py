@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.added_fields import Path, added_fields
 from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.claims import with_live_size
+from octavo_operator.reconcile.claims import CLAIM_IN_USE, with_live_size
 from octavo_operator.reconcile.dependence import Identity, failure_of_named, identity_of, in_order
 from octavo_operator.reconcile.field_conflicts import (
     Conflict,
@@ -376,6 +376,8 @@ def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], serv
         since = metadata["deletionTimestamp"]
         what = f"is being deleted (asked for at {since}) and is created again once it is gone; {held} holds it"
         help_ = "end what uses it, or remove the finalizer if what set it is gone"
+        if metadata.get("finalizers") == [CLAIM_IN_USE]:
+            help_ = "pods use it: set spec.suspend to true until it is gone, or wait for their end; it is filled anew"
         raise InTheWayError(identity, f"{what}: {help_}" if metadata.get("finalizers") else what)
 
 

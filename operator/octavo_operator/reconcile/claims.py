@@ -8,6 +8,8 @@ from typing import Any
 from octavo_operator.api.quantity import parse_quantity
 
 CLAIM = "PersistentVolumeClaim"
+CLAIM_IN_USE = "kubernetes.io/pvc-protection"
+"""The finalizer of a claim that pods use, which is removed once these have ended."""
 
 
 def with_live_size(manifest: dict[str, Any], live: Mapping[str, Any] | None) -> dict[str, Any]:

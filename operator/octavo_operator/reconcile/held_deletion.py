@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from octavo_operator.reconcile.claims import CLAIM_IN_USE
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.observe import Observation, is_going
 
 _FOREGROUND = "foregroundDeletion"
 _GARBAGE_COLLECTORS = {_FOREGROUND, "orphan"}
 """The finalizers of Kubernetes' own garbage collector, which removes them within moments."""
-_IN_USE = "kubernetes.io/pvc-protection"
-"""The finalizer of a claim that pods use, which is removed once these have ended."""
 _LASTING = timedelta(minutes=1)
 """The time after which a finalizer of a child is reported: its owner may need a moment."""
 
@@ -45,7 +44,7 @@ def _held(observed: Observation) -> Iterator[tuple[str, datetime]]:
     bodies = [(kind, child) for (kind, _), child in observed.children.items()]
     for kind, body in [*bodies, *((POD.name, pod) for pod in observed.pods)]:
         metadata = body["metadata"]
-        usual = _GARBAGE_COLLECTORS | ({_IN_USE} if observed.pods else set())
+        usual = _GARBAGE_COLLECTORS | ({CLAIM_IN_USE} if observed.pods else set())
         names = [each for each in metadata.get("finalizers") or () if each not in usual]
         if is_going(body) and names:
             yield (
