@@ -26,9 +26,9 @@ def engine_flags() -> str:
     """Every setting of `octavo-engine serve`."""
     lines = [
         _HEAD + "# Engine settings\n",
-        "Each setting is a flag of `octavo-engine serve`, an environment variable `OCTAVO_<NAME>` (capitals, `_` for\n"
-        "`-`) and a key of the YAML file that `--config` names. A flag overrides the variable, and the variable\n"
-        "overrides the file. Sizes take units: `2GiB`.\n",
+        "You can give each setting as a flag of `octavo-engine serve`, as an environment variable `OCTAVO_<NAME>`\n"
+        "(in capitals, with `_` for `-`), or as a key in the YAML file that `--config` names. A flag overrides the\n"
+        "variable, and the variable overrides the file. Sizes take units, such as `2GiB`.\n",
     ]
     for title, config in (("Engine", EngineConfig), ("Server", ServerConfig)):
         lines += [f"## {title}\n", "| flag | takes | default | meaning |", "| --- | --- | --- | --- |"]
@@ -55,7 +55,11 @@ def llmservice() -> str:
     """Every field of an LLMService's spec."""
     crd = custom_resource_definition()
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    lines = [_HEAD + "# LLMService `octavo.dev/v1alpha1`\n", "`kubectl explain llms.spec` prints the same text.\n"]
+    lines = [
+        _HEAD + "# LLMService `octavo.dev/v1alpha1`\n",
+        "`kubectl explain llms.spec` prints the same text. [Work with an LLMService](../how-to/llmservice.md)\n"
+        "explains the most important fields, and [manifests/samples](../../manifests/samples) has examples.\n",
+    ]
     lines += ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     lines += [f"| `{path}` | {kind} | {default} | {text} |" for path, kind, default, text in _fields(schema, "spec")]
     return "\n".join(lines) + "\n"
@@ -87,9 +91,10 @@ def metrics() -> str:
     """Every octavo_* metric in /metrics."""
     lines = [
         _HEAD + "# Metrics\n",
-        "`/metrics` answers from the start of the process. All series exist at 0 from the beginning, and\n"
-        "label values come from fixed sets. Unless `--no-vllm-metrics` is set, the same measurements also exist\n"
-        "under vLLM's names (`vllm:*`).\n",
+        "An engine serves these metrics at `/metrics` from the start of its process. All series exist from the\n"
+        "beginning, with the value 0, and label values come from fixed sets. Unless `--no-vllm-metrics` is set, the\n"
+        "same measurements also exist under vLLM's names (`vllm:*`). The operator has [metrics of its\n"
+        "own](../concepts/operator.md#metrics-of-the-operator).\n",
         "| metric | type | labels beside `model_name` | meaning |",
         "| --- | --- | --- | --- |",
     ]
@@ -109,13 +114,19 @@ def models() -> str:
     """Every family of models."""
     lines = [
         _HEAD + "# Models\n",
-        "`octavo-engine models` prints the same table. The architecture is the one in a model's config.json; a\n"
-        "model of any other is refused with exit code 3, and so is a config.json that asks for what is not computed.\n"
-        "Every family runs on a CPU, on a GPU, and on several (`--tensor-parallel-size`), whatever does not divide.\n"
-        "Of models that see images or hear (`text_config`) the language model runs alone, for text.\n"
-        "A model that gives text also gives [embeddings](../how-to/openai-api.md#embeddings-scores-and-ranks).\n"
-        "What is listed as `…ForCausalLM` or `…LMHeadModel` also loads as `…Model`, which has no head and gives\n"
-        "vectors, and as `…ForSequenceClassification`, which gives classes of the last token's hidden state.\n",
+        "`octavo-engine models` prints the same table. The architecture of a model is in its config.json\n"
+        "(`architectures`). A model of another architecture is refused with exit code 3, and so is a config.json with\n"
+        "a setting that Octavo does not support.\n",
+        "- Every family runs on a CPU, on one GPU, and on several GPUs (`--tensor-parallel-size`), even if the number\n"
+        "  of heads is not a multiple of the number of GPUs.\n"
+        "- Of models that also read images or audio (`text_config`), only the language model runs, for text.\n"
+        "- A model that gives text also gives [embeddings](../how-to/openai-api.md#embeddings-scores-and-ranks).\n"
+        "- An architecture that is listed as `…ForCausalLM` or `…LMHeadModel` also loads as `…Model`, which has no\n"
+        "  head and gives vectors, and as `…ForSequenceClassification`, which gives classes from the last token's\n"
+        "  hidden state.\n"
+        "- The column *windows* says whether the family has layers with a sliding window, *--quantization* which\n"
+        "  values of this flag it takes for checkpoints that are not quantized, and *GGUF* whether its .gguf files\n"
+        "  are read.\n",
         "| " + " | ".join(COLUMNS) + " |",
         "| --- " * len(COLUMNS) + "|",
     ]
