@@ -176,7 +176,7 @@ def test_top_shows_what_happened_between_two_readings() -> None:
     gauges = {"octavo_requests_running": 3.0, "octavo_requests_waiting": 2.0, "octavo_kv_cache_usage_ratio": 0.5}
     infinite = float("inf")
     before = Reading({"octavo_generation_tokens_total": 100.0}, {0.1: 5.0, 0.5: 9.0, infinite: 9.0})
-    after = Reading({**gauges, "octavo_generation_tokens_total": 150.0}, {0.1: 8.0, 0.5: 12.0, infinite: 13.0})
+    after = Reading({**gauges, "octavo_generation_tokens_total": 150.0}, {0.1: 7.0, 0.5: 12.0, infinite: 13.0})
     restarted = Reading({**gauges, "octavo_generation_tokens_total": 10.0}, {0.1: 0.0, 0.5: 0.0, infinite: 0.0})
     pods = [PodReadings(before, after, 2.0), PodReadings(before, restarted, 2.0), None]
     shown = top_table({("llm", "good"): pods, ("llm", "new"): [None]})
@@ -374,6 +374,7 @@ def test_what_kubectl_says_is_reported_without_its_log_and_with_what_to_do(
     ("main", "words", "line"),
     [
         (cli.main, ["stauts"], "kubectl octavo: there is no command stauts, did you mean status?; see kubectl octavo "),
+        (cli.main, ["top", "--seconds", "x"], "kubectl octavo top: argument --seconds: 'x' is not a number of seconds"),
         (cli.main, ["why"], "kubectl octavo why: the following arguments are required: name; see kubectl octavo why "),
         (
             operator_cli.main,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -99,9 +100,12 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0.1 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 86,400")
     return value
 
 
