@@ -101,11 +101,6 @@ class Measured:
     """The machine's load before the first apply: what else runs takes the cores from all of this."""
     samples: list[Sample] = field(default_factory=list)
 
-    @property
-    def rss_max(self) -> float:
-        """The largest resident memory in MiB."""
-        return max(sample.rss_mib for sample in self.samples)
-
 
 class Operator:
     """Reads the leading pod's own metrics through the API server."""

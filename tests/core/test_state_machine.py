@@ -311,7 +311,7 @@ class Histories(RuleBasedStateMachine):
         assert all(asked.end is not None for asked in self.asked.values())
         assert memory.blocks_used == 0, "blocks are lost"
         assert all(swap.available == swap.num_blocks for swap in memory.swap.pools), "swap space is lost"
-        assert StatsReader(scheduler).read().waiting_tokens == 0
+        assert StatsReader(scheduler).read().waiting == 0
         self._count()
 
     def _count(self) -> None:

@@ -24,7 +24,6 @@ class WaitingQueue:
         self._accounts = accounts
         self._lanes: dict[int, dict[str, deque[RequestState]]] = {}
         self._length = 0
-        self.tokens = 0  # prompt tokens of the requests that have never run
 
     def __len__(self) -> int:
         return self._length
@@ -50,8 +49,6 @@ class WaitingQueue:
         else:
             requests.append(state)
         self._length += 1
-        if state.scheduled_at is None:
-            self.tokens += state.prompt_len
 
     def remove(self, state: RequestState) -> None:
         """Remove a request from the queue."""
@@ -67,8 +64,6 @@ class WaitingQueue:
         if not lane:
             del self._lanes[number]
         self._length -= 1
-        if state.scheduled_at is None:
-            self.tokens -= state.prompt_len
 
     def order(self, now: float) -> list[int]:
         """Return the lanes in the order in which they are served now."""

@@ -223,9 +223,7 @@ class EngineLoop:
     def report(self) -> SchedulerStats:
         """Return the scheduler's state, with the requests that wait for their grammar counted as waiting."""
         stats = self._stats.read()
-        waiting = self.guided.waiting
-        stats.waiting += len(waiting)
-        stats.waiting_tokens += sum(len(request.prompt_token_ids) for request in waiting)
+        stats.waiting += len(self.guided.waiting)
         if self.adapters is not None:
             stats.running_adapters, stats.waiting_adapters = self.adapters.in_requests(self._scheduler.running)
         return stats

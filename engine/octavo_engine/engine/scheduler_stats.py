@@ -20,8 +20,6 @@ class SchedulerStats:
 
     running: int = 0
     waiting: int = 0
-    waiting_tokens: int = 0
-    """Prompt tokens of the requests that wait for their first step."""
     kv_blocks_used: int = 0
     kv_blocks_total: int = 0
     kv_usage: float = 0.0
@@ -88,7 +86,6 @@ class StatsReader:
         stats = SchedulerStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
-            waiting_tokens=scheduler.waiting.tokens,
             kv_blocks_used=memory.blocks_used,
             kv_blocks_total=memory.blocks_total,
             kv_usage=max(pool.used / pool.num_blocks for pool in memory.pools),
