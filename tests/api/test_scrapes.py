@@ -109,27 +109,20 @@ def test_a_probe_does_not_wait_for_the_scrapes_before_it(monkeypatch: pytest.Mon
                 assert other.recv(1) == b""
 
 
-def test_half_a_probe_gives_its_place_to_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_probe_is_a_connection_of_the_server() -> None:
     """Otherwise a client could open connections beyond --max-connections, up to the limit of open files."""
-    monkeypatch.setattr(acceptor, "_MOST_ANSWERED", 4)
     listener = socket.create_server(("127.0.0.1", 0))
     clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-    accepting = acceptor.Acceptor(listener, 100, lambda _: None, lambda _: lambda: Answered(clients))
+    handed: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+    accepting = acceptor.Acceptor(listener, 100, handed.put, lambda _: lambda: Answered(clients))
     with contextlib.ExitStack() as opened:
         accepting.start()
         opened.callback(accepting.stop)
-        probes = []
-        for _ in range(6):
-            probes.append(opened.enter_context(socket.create_connection(listener.getsockname(), timeout=30)))
-            probes[-1].sendall(b"GET /health/live HTTP/1.1\r\n")
-            clients.get(timeout=30)
-        for probe in probes[:2]:
-            with contextlib.suppress(ConnectionResetError):
-                assert probe.recv(1) == b""
-        for probe in probes[2:]:
-            probe.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                probe.recv(1)
+        for begin in (b"GET /health/live HTTP/1.1\r\nHost: x\r\n", b"GET /metrics HTTP/1.1\r\nX: " + b"y" * 5000):
+            client = opened.enter_context(socket.create_connection(listener.getsockname()))
+            client.sendall(begin)
+            assert opened.enter_context(handed.get(timeout=30)).getpeername() == client.getsockname()
+        assert clients.empty()
 
 
 def test_all_scrapes_begin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,11 +32,11 @@ _SCRAPE_INTERVAL = 0.005
 """Seconds between the starts of two scrapes, which take longer than probes and need no API key either."""
 _MOST_SCRAPES = 64
 """Scrapes that may wait for their turn, which takes at most a third of a second; further ones are closed."""
-_MOST_ANSWERED = 256
-"""Connections of probes and scrapes that may be open; for a further one the oldest, which sends slowly, is closed."""
-_PEEK = 64
+_PEEK = 4096
+"""Bytes within which a probe's head has to end. A client that sends half a probe is one of the server's connections:
+their number is limited, and that of connections in this thread is not."""
 """Bytes of a request by which a probe or a scrape is recognized."""
-_LONGEST_HEAD = 64 << 10
+_LONGEST_HEAD, _END_OF_HEAD = 64 << 10, b"\r\n\r\n"
 _ESTABLISHED = b"\x01"
 """The state in Linux's TCP_INFO of a connection that neither side has closed."""
 _ACCEPTED_AT_ONCE = 16
@@ -49,8 +49,8 @@ _HANDED_AT_ONCE = 16
 """Connections that may be on their way to the server's loop at a time."""
 _SEND_BUFFER = 256 << 10
 """Bytes that the kernel buffers for a client that does not read; without this limit it buffers megabytes."""
-_RESERVED_FILES = 128 + _MOST_ANSWERED
-"""Open files that the process needs in addition to connections, those of probes included."""
+_RESERVED_FILES = 128
+"""Open files that the process needs in addition to connections."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accept() if the process or the machine has no room for another connection."""
 _LOG_INTERVAL = 10.0
@@ -100,8 +100,6 @@ class Acceptor:
         self._logged_at = 0.0
         self._loop = asyncio.new_event_loop()
         self._scrapes = PacedConnections(self._loop, _SCRAPE_INTERVAL, _MOST_SCRAPES, self._answer)
-        self._answered: deque[asyncio.Transport] = deque()
-        """The last connections of probes and scrapes, of which most have been closed."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Future[None] = Future()
         """Done when the thread has ended; holds the exception if an error ended the thread."""
@@ -228,14 +226,19 @@ class Acceptor:
             first = b""
         if not first:
             connection.close()
+        elif _END_OF_HEAD not in first:
+            self._hand_later(connection)
         elif _PROBE.match(first):
             self._answer(connection)
         elif _SCRAPE.match(first):
             if not self._scrapes.add(connection):
                 self._log("a scrape was closed: %d wait for their turn", len(self._scrapes))
         else:
-            self._waiting.append(connection)
-            self._hand_on()
+            self._hand_later(connection)
+
+    def _hand_later(self, connection: socket.socket) -> None:
+        self._waiting.append(connection)
+        self._hand_on()
 
     def _hand_next(self) -> None:
         self._handed -= 1
@@ -257,10 +260,7 @@ class Acceptor:
 
     async def _connect(self, connection: socket.socket) -> None:
         with self._closed_by_an_error(connection):
-            transport, _ = await self._loop.connect_accepted_socket(self._protocol, connection)
-            self._answered.append(transport)
-            if len(self._answered) > _MOST_ANSWERED:
-                self._answered.popleft().abort()
+            await self._loop.connect_accepted_socket(self._protocol, connection)
 
     def _close_oldest(self) -> None:
         if self._silent:
@@ -295,6 +295,6 @@ def _has_closed(connection: socket.socket) -> bool:
     try:
         if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:
             return False
-        return b"\r\n\r\n" not in connection.recv(_LONGEST_HEAD, socket.MSG_PEEK)
+        return _END_OF_HEAD not in connection.recv(_LONGEST_HEAD, socket.MSG_PEEK)
     except OSError:
         return True
