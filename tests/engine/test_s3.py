@@ -400,7 +400,7 @@ def test_a_machine_without_certificates_of_its_own_does_as_well(bucket: S3Server
 
 def test_without_the_package_the_message_says_how_to_get_it(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore.store", None)
-    assert "pip install octavo[s3]" in refused()
+    assert "pip install obstore certifi" in refused()
 
 
 def puller(*arguments: str, **environment: str) -> subprocess.Popen[str]:

@@ -114,7 +114,7 @@ def _connect(bucket: str) -> S3Store:
         from obstore.store import S3Store
     except ImportError:
         raise ModelLoadError(
-            f"s3://{bucket}: fetching from S3 needs one more package: pip install octavo[s3]"
+            f"s3://{bucket}: fetching from S3 needs Octavo's extra s3, which is: pip install obstore certifi"
         ) from None
     from obstore import exceptions
 

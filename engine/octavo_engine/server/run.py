@@ -99,7 +99,8 @@ def _tracing(endpoint: str | None, model: str) -> Tracing | None:
     try:
         from octavo_engine.server.otlp import OtlpTracing
     except ModuleNotFoundError as error:
-        message = f"--otlp-traces-endpoint needs more packages ({error.name} is missing): pip install octavo[otel]"
+        packages = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+        message = f"--otlp-traces-endpoint needs Octavo's extra otel ({error.name} is missing): pip install {packages}"
         raise ConfigurationError(message) from None
     return OtlpTracing(endpoint, model)
 
