@@ -64,14 +64,23 @@ INLINE void multiply(floats sums[TILE][2], const uint32_t *x, const uint32_t *y,
     }
 }
 
-INLINE void take_queries(const struct chunks *a, const struct chunk *c, long first, long kv, struct scratch *s,
-                         enum dtype dtype) {
+/* `vectors` vectors of rows from `first` on; a row that is not there is the first one again. */
+INLINE void take_queries(const struct chunks *a, const struct chunk *c, long first, long kv, int vectors,
+                         struct scratch *s, enum dtype dtype) {
     long group = a->heads / a->kv_heads, size = a->head_dim * bytes_of(dtype);
-    for (int r = 0; r < ROWS; r++) {
-        long row = first + r < c->count * group ? first + r : first;
-        const char *from = a->query + (c->query + row / group) * a->query_stride * bytes_of(dtype)
-                           + (kv * group + row % group) * size;
-        for (long i = 0; i < size / 4; i++) memcpy(&s->query[i][r], from + 4 * i, 4);
+    for (int v = 0; v < vectors; v++) {
+        const char *from[LANES];
+        for (int i = 0; i < LANES; i++) {
+            long row = first + v * LANES + i < c->count * group ? first + v * LANES + i : first;
+            const char *token = a->query + (c->query + row / group) * a->query_stride * bytes_of(dtype);
+            from[i] = token + (kv * group + row % group) * size;
+        }
+        for (long word = 0; word < size / 4; word += LANES) {
+            floats rows[LANES]; /* or pairs of bfloat16 */
+            UNROLL for (int i = 0; i < LANES; i++) rows[i] = load(from[i], word, FLOAT32);
+            transpose(rows);
+            UNROLL for (int i = 0; i < LANES; i++) *(floats_at *)&s->query[word + i][v * LANES] = rows[i];
+        }
     }
 }
 
@@ -160,7 +169,7 @@ INLINE floats weigh(struct scratch *s, long count, int v, float scale, floats *b
         if (dtype == FLOAT32) {
             *(floats_at *)&s->scores[j][v * LANES] = even;
             *(floats_at *)&s->scores[j + 1][v * LANES] = odd;
-        } else *(words_at *)&s->scores[j / 2][v * LANES] = rounded(even) >> 16 | (rounded(odd) & 0xffff0000u);
+        } else *(words_at *)&s->scores[j / 2][v * LANES] = in_pairs(even, odd);
     }
     floats before = exponential(*best - from);
     *best = top;
@@ -264,7 +273,7 @@ INLINE void tile_of(const struct chunks *a, const struct chunk *c, long first, l
     struct running now;
     for (int v = 0; v < VECTORS; v++) now.best[v] = all(-__builtin_inff()), now.weight[v] = all(0);
     memset(s.sums, 0, a->head_dim * sizeof s.sums[0]);
-    take_queries(a, c, first, kv, &s, dtype);
+    take_queries(a, c, first, kv, vectors, &s, dtype);
     long key = lowest >= a->window ? (lowest - a->window + 1) / RUN * RUN : 0;
     for (; key <= highest; key += KEYS) {
         long count = highest + 1 - key < KEYS ? highest + 1 - key : KEYS;

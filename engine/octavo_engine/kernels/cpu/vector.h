@@ -92,6 +92,18 @@ INLINE words bfloat16(floats x) {
     return (words)choose(x == x, (floats)(rounded(x) >> 16), (floats)((words){0} + 0x7fc0));
 }
 
+/* The nearest bfloat16 of both in turn, `even` in the lower half of each word; not for NaN. */
+INLINE words in_pairs(floats even, floats odd) {
+#if defined(__AVX512BF16__)
+    static const halves order[2] = {{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23},
+                                    {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31}};
+    __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+    return (words)_mm512_permutexvar_epi16(_mm512_loadu_si512(order), both);
+#else
+    return rounded(even) >> 16 | (rounded(odd) & 0xffff0000u);
+#endif
+}
+
 INLINE void store(void *to, long index, floats x, enum dtype dtype) {
     if (dtype == FLOAT32) {
         *(floats_at *)((float *)to + index) = x;
