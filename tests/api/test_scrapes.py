@@ -125,6 +125,24 @@ def test_half_a_probe_is_a_connection_of_the_server() -> None:
         assert clients.empty()
 
 
+def test_scrapes_of_the_clients_port_are_not_answered_beside_a_port_for_metrics() -> None:
+    listener, metrics = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+    clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    handed: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+    accepting = acceptor.Acceptor(listener, 100, handed.put, lambda _: lambda: Answered(clients), metrics)
+    with contextlib.ExitStack() as opened:
+        accepting.start()
+        opened.callback(accepting.stop)
+        ours, theirs = (
+            opened.enter_context(socket.create_connection(each.getsockname())) for each in (metrics, listener)
+        )
+        for client in (ours, theirs):
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert opened.enter_context(handed.get(timeout=30)).getpeername() == theirs.getsockname()
+        assert clients.get(timeout=30) == ours.getsockname()
+        assert clients.empty()
+
+
 def test_all_scrapes_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "_SCRAPE_INTERVAL", 0.001)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -84,8 +84,10 @@ class Acceptor:
     ) -> None:
         """Prepare the thread, which will call `hand_over`. `probes` makes the protocols that answer probes in its loop.
 
-        Connections of `metrics_listener` (--metrics-port) are all answered in the thread.
+        Connections of `metrics_listener` (--metrics-port) are all answered in the thread; scrapes of `listener` are not
+        answered there then.
         """
+        self._answers_scrapes = metrics_listener is None
         self._listeners = [(listener, self._await_request)]
         if metrics_listener is not None:
             self._listeners.append((metrics_listener, self._answer))
@@ -230,7 +232,7 @@ class Acceptor:
             self._hand_later(connection)
         elif _PROBE.match(first):
             self._answer(connection)
-        elif _SCRAPE.match(first):
+        elif self._answers_scrapes and _SCRAPE.match(first):
             if not self._scrapes.add(connection):
                 self._log("a scrape was closed: %d wait for their turn", len(self._scrapes))
         else:
