@@ -1,1 +1,1 @@
-"""Benchmarks of Octavo beside other engines and of its parts."""
+"""Benchmarks of Octavo, in comparison with other engines, and of its parts."""

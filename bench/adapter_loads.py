@@ -1,8 +1,9 @@
-"""Measures what loading and unloading LoRA adapters costs the streams of others: `python -m bench.adapter_loads`.
+"""Measures how much loading and unloading LoRA adapters delays other streams: `python -m bench.adapter_loads`.
 
-Streams of SmolLM2 run all the time. In turn, for some seconds each, short requests come for an adapter that is loaded,
-or each for a new one of rank 64, which is loaded before and unloaded after it. Both halves have the same requests, so
-the difference is the reading of files, and the copies to the device. Gaps between a stream's tokens are compared.
+Streams of SmolLM2 run all the time. In turns of some seconds, short requests use either one adapter that stays loaded,
+or each a new one of rank 64, which is loaded before the request and unloaded after it. Both kinds of turns have the
+same requests, so they differ in reading files and copying weights to the device. Gaps between a stream's tokens are
+compared.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ class Gaps:
     loads: int = 0
 
     def percentile(self, loading: bool, percent: int) -> float:
-        """Return a percentile of the gaps of one half."""
+        """Return a percentile of the gaps in the turns with or without loading."""
         return statistics.quantiles(self.found[loading], n=100, method="inclusive")[percent - 1]
 
 
 async def stream(client: httpx2.AsyncClient, gaps: Gaps, ended: asyncio.Event) -> None:
-    """One answer of the base after another; a gap in which the halves changed counts for neither."""
+    """Stream one answer of the base model after another; a gap in which the kind of turn changed is not counted."""
     body = {"model": "smollm2", "prompt": "Count on:", "max_tokens": 400, "ignore_eos": True, "stream": True}
     while not ended.is_set():
         async with client.stream("POST", "/v1/completions", json=body) as answer:
@@ -57,7 +58,7 @@ async def stream(client: httpx2.AsyncClient, gaps: Gaps, ended: asyncio.Event) -
 
 
 async def one_turn(client: httpx2.AsyncClient, gaps: Gaps, folder: Path, seconds: float) -> None:
-    """Short requests for some seconds, each with an adapter of its own where `gaps.loading`."""
+    """Send short requests for some seconds, each with an adapter of its own if `gaps.loading`."""
     end, number = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:
         name = f"a{number % _ADAPTERS}" if gaps.loading else "kept"
@@ -72,14 +73,14 @@ async def one_turn(client: httpx2.AsyncClient, gaps: Gaps, folder: Path, seconds
 
 
 async def post(client: httpx2.AsyncClient, place: str, **body: object) -> None:
-    """A request that must succeed."""
+    """Send a request that must succeed."""
     answer = await client.post(f"/v1/{place}", json=body)
     if answer.is_error:
         raise RuntimeError(f"{place}: {answer.status_code} {answer.text}")
 
 
 async def measure(port: int, folder: Path, args: argparse.Namespace) -> Gaps:
-    """All turns, beside the streams."""
+    """Run all turns while the streams run, and return the gaps."""
     gaps, ended = Gaps(), asyncio.Event()
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120, trust_env=False) as client:
         await post(client, "load_lora_adapter", lora_name="kept", lora_path=str(folder / "kept"))
@@ -97,7 +98,7 @@ async def measure(port: int, folder: Path, args: argparse.Namespace) -> Gaps:
 def main() -> None:
     """Entry point of `python -m bench.adapter_loads`."""
     parser = argparse.ArgumentParser(prog="bench.adapter_loads", description=__doc__)
-    parser.add_argument("--turns", type=int, default=8, help="with and without loads (default: 8)")
+    parser.add_argument("--turns", type=int, default=8, help="turns with loads, and as many without (default: 8)")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each turn (default: 6)")
     parser.add_argument("--streams", type=int, default=4)
     args, busy = parser.parse_args(), os.getloadavg()[0]

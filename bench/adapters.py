@@ -1,6 +1,6 @@
-"""Eight LoRA adapters in one batch beside the base alone, on SmolLM2: `python -m bench.adapters [REQUESTS] [TOKENS]`.
+"""Compares eight LoRA adapters in one batch with the base model: `python -m bench.adapters [REQUESTS] [TOKENS]`.
 
-Prints tokens per second of both, and whether each adapter's answers are those that it gives alone.
+Prints tokens per second of both on SmolLM2, and whether the first answer is the same as without other requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHAPES = {
 
 
 def make_adapter(folder: Path, seed: int, rank: int = RANK) -> Path:
-    """A random adapter of all linear layers, as PEFT saves it."""
+    """Write a random adapter of all linear layers, as PEFT does, and return its folder."""
     generator, tensors = torch.Generator().manual_seed(seed), {}
     for layer in range(LAYERS):
         for name, (rows, columns) in SHAPES.items():
@@ -40,7 +40,7 @@ def make_adapter(folder: Path, seed: int, rank: int = RANK) -> Path:
 
 
 def main() -> None:
-    """Measure."""
+    """Entry point of `python -m bench.adapters`."""
     requests, tokens = (int(sys.argv[1]), int(sys.argv[2])) if len(sys.argv) > 2 else (32, 32)
     sampling = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
     prompts = [[(7 * i + j) % 40_000 + 100 for j in range(16)] for i in range(requests)]
@@ -62,7 +62,7 @@ def main() -> None:
         llm.close()
     for label, rate in rates.items():
         print(f"{label}: {rate:.0f} tokens/s ({rate / rates['base']:.0%})")
-    print(f"the first answer is the one that it is alone: {answers[0].token_ids == alone.token_ids}")
+    print(f"the first answer is the same without other requests: {answers[0].token_ids == alone.token_ids}")
 
 
 if __name__ == "__main__":

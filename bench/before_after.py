@@ -25,7 +25,7 @@ from bench.server import ENGINE, octavo
 
 READY = "seconds to ready"
 FIRST = "ms to the first token, 1 user"
-"""Of answers of one token."""
+"""The name of the figure of answers of one token."""
 
 Figures = dict[str, dict[str, list[float]]]
 """The values of each round, by measurement and by checkout."""
@@ -54,7 +54,7 @@ def measure(engines: dict[str, Path], args: argparse.Namespace, runner: asyncio.
 
 
 def page(title: str, args: argparse.Namespace, figures: Figures) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     lines = [
         f"# {title}\n",
         f"`python -m bench.before_after` on {psutil.cpu_count()} cores, client included, load {os.getloadavg()[0]:.1f} "

@@ -1,11 +1,11 @@
-"""`make chaos`: many LLMServices on a real cluster to which all kinds of bad things happen, one after the other.
+"""`make chaos`: disturbs many LLMServices on a real cluster in all kinds of ways, and checks that they recover.
 
 Two replicas of the operator run as processes of this machine, with a service account. Meanwhile children are deleted
-and changed by other managers, LLMServices are changed, deleted and made again, quotas and policies refuse writes, the
-operator loses its rights, replicas are killed, and so are the API server and the kubelet. In the end all that is in the
-way is taken away, and the objects must become those of an undisturbed run: of the same LLMServices, made in another
-namespace afterwards. Two LLMServices have pods (of a server that is no engine); none of these may end or restart. The
-seed makes the order of what happens the same again, not its moments.
+and changed by other managers, LLMServices are changed, deleted and created again, quotas and policies refuse writes,
+the operator loses its rights, replicas are killed, and so are the API server and the kubelet. In the end all obstacles
+are removed, and the objects must become equal to those of an undisturbed run: of the same LLMServices, created in
+another namespace afterwards. Two LLMServices have pods (with a small server in place of an engine); none of these may
+end or restart. The seed determines the order of the disturbances, but not their times.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ STEADY = ("steady-0", "steady-1")
 ACCOUNT = "chaos-operator"
 REFUSED = {"count/deployments.apps": "0", "services": "0", "count/horizontalpodautoscalers.autoscaling": "0"}
 CONVERGED_SECONDS = 420.0
-"""A refused write is tried again after five minutes at the latest, a field that is fought over after one."""
+"""Seconds within which all objects must be right: a refused write is repeated after five minutes at the latest, that of
+a field that another manager keeps changing after one."""
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Figures:
 
 
 class Operators:
-    """Two replicas, which agree by a Lease who leads."""
+    """Two replicas of the operator, of which the one that holds the Lease leads."""
 
     def __init__(self, kubeconfig: Path, namespaces: tuple[str, ...], log: Path) -> None:
         names = [f"--namespace={name}" for name in namespaces]
@@ -79,12 +80,12 @@ class Operators:
             return subprocess.Popen(self._command, env=self._env, stderr=log)
 
     def kill(self, number: int) -> None:
-        """Kills one, as a node that loses its power does, and starts it again."""
+        """Kill one replica, as a power failure of its node would, and start it again."""
         self.replicas[number].kill()
         self.revive()
 
     def revive(self) -> None:
-        """Starts those again that have ended, as Kubernetes would."""
+        """Start the replicas that have ended again, as Kubernetes would."""
         for number, each in enumerate(self.replicas):
             if each.poll() is not None:
                 self.replicas[number] = self._started()
@@ -96,17 +97,17 @@ class Operators:
 
 
 class Chaos:
-    """The things that may happen, each a method; all are bounded, and `calm` takes away what is in the way."""
+    """The disturbances, each a method. Obstacles are removed after some seconds, and `calm` removes all of them."""
 
     def __init__(self, admin: Client, cluster: Cluster, operators: Operators, names: list[str], seed: int) -> None:
         self._admin, self._cluster, self._operators = admin, cluster, operators
         self._names, self._chance = names, random.Random(seed)
-        self._takes_away: list[tuple[float, Callable[[], object]]] = []
+        self._obstacles: list[tuple[float, Callable[[], object]]] = []
 
     def step(self) -> str:
-        """One thing happens; returns its name."""
+        """Cause one disturbance, and return its name."""
         self._operators.revive()
-        self._take_away(time.monotonic())
+        self._remove_obstacles(time.monotonic())
         what = self._chance.choices(
             [self.change, self.delete_and_make, self.delete_child, self.foreign_patch, self.write_status, self.quota,
              self.policy, self.lose_rights, self.kill_operator, self.restart_api_server, self.restart_kubelet],
@@ -119,19 +120,19 @@ class Chaos:
     def calm(self) -> None:
         """End all disturbances."""
         self._wait_for_api_server()
-        self._take_away(float("inf"))
+        self._remove_obstacles(float("inf"))
 
-    def _take_away(self, moment: float) -> None:
-        for until, remove in list(self._takes_away):
+    def _remove_obstacles(self, moment: float) -> None:
+        for until, remove in list(self._obstacles):
             if until <= moment:
-                self._takes_away.remove((until, remove))
+                self._obstacles.remove((until, remove))
                 try:
                     remove()
                 except (CommandError, httpx2.HTTPError):
-                    self._takes_away.append((until + 1, remove))
+                    self._obstacles.append((until + 1, remove))
 
-    def _for_a_while(self, remove: Callable[[], object]) -> None:
-        self._takes_away.append((time.monotonic() + self._chance.uniform(3, 12), remove))
+    def _remove_later(self, remove: Callable[[], object]) -> None:
+        self._obstacles.append((time.monotonic() + self._chance.uniform(3, 12), remove))
 
     def change(self) -> None:
         self._admin.apply(llmservice(self._chance.choice(self._names), self._chance))
@@ -148,7 +149,7 @@ class Chaos:
         self._admin.kubectl("delete", kind, self._chance.choice(self._names), "--ignore-not-found", "--wait=false")
 
     def foreign_patch(self) -> None:
-        """Patch a child. Its owner and its label are never both removed: it would then be unowned, and left alone."""
+        """Patch a child. Its owner and its label are never both removed: it would then be unowned, and ignored."""
         kind, patch = self._chance.choice([
             ("service", {"spec": {"ports": [{"name": "http", "port": 81, "targetPort": 1}]}}),
             ("service", {"spec": {"selector": {"nobody": "has-this"}}}),
@@ -170,7 +171,7 @@ class Chaos:
     def quota(self) -> None:
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "chaos"}, "spec": {"hard": REFUSED}}
         self._admin.apply(quota)
-        self._for_a_while(lambda: self._admin.kubectl("delete", "resourcequota", "chaos", "--ignore-not-found"))
+        self._remove_later(lambda: self._admin.kubectl("delete", "resourcequota", "chaos", "--ignore-not-found"))
 
     def policy(self) -> None:
         rules = [{"apiGroups": ["apps", "policy"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
@@ -186,11 +187,11 @@ class Chaos:
             {"apiVersion": version, "kind": f"{kind}Binding", "metadata": meta, "spec": bound},
         )
         names = f"{kind.lower()}binding/chaos"
-        self._for_a_while(lambda: self._admin.kubectl("delete", names, "--ignore-not-found"))
+        self._remove_later(lambda: self._admin.kubectl("delete", names, "--ignore-not-found"))
 
     def lose_rights(self) -> None:
         self._admin.kubectl("delete", "clusterrolebinding", ACCOUNT, "--ignore-not-found")
-        self._for_a_while(lambda: self._admin.apply(BINDING))
+        self._remove_later(lambda: self._admin.apply(BINDING))
 
     def kill_operator(self) -> None:
         self._operators.kill(self._chance.randrange(2))
@@ -200,7 +201,7 @@ class Chaos:
         self._wait_for_api_server()
 
     def restart_kubelet(self) -> None:
-        """Kills the node's agent; pods go on, and it reports their states when it is back."""
+        """Restart the kubelet. Pods continue, and it reports their states when it is back."""
         self._cluster.restart("kubelet")
 
     def _wait_for_api_server(self) -> None:
@@ -223,7 +224,7 @@ BINDING = {
 
 
 def llmservice(name: str, chance: random.Random) -> dict[str, Any]:
-    """A service with some settings or others, whose pods find no node; a steady one only has its Service changed."""
+    """Return an LLMService with random settings, whose pods find no node; of a steady one only the port is random."""
     service = {"service": {"port": chance.choice([80, 8080])}}
     if name in STEADY:
         return merged(READY_AT_ONCE, {"metadata": {"name": name}, "spec": service})
@@ -247,8 +248,8 @@ def wrong(client: Client) -> list[str]:
     found, expected = [], set()
     for service in client.list("llms"):
         status, metadata = service.get("status", {}), service["metadata"]
-        told = status.get("observedGeneration") == metadata["generation"]
-        if not told or len(status.get("conditions", ())) != len(ConditionType) or status.get("readyReplicas", 0) > 2:
+        current = status.get("observedGeneration") == metadata["generation"]
+        if not current or len(status.get("conditions", ())) != len(ConditionType) or status.get("readyReplicas", 0) > 2:
             found.append(f"{metadata['name']} has the status {json.dumps(status)[:300]}")
         for manifest in render(parse(service), RenderConfig(IMAGE, operator_namespace="default")):
             expected.add((manifest["kind"], manifest["metadata"]["name"]))
@@ -257,7 +258,7 @@ def wrong(client: Client) -> list[str]:
 
 
 def objects(client: Client) -> dict[tuple[str, str], Any]:
-    """All children, by kind and name, without what differs from one namespace or moment to another."""
+    """Return all children by kind and name, without fields that differ between namespaces or times."""
     return {
         (child["kind"], child["metadata"]["name"]): comparable(child, client.namespace)
         for kind in CHILDREN
@@ -269,7 +270,7 @@ def comparable(child: dict[str, Any], namespace: str) -> Any:
     spec = {name: value for name, value in child["spec"].items() if not name.startswith("clusterIP")}
     if child["kind"] == "Deployment":
         spec.get("template", {}).pop("creationTimestamp", None)
-        if child["spec"].get("replicas"):  # an autoscaler's where there is one
+        if child["spec"].get("replicas"):  # the number belongs to the autoscaler if there is one
             spec.pop("replicas")
     owners = [{name: each[name] for name in ("kind", "name")} for each in child["metadata"].get("ownerReferences", ())]
     text = json.dumps({"labels": child["metadata"].get("labels"), "owners": owners, "spec": spec}, sort_keys=True)
@@ -277,7 +278,7 @@ def comparable(child: dict[str, Any], namespace: str) -> Any:
 
 
 def kubeconfig_of_account(admin: Client, folder: Path) -> Path:
-    """A kubeconfig with the service account's token and rights."""
+    """Create the service account, and return a kubeconfig with its token."""
     admin.kubectl("create", "serviceaccount", ACCOUNT, "-n", "default")
     admin.apply(BINDING)
     settings = yaml.safe_load(admin.kubeconfig.read_text())
@@ -290,7 +291,7 @@ def kubeconfig_of_account(admin: Client, folder: Path) -> Path:
 
 
 def steady_pods(client: Client) -> list[tuple[str, int]]:
-    """The pods of the steady services: uid and restarts."""
+    """Return the uid and the restarts of each pod of the steady services."""
     return sorted(
         (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
         for name in STEADY
@@ -299,7 +300,7 @@ def steady_pods(client: Client) -> list[tuple[str, int]]:
 
 
 def run(cluster: Cluster, figures: Figures, scratch: Path) -> None:
-    """Fills `figures`."""
+    """Run the disturbances and the undisturbed run, and record the results in `figures`."""
     admin = Client(cluster.kubeconfig, HOME / "bin", scratch)
     install_crd(admin)
     admin.kubectl("wait", "--for=condition=Established", "crd/llmservices.octavo.dev", "--timeout=180s")
@@ -344,13 +345,13 @@ def _converge(client: Client, operators: Operators, figures: Figures) -> None:
 
 
 def _compare_with_calm(stormy: Client, calm: Client, figures: Figures) -> None:
-    """The same LLMServices where nothing happens."""
+    """Create the same LLMServices in a namespace without disturbances, and compare the objects."""
     for service in stormy.list("llms"):
         metadata = {"name": service["metadata"]["name"]}
         calm.apply({**{name: service[name] for name in ("apiVersion", "kind", "spec")}, "metadata": metadata})
     calm.wait_until(lambda: not wrong(calm), 180, lambda: f"the undisturbed run is done: {wrong(calm)[:3]}", every=2)
     began = time.monotonic()
-    while differing := _differing(stormy, calm):  # a field that was fought over is put back after a minute
+    while differing := _differing(stormy, calm):  # a field that was changed often is restored after a minute
         if time.monotonic() - began > CONVERGED_SECONDS:
             break
         time.sleep(2)
@@ -383,8 +384,8 @@ def page(title: str, figures: Figures) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.chaos", description=__doc__)
     parser.add_argument("--services", type=int, default=30, help="LLMServices (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=15, help="how long things happen (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of what happens (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=15, help="minutes of disturbances (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the disturbances (default: %(default)s)")
     parser.add_argument("--home", type=Path, default=HOME, help="folder of the cluster (default: %(default)s)")
     options = parser.parse_args()
     figures = Figures(options.services, options.minutes * 60, options.seed)

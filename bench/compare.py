@@ -1,4 +1,4 @@
-"""`make bench`: Octavo, transformers' generate and vLLM's CPU build on this machine, one after the other.
+"""`make bench`: measures Octavo, transformers' generate and vLLM's CPU build on this machine, one after the other.
 
     python -m bench.compare [--vllm-python PATH]
 
@@ -39,7 +39,7 @@ Report = dict[str, Any]
 
 @contextmanager
 def octavo(dtype: str) -> Iterator[Served]:
-    """A running Octavo server."""
+    """Run an Octavo server until the block ends."""
     port = free_port()
     command = [str(ENGINE), "serve", MODEL, f"--port={port}", "--host=127.0.0.1", f"--dtype={dtype}"]
     started = time.perf_counter()
@@ -71,7 +71,7 @@ def run_transformers(args: argparse.Namespace, file: Path) -> Report:
 
 
 def run_all(args: argparse.Namespace, scratch: Path) -> dict[str, Report]:
-    """The report of each engine, measured one after the other."""
+    """Measure the engines one after the other, and return the report of each."""
     reports: dict[str, Report] = {}
     with octavo(args.dtype) as served:
         print(f"octavo: ready {served.ready_seconds:.1f} s after the start of its process", flush=True)
@@ -86,7 +86,7 @@ def run_all(args: argparse.Namespace, scratch: Path) -> dict[str, Report]:
 
 
 def table(reports: dict[str, Report]) -> str:
-    """Markdown with a row per engine and number of users, and Octavo's rate as a share of the others' rates."""
+    """Return Markdown with a row per engine and number of users, with rates as shares of the other engines' rates."""
     lines = [
         "| engine | users | output tokens/s | TTFT p50 / p90 ms | ITL p50 / p99 ms | of vLLM | of generate one by one "
         "| ready after |",

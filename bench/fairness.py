@@ -1,6 +1,6 @@
-"""One API key floods the server with prompts of the full context: does it slow down ten others with short prompts?
+"""Measures how much an API key that floods the server with prompts of the full context slows down ten other keys.
 
-One real server has eleven keys. The ten keys send short prompts at random moments (Poisson) during the whole run. In
+One real server has eleven keys. The ten send short prompts at random moments (Poisson) during the whole run. In
 every second period the eleventh key sends fifty prompts of the full context at once; those that are unfinished at the
 end of the period are cancelled. The bench compares the times to first token of short prompts sent with and without the
 flood, in the same run. Client and server share the cores.
@@ -40,7 +40,7 @@ class Seen:
     replies: list[Reply] = field(default_factory=list)
 
     def row(self) -> dict[str, float]:
-        """The figures of one row of the table; times in milliseconds."""
+        """Return the figures of one row of the table; times in milliseconds."""
         good = [reply for reply in self.replies if reply.status == 200]
         first = [(reply.first_token - reply.asked) * 1000 for reply in good]
         return {
@@ -128,7 +128,7 @@ class Bench:
 
 
 def page(title: str, args: argparse.Namespace, seen: Sequence[Seen], flood: Flood) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     rows = [each.row() for each in seen]
     lines = [
         f"# {title}\n",
@@ -150,7 +150,7 @@ def page(title: str, args: argparse.Namespace, seen: Sequence[Seen], flood: Floo
 
 
 def ratio(seen: Sequence[Seen]) -> float:
-    """The factor by which the flood raised the 90th percentile of the short requests' times to first token."""
+    """Return the factor by which the flood raised the 90th percentile of the short requests' times to first token."""
     quiet, flooded = (each.row()["ttft_p90_ms"] for each in seen)
     return flooded / quiet
 

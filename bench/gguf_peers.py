@@ -1,4 +1,4 @@
-"""`python -m bench.gguf_peers`: decoding by Octavo, llama.cpp and OpenVINO GenAI from the demo's GGUF file, in turns.
+"""`python -m bench.gguf_peers`: compares decoding of the demo's GGUF file by Octavo, llama.cpp and OpenVINO GenAI.
 
 Octavo computes in bfloat16, with the file's blocks kept (`--quantization gguf`) and without; llama.cpp is its own
 `llama-batched-bench` (`--llama PATH`), OpenVINO GenAI is imported by another environment's Python (`--openvino PATH`).
@@ -47,7 +47,7 @@ seconds(4)
 print(users * tokens / (seconds(tokens + 1) - seconds(1)))
 """
 Engine = Callable[[int], float]
-"""Users to output tokens/s."""
+"""A function from a number of users to output tokens/s."""
 _PEERS_ENVIRONMENT = dict(os.environ)
 """Without `sleep_soon`: llama.cpp too may use GNU OpenMP, and is measured as its users run it."""
 
@@ -87,7 +87,7 @@ def output_of(command: tuple[str, ...]) -> str:
 
 
 def llama(program: Path, file: Path, threads: int, tokens: int, users: int) -> float:
-    """`speed_tg` of llama-batched-bench."""
+    """Return the tokens/s that llama-batched-bench reports as `speed_tg`."""
     sizes = f"-npp {_PROMPT} -ntg {tokens} -npl {users} -c {users * (_PROMPT + tokens) + 256} -t {threads}"
     command = (str(program), "-m", str(file), *sizes.split(), "--output-format", "jsonl")
     [line] = (line for line in output_of(command).splitlines() if line.startswith("{"))
@@ -101,7 +101,7 @@ def openvino(python: Path, file: Path, threads: int, tokens: int, users: int) ->
 
 
 def page(title: str, args: argparse.Namespace, best: dict[str, dict[int, float]]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     heads = " | ".join(f"{users} users" for users in args.users)
     lines = [
         f"# {title}\n",

@@ -40,14 +40,14 @@ _SCHEMA = {
 
 
 def body_of(prompt: str, tokens: int, *, guided: bool) -> bytes:
-    """The body of a completion with exactly `tokens` tokens."""
+    """Return the body of a completion with exactly `tokens` tokens."""
     form = {"guided_json": _SCHEMA} if guided else {"ignore_eos": True}
     return json.dumps({"prompt": prompt, "max_tokens": tokens, "temperature": 1, "seed": 1, **form}).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One answer for each user, all at once."""
+    """The figures of one round: one answer for each user, all at once."""
 
     tokens_s: float
     cpu_ms: float
@@ -74,7 +74,7 @@ def cpu_seconds(serving: Serving) -> float:
 
 
 async def measure(args: argparse.Namespace, serving: Serving) -> tuple[list[Round], list[Round]]:
-    """The rounds of free and of guided answers; the first of either is a warm-up and is left out."""
+    """Return the rounds of free and of guided answers, without the first of each, which is a warm-up."""
     client, free, guided = Client(serving.port), [], []
     for turn in range(args.rounds + 1):
         free.append(await round_of(client, args, serving, turn, guided=False))
@@ -84,7 +84,7 @@ async def measure(args: argparse.Namespace, serving: Serving) -> tuple[list[Roun
 
 
 def page(title: str, args: argparse.Namespace, free: Sequence[Round], guided: Sequence[Round]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     lines = [
         f"# {title}\n",
         f"`python -m bench.guided` on {psutil.cpu_count()} cores, client included: smollm2, bfloat16, {args.users}"

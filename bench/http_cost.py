@@ -1,11 +1,11 @@
-"""Tokens that the HTTP process sends in a second of one core: streams of an engine that answers at once.
+"""Measures how many tokens the HTTP process sends in a second of CPU time, for an engine that answers at once.
 
     python -m bench.http_cost [--profile]
 
 The server is the real one, with a scripted engine in its process; each stream gets one token in a turn of the server's
-loop, and each token is an event of its own. CPU time is what counts: on a busy machine it changes little, and the
-client, which only counts bytes, is another process. A real engine's outputs are decoded in the same process, which is
-measured beside.
+loop, and each token is an event of its own. CPU time is measured, as other work on the machine changes it little;
+the client, which only counts bytes, is another process. The outputs of a real engine are decoded in the HTTP process,
+which is measured separately.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _FLAGS = ("--host=127.0.0.1", "--max-queued-requests=4096", "--max-kv-commitment
 class InstantEngine(ScriptedEngine):
     """An engine that answers every request with one word again and again, each time as an output of its own.
 
-    With `together` all of an answer's tokens wait to be sent at once, as behind an engine that is quicker than the HTTP
-    process. Otherwise each turn of the loop brings one token to each stream, so that each is written by itself.
+    With `together`, all tokens of an answer wait to be sent at once, as those of an engine that is faster than the HTTP
+    process. Otherwise each turn of the loop has one token for each stream, so that each is written by itself.
     """
 
     together = False
@@ -71,7 +71,7 @@ class InstantEngine(ScriptedEngine):
 
 
 def serve(arguments: Sequence[str], profile: str | None, *, together: bool) -> int:
-    """Run `octavo-engine` with the instant engine; with `profile` the functions' times are written there at the end."""
+    """Run `octavo-engine` with the instant engine, and write the times of functions to the file `profile`, if given."""
     InstantEngine.together = together
     run.EngineClient = InstantEngine  # type: ignore[misc, assignment]
     sys.argv = ["octavo-engine", *arguments]
@@ -96,7 +96,7 @@ class Server:
 
 @contextmanager
 def serving(*, together: bool, profile: Path | None = None) -> Iterator[Server]:
-    """Start a server."""
+    """Run a server with the instant engine until the block ends."""
     port = free_port()
     command = [sys.executable, "-m", "bench.http_cost", "--serve", *(["--together"] if together else [])]
     command += ["--profile-to", str(profile)] if profile else []
@@ -110,7 +110,7 @@ def serving(*, together: bool, profile: Path | None = None) -> Iterator[Server]:
 
 
 async def read_stream(port: int, request: bytes, begun: asyncio.Semaphore) -> int:
-    """The events of one stream until its [DONE]; RuntimeError if it ends before."""
+    """Read one stream until its [DONE], and return the number of its events; RuntimeError if it ends before."""
     async with begun:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
         writer.write(request)
@@ -128,11 +128,11 @@ async def read_stream(port: int, request: bytes, begun: asyncio.Semaphore) -> in
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """All streams, once."""
+    """The figures of one round, in which all streams are read once."""
 
     events: int
     cpu_us: float
-    """Of the HTTP process for each event."""
+    """CPU time of the HTTP process for each event, in microseconds."""
     seconds: float
 
     @property
@@ -142,7 +142,7 @@ class Round:
 
 
 async def round_of(server: Server, kind: str, args: argparse.Namespace) -> Round:
-    """Read all streams at once."""
+    """Read all streams at once, and return the figures."""
     path, asked = _PATHS[kind]
     body = json.dumps({**asked, "stream": True, "max_tokens": args.tokens, "ignore_eos": True}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -155,7 +155,7 @@ async def round_of(server: Server, kind: str, args: argparse.Namespace) -> Round
 
 
 def decoding_us(streams: int) -> float:
-    """CPU time for each token of decoding what a real engine's process sends at the end of a step."""
+    """Return the CPU time for each token (microseconds) of decoding a message that a real engine sends after a step."""
     step = StepOutputs([f"request-{index}" for index in range(streams)], [905] * streams)
     data, decoder = msgspec.msgpack.encode(Outputs(step, SchedulerStats())), msgspec.msgpack.Decoder(Outputs)
     start = time.process_time()
@@ -165,7 +165,7 @@ def decoding_us(streams: int) -> float:
 
 
 async def measure(args: argparse.Namespace, servers: dict[str, Server], rounds: int) -> dict[str, list[Round]]:
-    """The rounds of each kind on each server, in turns; the first of each is a warm-up and is left out."""
+    """Run the rounds of each kind on each server in turns, and return them without the first, which is a warm-up."""
     found: dict[str, list[Round]] = {f"{kind}, {name}": [] for name in servers for kind in _PATHS}
     for _ in range(rounds + 1):
         for name, server in servers.items():
@@ -175,7 +175,7 @@ async def measure(args: argparse.Namespace, servers: dict[str, Server], rounds: 
 
 
 def page(title: str, args: argparse.Namespace, found: dict[str, list[Round]], decoding: float, profile: str) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     lines = [
         f"# {title}\n",
         f"`python -m bench.http_cost --streams {args.streams} --tokens {args.tokens} --rounds {args.rounds}`: CPU time "

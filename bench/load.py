@@ -41,13 +41,13 @@ class Reply:
 
 
 def body_of(prompt: str | list[int], max_tokens: int, *, stream: bool = False) -> bytes:
-    """The body of a greedy completion request with exactly `max_tokens` answer tokens."""
+    """Return the body of a greedy completion request with exactly `max_tokens` answer tokens."""
     asked = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": stream}
     return json.dumps(asked).encode()
 
 
 def prompts(count: int, words: int, seed: int) -> list[str]:
-    """Random prompts without a common prefix."""
+    """Return random prompts without a common prefix."""
     randomness = random.Random(seed)
     return [" ".join(randomness.choices(_WORDS.split(), k=words)) for _ in range(count)]
 
@@ -99,7 +99,7 @@ class Client:
                 writer.close()
 
     def _kept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """An open connection that was used before, if there is one."""
+        """Return an open connection that was used before, if there is one."""
         while self._idle:
             reader, writer = self._idle.pop()
             if not reader.at_eof():
@@ -133,7 +133,7 @@ def _judge(status: int, content: bytes, reply: Reply) -> None:
 
 
 async def tokens_per_second(port: int, users: int, seconds: float, words: int, tokens: int) -> float:
-    """Output tokens/s of `users` clients that each send one request after another; RuntimeError if one fails.
+    """Measure the output tokens/s of `users` clients that each send one request after another; RuntimeError on failure.
 
     Prompts have `words` words and answers `tokens` tokens.
     """
@@ -154,6 +154,6 @@ async def tokens_per_second(port: int, users: int, seconds: float, words: int, t
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile; NaN if there are no values."""
+    """Return the nearest-rank percentile; NaN if there are no values."""
     ordered = sorted(values)
     return ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)] if ordered else float("nan")

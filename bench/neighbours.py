@@ -28,8 +28,8 @@ _WORDS, _TOKENS = 8, 16
 """Words of each prompt and tokens of each answer."""
 SETTINGS = {
     "OpenMP's own": {"GOMP_SPINCOUNT": "300000"},
-    f"{SPIN_COUNT} looks (ours)": {"GOMP_SPINCOUNT": SPIN_COUNT},
-    "asleep at once": {"OMP_WAIT_POLICY": "PASSIVE"},
+    f"{SPIN_COUNT} spins (ours)": {"GOMP_SPINCOUNT": SPIN_COUNT},
+    "no spinning": {"OMP_WAIT_POLICY": "PASSIVE"},
 }
 """The spin counts; 300,000 is libgomp's default as long as there are no more threads than cores."""
 
@@ -67,7 +67,7 @@ def measure(args: argparse.Namespace, runner: asyncio.Runner) -> Figures:
 
 
 def page(title: str, args: argparse.Namespace, figures: Figures) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     lines = [
         f"# {title}\n",
         f"`python -m bench.neighbours` on {psutil.cpu_count()} cores, client included: smollm2, {args.rounds} rounds of"

@@ -79,7 +79,7 @@ class Measured:
     """All results; times in seconds."""
 
     all_children: float = math.nan
-    all_told: float = math.nan
+    all_reported: float = math.nan
     """Until the status of each LLMService reports that its pod finds no node."""
     changes_in_burst: list[float] = field(default_factory=list)
     """From the change of one LLMService to that of its Service, while the others are being created."""
@@ -112,7 +112,7 @@ class Operator:
         self._path = f"/api/v1/namespaces/{system.namespace}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
 
     def metrics(self) -> dict[str, float]:
-        """Each metric's sum over its labels."""
+        """Return each metric's sum over its labels."""
         text = self._http.get(self._path).text
         found: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
@@ -139,14 +139,14 @@ class Fleet:
         self._http.create(LLMSERVICES, llmservice(number, self._spec))
 
     def children(self) -> int:
-        """The number of children of all kinds."""
+        """Return the number of children of all kinds."""
         return sum(self._count(path) for path in CHILDREN.values())
 
     def _count(self, path: str) -> int:
         listed = self._http.get(path, params={"limit": 1}).json()
         return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
 
-    def told(self) -> bool:
+    def all_reported(self) -> bool:
         """Return True if the status of every LLMService reports why its pod has no node."""
         items = self._http.get(LLMSERVICES).json()["items"]
         return len(items) == self.size and all(
@@ -154,12 +154,12 @@ class Fleet:
         )
 
     def stalled(self) -> bool:
-        """Return True if every LLMService is reported as stalled, the last change of a status, by time alone."""
+        """Return True if every LLMService is reported as stalled: the last change, which comes by time alone."""
         items = self._http.get(LLMSERVICES).json()["items"]
         return all(_condition(item, "Stalled").get("status") == "True" for item in items)
 
     def versions(self) -> dict[str, str]:
-        """The resourceVersion of every LLMService and child, by uid."""
+        """Return the resourceVersion of every LLMService and child, by uid."""
         found = {}
         for path in (LLMSERVICES, *CHILDREN.values()):
             items = self._http.get(path, headers=METADATA).json()["items"]
@@ -175,13 +175,13 @@ class Fleet:
         return time.perf_counter() - began
 
     def port(self, number: int) -> int | None:
-        """The port of an LLMService's Service, or None while there is no Service."""
+        """Return the port of an LLMService's Service, None while there is no Service."""
         answer = self._http.get(f"{CHILDREN['services']}/{name(number)}")
         return None if answer.status_code == 404 else int(answer.json()["spec"]["ports"][0]["port"])
 
 
 def name(number: int) -> str:
-    """The name of the LLMService of this number."""
+    """Return the name of the LLMService of this number."""
     return f"model-{number:04d}"
 
 
@@ -190,7 +190,7 @@ GATED: dict[str, Any] = {"podTemplate": {"spec": {"schedulingGates": [{"name": "
 
 
 def llmservice(number: int, held: dict[str, Any]) -> dict[str, Any]:
-    """An LLMService whose pod is `held` back by a part of its spec."""
+    """Return an LLMService whose pod does not start because of `held`, a part of its spec."""
     spec = {"model": {"source": {"demo": "smollm2"}}, "accelerator": {"count": 0}, **held}
     return {
         "apiVersion": "octavo.dev/v1alpha1",
@@ -215,7 +215,7 @@ def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], No
     with _sampling(operator, fleet, measured, began):
         _burst(fleet, measured, began, say)
         if not plan.gated:
-            say("waits until all are said to be stalled")
+            say("waits until all are reported as stalled")
             while not fleet.stalled():
                 time.sleep(1)
         _wait_until_quiet(operator, plan.quiet_seconds)
@@ -261,10 +261,10 @@ def _burst(fleet: Fleet, measured: Measured, began: float, say: Callable[[str], 
     stop.set()
     changing.join()
     say(f"all children are there after {measured.all_children:.1f} s")
-    while not fleet.told():
+    while not fleet.all_reported():
         time.sleep(1)
-    measured.all_told = time.perf_counter() - began
-    say(f"all say that their pods find no node after {measured.all_told:.1f} s")
+    measured.all_reported = time.perf_counter() - began
+    say(f"all statuses report that the pods find no node after {measured.all_reported:.1f} s")
 
 
 def _change_while(fleet: Fleet, measured: Measured, stop: threading.Event) -> None:
@@ -306,7 +306,7 @@ def _sampling(operator: Operator, fleet: Fleet, measured: Measured, began: float
     stop = threading.Event()
 
     def look() -> None:
-        while not stop.wait(1 if math.isnan(measured.all_told) else 5):
+        while not stop.wait(1 if math.isnan(measured.all_reported) else 5):
             found = operator.metrics()
             measured.samples.append(
                 Sample(

@@ -12,12 +12,12 @@ from bench.load import percentile
 
 
 def page(title: str, result: dict[str, Any]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     plan = result["plan"]
     rss = max(sample["rss_mib"] for sample in result["samples"])
     rows = [
         ("from the first apply to all children", f"{result['all_children']:.1f} s"),
-        ("until every status says that the pod finds no node", f"{result['all_told']:.1f} s"),
+        ("until every status reports that the pod finds no node", f"{result['all_reported']:.1f} s"),
         ("one change meanwhile, until its Service has it", _latency(result["changes_in_burst"])),
         ("one change afterwards", _latency(result["changes_after"])),
         (f"writes of the operator in {result['idle_seconds']:.0f} s without a change", f"{result['idle_writes']:.0f}"),
@@ -33,9 +33,9 @@ def page(title: str, result: dict[str, Any]) -> str:
         f"# {title}\n",
         f"{plan['services']} LLMServices whose pods find no node; {plan['replicas']} operator as a pod of a real "
         f"control plane; everything and the bench itself on {machine}. Load before: {result['load_before']:.1f}.\n",
-        "| what | seen |",
+        "| figure | measured |",
         "| --- | --- |",
-        *(f"| {what} | {seen} |" for what, seen in rows),
+        *(f"| {what} | {value} |" for what, value in rows),
         f"\n![over time]({title}.png)",
         "\n`python -m bench.operator_scale` measures it again.\n",
     ]
@@ -56,7 +56,7 @@ def plot(result: dict[str, Any], file: Path) -> None:
     burst, memory, cpu, changes = figure.subplots(4, 1)
     samples = result["samples"]
     seconds = [sample["seconds"] for sample in samples]
-    while_made = [sample for sample in samples if sample["seconds"] <= result["all_told"] + 10]
+    while_made = [sample for sample in samples if sample["seconds"] <= result["all_reported"] + 10]
     at = [sample["seconds"] for sample in while_made]
     burst.plot(at, [sample["children"] for sample in while_made], label="children")
     burst.plot(at, [sample["queue"] for sample in while_made], label="LLMServices in the queue")

@@ -1,4 +1,4 @@
-"""Sends five times as many requests as the server can answer: does goodput hold, and how fast are the rejections?
+"""Sends five times as many requests as the server can answer, and measures goodput and the times of rejections.
 
 One real server gets three phases. Saturation: enough users to keep it busy, each sending its next request as soon as
 the last is answered. Overload: for a minute, requests at random moments (Poisson) at five times the rate of answers in
@@ -44,7 +44,7 @@ class Phase:
     """Tokens of these answers per second: goodput."""
     requests_per_s: float
     ttlb_p50_ms: float
-    """From the moment when the request was due to the last byte, of complete answers."""
+    """The time from when the request was due to the last byte, of complete answers."""
     refused: int
     refused_p50_ms: float
     refused_p99_ms: float
@@ -64,7 +64,7 @@ class Phase:
 def summarize(
     name: str, replies: Sequence[Reply], begin: float, end: float, *, reasons: dict[str, int], cpu: dict[str, float]
 ) -> Phase:
-    """The figures of requests that ended between two moments, and of all hung requests."""
+    """Return the figures of the requests that ended between two times, and of all hung requests."""
     seen = [reply for reply in replies if begin <= reply.ended < end]
     good = [reply for reply in seen if reply.status == 200]
     refused = [reply for reply in seen if reply.status in (429, 503)]
@@ -127,7 +127,7 @@ class Load:
         return {who: sum(process.cpu_times()[:2]) for who, process in processes.items()}
 
     async def closed(self, client: Client, end: float, replies: list[Reply]) -> None:
-        """A fixed number of users, each with one request at a time."""
+        """Let a fixed number of users send requests, each one at a time."""
 
         async def user() -> None:
             while time.monotonic() < end:
@@ -139,7 +139,7 @@ class Load:
         await asyncio.gather(*(user() for _ in range(self._args.users)))
 
     async def poisson(self, rate: float, client: Client, end: float, replies: list[Reply]) -> None:
-        """Requests at random moments, `rate` per second, however many are unanswered."""
+        """Send requests at random times, `rate` per second, however many are unanswered."""
         chance = random.Random(2)
         tasks: set[asyncio.Task[None]] = set()
 
@@ -170,7 +170,7 @@ async def measure(args: argparse.Namespace, serving: Serving) -> list[Phase]:
 
 
 def verdict(phases: Sequence[Phase]) -> dict[str, Any]:
-    """The figures that the targets refer to."""
+    """Return the figures to which the targets refer."""
     before, overload, after = phases
     saturation = (before.tokens_per_s + after.tokens_per_s) / 2
     return {
@@ -182,7 +182,7 @@ def verdict(phases: Sequence[Phase]) -> dict[str, Any]:
 
 
 def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     found = verdict(phases)
     lines = [
         f"# {title}\n",
@@ -209,7 +209,7 @@ def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(prog="bench.overload", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of overload that count")
     parser.add_argument("--saturation-seconds", type=float, default=30, help="of each saturation that count")

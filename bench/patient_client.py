@@ -1,4 +1,4 @@
-"""Requests that outlive an API server which is too busy to answer: they are repeated, and counted."""
+"""A client that repeats its requests while an API server is too busy to answer, and counts the repetitions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class PatientClient:
         return self._request("GET", path, **options)
 
     def create(self, path: str, body: dict[str, Any]) -> None:
-        """POST `body`. That it is there already is fine: the answer to the first try may have been lost."""
+        """POST `body`. If it exists after a repetition, that is no error: the first answer may have been lost."""
         self._request("POST", path, json=body)
 
     def merge(self, path: str, patch: dict[str, Any]) -> None:
-        """Merges `patch` into the object at `path`."""
+        """Merge `patch` into the object at `path`."""
         self._request("PATCH", path, json=patch, headers={"Content-Type": "application/merge-patch+json"})
 
     def _request(self, method: str, path: str, **options: Any) -> httpx2.Response:

@@ -23,7 +23,7 @@ class Served:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which no process listens."""
+    """Return a port of 127.0.0.1 on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

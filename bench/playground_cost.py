@@ -50,7 +50,7 @@ _FIGURES = ("tokens_per_s", "ttft_p50", "itl_p50", "e2e_p50", "http_cpu_seconds"
 
 @contextmanager
 def opened(port: int, pages: int) -> Iterator[None]:
-    """`pages` of the playground in a browser, which have loaded and go on to ask for what they show."""
+    """Open `pages` pages of the playground in a browser, which keep requesting data until the block ends."""
     with ExitStack() as stack:
         if pages:
             chromium = stack.enter_context(browser())
@@ -62,13 +62,13 @@ def opened(port: int, pages: int) -> Iterator[None]:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """CPU time that a process has used."""
+    """Return the CPU time that a process has used."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def measure(serving: Serving, pages: int, seed: int, args: argparse.Namespace) -> Round:
-    """One run; each has prompts of its own."""
+    """Measure one run, which has prompts of its own."""
     with opened(serving.port, pages), tempfile.TemporaryDirectory() as scratch:
         begin = cpu_seconds(serving.http)
         time.sleep(_IDLE_SECONDS)
@@ -84,7 +84,7 @@ def measure(serving: Serving, pages: int, seed: int, args: argparse.Namespace) -
 
 
 def table(rounds: Sequence[Round]) -> str:
-    """Medians without and with pages, their ratio, and how far the runs without pages lie apart."""
+    """Return Markdown with medians without and with pages, their ratio, and the spread of the runs without pages."""
     lines = [
         "| figure | no page | three pages | ratio | runs without a page, largest over smallest |",
         "| --- " * 5 + "|",

@@ -23,7 +23,7 @@ _TOKENS = range(1000, 40_000)
 
 
 async def first_token_ms(client: Client, prompt: list[int]) -> float:
-    """Milliseconds to the first piece of the answer; RuntimeError if there is none."""
+    """Return the milliseconds to the first piece of the answer; RuntimeError if there is none."""
     reply = await client.ask(body_of(prompt, 4, stream=True))
     if reply.status != 200:
         raise RuntimeError(f"a request failed with status {reply.status}")
@@ -31,7 +31,7 @@ async def first_token_ms(client: Client, prompt: list[int]) -> float:
 
 
 async def measure(args: argparse.Namespace, port: int) -> tuple[list[float], list[float]]:
-    """The TTFT of the first and of the second request of each pair."""
+    """Return the TTFTs of the first and of the second requests of all pairs."""
     client, chance = Client(port), random.Random(args.seed)
     cold, warm = [], []
     for pair in range(args.pairs + 1):
@@ -46,7 +46,7 @@ async def measure(args: argparse.Namespace, port: int) -> tuple[list[float], lis
 
 
 def page(title: str, args: argparse.Namespace, cold: list[float], warm: list[float]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     lines = [
         f"# {title}\n",
         f"`python -m bench.prefix` on {psutil.cpu_count()} cores, client included: smollm2, bfloat16, {args.pairs}"

@@ -31,9 +31,9 @@ CASES = (
     *((torch.float32, name) for name in ("fp8", "int8", "int4")),
     *((torch.bfloat16, name) for name in ("int8", "int4", "gguf")),
 )
-"""In bfloat16 by this CPU's kernels, as they are served."""
+"""The dtypes and quantizations that are measured. Those in bfloat16 use this CPU's kernels, as a server does."""
 GROUPS = (128,)
-"""Columns that share a scale and a minimum in most published checkpoints, which are calibrated."""
+"""Numbers of columns that share a scale and a minimum: 128, as in most published (calibrated) checkpoints."""
 CALIBRATION = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 
@@ -64,12 +64,12 @@ def mean_nll(decoder: Decoder, tokens: Tensor) -> float:
 
 
 def load(files: ModelFiles, dtype: torch.dtype, quantization: str | None) -> Decoder:
-    """The model in `dtype` with its weights quantized while they are loaded."""
+    """Return the model in `dtype` with its weights quantized while they are loaded."""
     return load_model(files, quantized(files, read_spec(files), quantization), CPU, dtype, lambda *_: None)
 
 
 def hessians(decoder: Decoder, tokens: Tensor) -> dict[int, Tensor]:
-    """X^T X of the inputs of each linear layer over a text, by the address of its weight."""
+    """Return X^T X of the inputs of each linear layer over a text, by the address of its weight."""
     found: dict[int, Tensor] = {}
     compute, product = decoder.compute, decoder.compute.product
 
@@ -85,7 +85,7 @@ def hessians(decoder: Decoder, tokens: Tensor) -> dict[int, Tensor]:
 
 
 def calibrated(weight: Tensor, hessian: Tensor, size: int) -> Tensor:
-    """A weight [rows, columns] in 4 bits by groups of columns, each rounded so that later ones make up for its error.
+    """Return a weight [rows, columns] rounded to 4 bits by groups of columns; later columns compensate for errors.
 
     GPTQ (arXiv 2210.17323); a group's scale and minimum are those of `--quantization int4`.
     """
@@ -109,9 +109,9 @@ def calibrated(weight: Tensor, hessian: Tensor, size: int) -> Tensor:
 
 @torch.inference_mode()
 def by_groups(decoder: Decoder, inputs: dict[int, Tensor] | None, size: int) -> None:
-    """Round the linear layers' weights to 4 bits by groups of so many columns; without `inputs` each number for itself.
+    """Round the linear layers' weights to 4 bits by groups of `size` columns; without `inputs`, each number by itself.
 
-    With inputs that have nothing to do with one another, no column can make up for another's error.
+    With uncorrelated inputs no column can compensate for another's error.
     """
     for linear in decoder.linears():
         independent = torch.eye(linear.weight.shape[1])

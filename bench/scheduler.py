@@ -1,4 +1,4 @@
-"""`make bench-scheduler`: the host's time for `plan` and `update` in each step, and for prefix caching.
+"""`make bench-scheduler`: measures the host's time for `plan` and `update` in each step, and for prefix caching.
 
 All requests decode and none waits. Their contexts have mixed lengths, so that a sixteenth of them fills a block in
 every step. A step is one `plan` and one `update`, one step apart as in the engine's loop, with results prepared
@@ -29,7 +29,7 @@ from octavo_engine.sampling_params import SamplingParams
 
 BLOCK = 16
 _TARGETS = {256: 0.3, 1024: 1.0}
-"""Milliseconds, median."""
+"""The target of the median time of a step in milliseconds, by the number of running requests."""
 _MIXED = (256, 768)
 """Prompt lengths of decoding requests."""
 
@@ -64,7 +64,7 @@ class Prefill:
 
 
 def build(running: int, steps: int, longest: int, *, prefix_caching: bool) -> Scheduler:
-    """A scheduler with room for all requests, and for all prompts in one step."""
+    """Return a scheduler with room for all requests, and for all prompts in one step."""
     model_len, batch = longest + steps + BLOCK, running * longest
     settings = SchedulerSettings(max_num_seqs=running, max_num_batched_tokens=batch, max_model_len=model_len)
     blocks = running * (model_len // BLOCK + 1) * 2
@@ -72,7 +72,7 @@ def build(running: int, steps: int, longest: int, *, prefix_caching: bool) -> Sc
 
 
 def add(scheduler: Scheduler, count: int, lengths: tuple[int, int], rng: random.Random) -> None:
-    """Requests with random tokens whose answers last to the end of the context."""
+    """Add requests with random tokens whose answers last to the end of the context."""
     sampling = SamplingParams(max_tokens=scheduler.settings.max_model_len, stop_token_ids=(2,))
     for number in range(count):
         tokens = [rng.randrange(3, 50_000) for _ in range(rng.randint(*lengths))]
@@ -81,7 +81,7 @@ def add(scheduler: Scheduler, count: int, lengths: tuple[int, int], rng: random.
 
 
 def result_of(plan: StepPlan) -> StepResult:
-    """A result with one token for each sampled row."""
+    """Return a result with one token for each sampled row."""
     samples = len(plan.decode_rows) + sum(chunk.samples for chunk in plan.chunks)
     return StepResult(plan.step, list(range(3, 3 + samples)), seconds=0.01)
 
@@ -98,7 +98,7 @@ def settle(scheduler: Scheduler) -> StepPlan:
 
 
 def time_steps(running: int, steps: int, *, prefix_caching: bool) -> tuple[list[tuple[float, float]], float]:
-    """Seconds of `plan` and of `update` for each step, and of such a step on the simulated H200."""
+    """Return the seconds of `plan` and of `update` for each step, and those of such a step on the simulated H200."""
     scheduler = build(running, steps + 2, _MIXED[1], prefix_caching=prefix_caching)
     add(scheduler, running, _MIXED, random.Random(running))
     launched, now = settle(scheduler), 100.0
@@ -118,7 +118,7 @@ def time_steps(running: int, steps: int, *, prefix_caching: bool) -> tuple[list[
 
 
 def measure(running: int, steps: int, repeats: int) -> Level:
-    """One line of the table: the repetition with the lowest median, with and without prefix caching."""
+    """Return one line of the table: the repetition with the lowest median, with and without prefix caching."""
     cached, uncached = (
         min((time_steps(running, steps, prefix_caching=on) for _ in range(repeats)), key=lambda run: _median(run[0]))
         for on in (True, False)
@@ -141,7 +141,7 @@ def _median(seconds: Sequence[tuple[float, float]]) -> float:
 
 
 def measure_prefill(repeats: int, prompt: int = 1024, count: int = 64) -> Prefill:
-    """The extra time of the scheduler for `count` new prompts with prefix caching on; the lowest of some runs."""
+    """Return the time that prefix caching adds for `count` new prompts; the lowest of some runs."""
     device = {name: _device_us(name, prompt) for name in COSTS}
     least = {
         caching: min(_prefill_seconds(prompt, count, caching) for _ in range(repeats)) for caching in (True, False)
@@ -167,7 +167,7 @@ def _device_us(name: str, prompt: int) -> float:
 
 
 def table(levels: Sequence[Level], prefill: Prefill) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     lines = [
         "| requests decoding | plan ms | update ms | both ms | p99 | target | µs a request | prefix caching, % |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -34,7 +34,7 @@ class Serving:
     """What the server has logged, read from another place than that where it writes."""
 
     def metrics(self, name: str) -> dict[str, float]:
-        """The current series of one metric in /metrics, by their last label."""
+        """Return the current series of one metric in /metrics, by their last label."""
         found = re.findall(rf'^{name}{{.*"(.*)"}} (.*)$', self._metrics_page(), re.MULTILINE)
         return {label: float(value) for label, value in found}
 

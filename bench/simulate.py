@@ -25,7 +25,7 @@ Report = dict[str, Any]
 
 
 def report(setup: Setup, recording: Recording) -> Report:
-    """The results as JSON."""
+    """Return the results as an object for JSON."""
     table = {
         m.name: {"value": m.value, "unit": m.unit, "digits": m.digits} for m in measures(recording, setup.block_size)
     }
@@ -33,7 +33,7 @@ def report(setup: Setup, recording: Recording) -> Report:
 
 
 def table(reports: dict[str, Report]) -> str:
-    """Markdown with a line per measure and a column per run."""
+    """Return Markdown with a line per measure and a column per run."""
     lines = ["| | " + " | ".join(reports) + " |", "| --- |" + " ---: |" * len(reports)]
     first = next(iter(reports.values()))["measures"]
     for name, measure in first.items():
@@ -43,7 +43,7 @@ def table(reports: dict[str, Report]) -> str:
 
 
 def tenant_table(reports: dict[str, Report]) -> str:
-    """Markdown with a line per tenant and the TTFT of each run."""
+    """Return Markdown with a line per tenant and the TTFT of each run."""
     names = sorted({tenant for one in reports.values() for tenant in one["tenants"]})
     if not names:
         return ""
@@ -63,7 +63,7 @@ def _tenant_cell(tenant: Report | None) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line; each field of `Setup` is a flag."""
+    """Return the arguments of the command line; each field of `Setup` is a flag."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="bench.simulate", description=__doc__, formatter_class=form)
     for field in dataclasses.fields(Setup):

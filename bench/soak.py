@@ -1,10 +1,10 @@
-"""`make soak`: users record the outcome of each request, while every 20 s something rude or fatal happens.
+"""`make soak`: users record the outcome of each request, while every 20 s a disturbance happens.
 
 The records of the users are judged (`verdict`), by code that shares nothing with the server: a request is lost if it
 ended neither in a complete answer nor in an explicit error, or if its connection was cut although its server lived on.
-What happens is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less often,
-the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory, file
-handles, threads and series of one server have to stay flat: their slopes are fitted over its life.
+A disturbance is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less
+often, the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory,
+file handles, threads and series of one server have to stay flat: their slopes are fitted over its life.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Record:
     """Number of the server, from 0."""
     prompt: int
     tokens: int
-    """Wanted and, of a complete answer, got."""
+    """The number of tokens that were asked for, and that a complete answer has."""
     seconds: float
     end: str
     """complete, error CODE, cut or refused."""
@@ -63,7 +63,7 @@ class Life:
 
 
 async def ask(port: int, prompt: int, tokens: int) -> tuple[str, str]:
-    """Stream one greedy answer: how it ended, and its text."""
+    """Stream one greedy answer; return how it ended, and its text."""
     asked = {"prompt": _PROMPTS[prompt], "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
     body = json.dumps(asked).encode()
     try:
@@ -125,7 +125,7 @@ class Soak:
         sampling = asyncio.create_task(self._sample(serving, life))
         while time.monotonic() < until and not life.killed:
             await asyncio.sleep(self.args.pause / 2)
-            await self._strike(serving, life)
+            await self._disturb(serving, life)
             await asyncio.sleep(self.args.pause / 2)
         ended.set()
         await asyncio.gather(*users)
@@ -146,7 +146,7 @@ class Soak:
             if end != "complete":
                 await asyncio.sleep(0.5)
 
-    async def _strike(self, serving: Serving, life: Life) -> None:
+    async def _disturb(self, serving: Serving, life: Life) -> None:
         name = self.chance.choices(("attack", "worker", "pause", "kill"), (6, 2, 2, 1))[0]
         if name == "attack":
             attack = self.chance.choice(list(ATTACKS))
@@ -195,7 +195,7 @@ def text_workers(http: psutil.Process) -> list[psutil.Process]:
 
 
 _MOST_GROWTH = {"MiB": 1.0, "file handles": 0.5, "threads": 0.2, "series": 1.0}
-"""A minute, of a server that lived for `_JUDGED_SECONDS` or longer: caches of a younger one still fill."""
+"""The most growth a minute of a server that ran for `_JUDGED_SECONDS` or longer: caches of a younger one still fill."""
 _JUDGED_SECONDS = 600.0
 
 
@@ -210,8 +210,8 @@ def growing(lives: Sequence[Life]) -> list[str]:
     ]
 
 
-def course(lives: Sequence[Life]) -> str:
-    """Each server's samples, one a minute, as the rows of a table."""
+def sample_rows(lives: Sequence[Life]) -> str:
+    """Return the rows of a table with one sample a minute of each server."""
     rows = []
     for number, life in enumerate(lives):
         for before, sample in zip([None, *life.samples], life.samples, strict=False):
@@ -222,7 +222,7 @@ def course(lives: Sequence[Life]) -> str:
 
 
 def slope(life: Life, what: str) -> float:
-    """Growth a minute of one server's samples, without its first half minute; 0 if there are too few."""
+    """Return the growth a minute in one server's samples, without its first half minute; 0 if there are too few."""
     samples = [each for each in life.samples if each["seconds"] > 30]
     if len(samples) < 4:
         return 0.0
@@ -253,7 +253,7 @@ def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
 
 
 def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     ends = "\n".join(f"| {end} | {count} |" for end, count in sorted(found["ends"].items()))
     events = "\n".join(f"| {event} | {count} |" for event, count in sorted(soak.events.items()))
     growth = ", ".join(f"{what} {value:+.2f}" for what, value in found["growth a minute"].items())
@@ -265,7 +265,7 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
         f"{found['different answers to equal requests']} different answers to equal requests. Growth a minute, of the "
         f"server in which it was largest: {growth}. Problems: {'; '.join(soak.problems) or 'none'}.\n\n"
         f"| end of a request | count |\n| --- | --- |\n{ends}\n\n| what happened | count |\n| --- | --- |\n{events}\n\n"
-        f"| server | minute | {' | '.join(_MOST_GROWTH)} |\n|{' --- |' * 6}\n{course(soak.lives)}\n"
+        f"| server | minute | {' | '.join(_MOST_GROWTH)} |\n|{' --- |' * 6}\n{sample_rows(soak.lives)}\n"
     )
 
 

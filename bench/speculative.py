@@ -1,8 +1,8 @@
 """Measures draft tokens by prompt lookup (`--speculative-config`): answers with and without them in turns.
 
 Two kinds of prompts: `edit` asks for a text of the prompt to be repeated with a change, so that the prompt has most of
-the answer; `story` asks for a free text, where guesses are mostly wrong. Answers are the same with and without drafts
-but for rounding: in bfloat16 a step of several tokens rounds otherwise than one of a single token.
+the answer; `story` asks for a free text, where guesses are mostly wrong. Answers are the same with and without drafts,
+except for rounding: in bfloat16 a step of several tokens rounds differently than one of a single token.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _STORIES = ("a lighthouse keeper", "a lost umbrella", "two rival bakers", "a tra
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Tokens a second of one kind of prompts from so many users at once."""
+    """The tokens a second for one kind of prompts and one number of users, without and with draft tokens."""
 
     kind: str
     users: int
     without: float
     with_drafts: float
     accepted: float
-    """Share of the draft tokens."""
+    """The share of the draft tokens that were accepted."""
 
 
 def prompts(kind: str, users: int) -> list[str]:
-    """A conversation of one message for each user, no two alike."""
+    """Return a conversation of one message for each user, no two alike."""
     asked = [
         f"Repeat this code, but rename `path` to `file_{number}`:\n\n{_CODE}"
         if kind == "edit"
@@ -53,7 +53,7 @@ def prompts(kind: str, users: int) -> list[str]:
 
 
 def rate(llm: LLM, kind: str, users: int, tokens: int) -> float:
-    """Tokens a second."""
+    """Return the tokens a second of one run."""
     params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
     begun = time.perf_counter()
     llm.generate(prompts(kind, users), params)
@@ -61,7 +61,7 @@ def rate(llm: LLM, kind: str, users: int, tokens: int) -> float:
 
 
 def measure(plain: LLM, drafting: LLM, kind: str, users: int, args: argparse.Namespace) -> Line:
-    """Medians of some rounds, each of one run with and one without drafts; the first of all is a warm-up."""
+    """Return the medians of some rounds, each of one run with and one without drafts; the first of all is a warm-up."""
     found: dict[bool, list[float]] = {False: [], True: []}
     counted = drafting.report()
     for number in range(args.rounds + 1):
@@ -77,7 +77,7 @@ def measure(plain: LLM, drafting: LLM, kind: str, users: int, args: argparse.Nam
 
 
 def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     head = [
         f"# {title}\n",
         f"`python -m bench.speculative` on {psutil.cpu_count()} cores, PyTorch {torch.__version__}:"

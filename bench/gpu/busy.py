@@ -10,7 +10,7 @@ from bench.gpu.steps import Steady
 
 
 def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of intervals; overlaps are counted once."""
+    """Return the length of the union of intervals; overlaps are counted once."""
     total, end = 0.0, float("-inf")
     for begin, stop in sorted(intervals):
         total += max(0.0, stop - max(begin, end))
@@ -19,7 +19,7 @@ def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def kernel_seconds(profile: Any) -> float | None:
-    """The time in which the device ran kernels or copied memory; None if the profile contains no device activity."""
+    """Return the seconds in which the device ran kernels or copied memory; None if the profile has no such events."""
     from torch.autograd import DeviceType
 
     spans = [
@@ -31,7 +31,7 @@ def kernel_seconds(profile: Any) -> float | None:
 
 
 def seconds_by_kernel(profile: Any) -> dict[str, float]:
-    """The seconds of each kernel of the device by its name, the longest first."""
+    """Return the seconds of each kernel of the device by its name, the longest first."""
     from torch.autograd import DeviceType
 
     found: Counter[str] = Counter()
@@ -42,12 +42,12 @@ def seconds_by_kernel(profile: Any) -> dict[str, float]:
 
 
 def short_name(kernel: str) -> str:
-    """The function that a kernel's name says, without its types, which are most of the name in libraries of C++."""
+    """Return the function in a kernel's name, without the types, which are most of the name in libraries of C++."""
     return kernel.removeprefix("void ").partition("<")[0].partition("(")[0].strip()[:80] or kernel[:80]
 
 
 def busy_share(steady: Steady, steps: int) -> tuple[float, str]:
-    """The busy share, and how it was measured.
+    """Return the busy share, and how it was measured.
 
     The kernels' time is from a profiled round, the elapsed time from the rounds without a profiler, which is slower:
     kernels take equally long under the profiler, but the gaps between them may be longer.

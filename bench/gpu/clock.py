@@ -19,7 +19,7 @@ _PACKAGES = ("torch", "triton", "transformers", "numpy", "safetensors", "tokeniz
 def seconds_of(
     work: Callable[[int], Any], device: torch.device, *, rounds: int = 7, calls: int = 10, warm_up: int = 3
 ) -> list[float]:
-    """Seconds per call of `work`, in each of some rounds of `calls`; `work` gets the number of the call.
+    """Return the seconds per call of `work` in each of some rounds of `calls` calls; `work` gets the call's number.
 
     The times are from the device's own events, so that the host's time before the device begins is not counted.
     """
@@ -45,7 +45,7 @@ def seconds_of(
 
 
 def graphed_seconds_of(work: Callable[[int], Any], device: torch.device, *, calls: int = 16) -> list[float]:
-    """The same from a CUDA graph of several calls, so that the host's time for each launch is not counted."""
+    """Return what `seconds_of` does, from a CUDA graph of several calls, so that launches by the host do not count."""
     if device.type != "cuda":
         return seconds_of(work, device)
     side = torch.cuda.Stream()
@@ -62,7 +62,7 @@ def graphed_seconds_of(work: Callable[[int], Any], device: torch.device, *, call
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that matter."""
+    """Return the versions of Python and of the packages that matter."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -73,7 +73,7 @@ def versions() -> dict[str, str]:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Name, memory, driver, clocks and temperature; they are read, never set."""
+    """Return name, memory, driver, clocks and temperature; they are read, never set."""
     if device.type != "cuda":
         return {"name": f"CPU, {torch.get_num_threads()} threads", "versions": versions()}
     properties = torch.cuda.get_device_properties(device)
@@ -88,7 +88,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def clocks() -> dict[str, str]:
-    """nvidia-smi's current values of the first GPU; empty if there is no nvidia-smi."""
+    """Return nvidia-smi's current values of the first GPU; empty if there is no nvidia-smi."""
     names = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw")
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -101,7 +101,7 @@ def clocks() -> dict[str, str]:
 
 
 def short_name(device: torch.device) -> str:
-    """`h200` for `NVIDIA H200`, `h100` for `NVIDIA H100 80GB HBM3`: the middle of a result file's name."""
+    """Return `h200` for `NVIDIA H200`, `h100` for `NVIDIA H100 80GB HBM3`: the middle of a result file's name."""
     if device.type != "cuda":
         return "cpu"
     name = torch.cuda.get_device_name(device)

@@ -19,7 +19,7 @@ from octavo_engine.model.configuration import find_family
 
 @dataclass(frozen=True)
 class Scale:
-    """The amount of work: the issue's on a GPU; in a dry run on a CPU the least that runs all the code."""
+    """The amount of work: that of the targets on a GPU, and in a dry run on a CPU the least that runs all the code."""
 
     llama: Shape
     qwen: Shape
@@ -117,7 +117,7 @@ class Context:
     """The Python in which vLLM is looked for."""
 
     def checkpoint(self, shape: Shape) -> str:
-        """A folder with `shape`'s random weights, which are written unless they exist already.
+        """Return a folder with random weights of `shape`, which are written unless they exist already.
 
         ModelLoadError, before gigabytes are written, if the engine has no family for the shape.
         """

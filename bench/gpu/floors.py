@@ -47,20 +47,20 @@ class Floor:
 
 
 def layer_weights(shape: Shape) -> int:
-    """The number of weights in the matrices of one layer, with all its experts."""
+    """Return the number of weights in the matrices of one layer, with all its experts."""
     attention = shape.hidden * (2 * shape.query + 2 * shape.key)
     return attention + shape.experts * shape.hidden + 3 * max(1, shape.experts) * shape.hidden * shape.inner
 
 
 def active_weights(shape: Shape) -> int:
-    """The number of weights that one token is multiplied with, including the head that computes logits."""
+    """Return the number of weights that one token is multiplied with, including the head that computes logits."""
     experts = shape.experts - shape.active_experts if shape.experts else 0
     idle = 3 * experts * shape.hidden * shape.inner
     return shape.layers * (layer_weights(shape) - idle) + shape.vocab * shape.hidden
 
 
 def weight_bytes(shape: Shape, tokens: int, weights: str = "bf16") -> float:
-    """Bytes of all matrices that a step of `tokens` reads. The head stays in bfloat16, experts in MXFP4.
+    """Return the bytes of all matrices that a step of `tokens` reads. The head stays in bfloat16, experts in MXFP4.
 
     Counts only experts to which at least one of the tokens is routed; each token is routed at random.
     """
@@ -75,14 +75,14 @@ def weight_bytes(shape: Shape, tokens: int, weights: str = "bf16") -> float:
 
 
 def kv_bytes(shape: Shape, context: int, element: int = _BF16) -> int:
-    """Bytes of keys and values that one token attends to, in all layers."""
+    """Return the bytes of keys and values that one token attends to, in all layers."""
     seen = context if shape.window is None else min(context, shape.window)
     sliding = 0 if shape.window is None else (shape.layers + 1) // 2
     return 2 * shape.key * element * ((shape.layers - sliding) * context + sliding * seen)
 
 
 def attention_operations(shape: Shape, past: int, tokens: int) -> int:
-    """Operations of `tokens` queries after `past` others: two products for each pair of a query and a visible key."""
+    """Return the operations of `tokens` queries after `past` others: two products for each visible pair."""
     pairs = tokens * past + tokens * (tokens + 1) // 2
     if shape.window is None:
         return 4 * shape.query * shape.layers * pairs
@@ -126,26 +126,26 @@ def _products(shape: Shape, tokens: int, logits: int, weights: str) -> list[Part
 
 
 def decode(shape: Shape, batch: int, context: int, rates: Rates, weights: str = "bf16") -> Floor:
-    """A decode step: one token for each of `batch` sequences whose contexts have `context` tokens."""
+    """Return the floor of a decode step: one token for each of `batch` sequences with contexts of `context` tokens."""
     attention = Part(batch * kv_bytes(shape, context), batch * attention_operations(shape, context - 1, 1), "bf16")
     return _floor([*_products(shape, batch, batch, weights), attention], rates)
 
 
 def prefill(shape: Shape, tokens: int, rates: Rates, weights: str = "bf16", past: int = 0) -> Floor:
-    """A prefill step: `tokens` of one prompt after `past` others, with the logits of its last token only."""
+    """Return the floor of a prefill step: `tokens` of a prompt after `past` others, with the last token's logits."""
     attention = Part(kv_bytes(shape, past + tokens), attention_operations(shape, past, tokens), "bf16")
     return _floor([*_products(shape, tokens, 1, weights), attention], rates)
 
 
 def mixed(shape: Shape, batch: int, context: int, tokens: int, rates: Rates, weights: str = "bf16") -> Floor:
-    """A step of `batch` decodes and a whole prompt of `tokens`."""
+    """Return the floor of a step of `batch` decodes and a whole prompt of `tokens`."""
     operations = batch * attention_operations(shape, context - 1, 1) + attention_operations(shape, 0, tokens)
     attention = Part(batch * kv_bytes(shape, context) + kv_bytes(shape, tokens), operations, "bf16")
     return _floor([*_products(shape, batch + tokens, batch + 1, weights), attention], rates)
 
 
 def paged_decode(shape: Shape, batch: int, context: float, rates: Rates, element: int = _BF16) -> Floor:
-    """The attention of one layer alone; the layer has no window."""
+    """Return the floor of the attention of one layer, which has no window."""
     num_bytes = batch * (2 * shape.key * context * element + 2 * shape.query * _BF16)
     return _floor([Part(num_bytes, batch * 4 * shape.query * context, "bf16")], rates)
 
@@ -153,7 +153,7 @@ def paged_decode(shape: Shape, batch: int, context: float, rates: Rates, element
 def offline(
     shape: Shape, requests: int, prompt: int, answer: int, batch: int, rates: Rates, weights: str = "bf16"
 ) -> Floor:
-    """All requests, `batch` at a time from the first token to the last, without gaps.
+    """Return the floor of all requests, `batch` at a time from the first token to the last, without gaps.
 
     Prompts count only with their operations: many of them may share a step, and its reading of the weights.
     """
@@ -172,7 +172,7 @@ def shared_beginnings(
     rates: Rates,
     weights: str = "bf16",
 ) -> Floor:
-    """The same for prompts with `beginnings` different prefixes.
+    """Return the floor of all requests whose prompts have `beginnings` different prefixes.
 
     Each prefix is computed once, the rest for each request.
     """
@@ -186,7 +186,7 @@ def shared_beginnings(
 def _answered(
     shape: Shape, prompts: float, requests: int, prompt: int, answer: int, batch: int, rates: Rates, weights: str
 ) -> Floor:
-    """`prompts` operations, then every step of the answers at their average context."""
+    """Return the floor of `prompts` operations, then every step of the answers at their average context."""
     steps = requests / batch * answer
     middle = decode(shape, batch, prompt + answer // 2, rates, weights)
     seconds = prompts / rates.matmul[weights] + steps * middle.seconds

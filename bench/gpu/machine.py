@@ -44,7 +44,7 @@ TINY = Sizes(bytes=1 << 20, matrix=128, matrices=2)
 
 
 def measure(device: torch.device, sizes: Sizes) -> tuple[Rates, list[Figure]]:
-    """The machine's rates, and the figures from which they are computed.
+    """Return the machine's rates, and the figures from which they are computed.
 
     A rate that cannot be measured here is absent.
     """
@@ -84,7 +84,7 @@ def _copy(device: torch.device, sizes: Sizes) -> Figure:
 
 
 def _read(device: torch.device, sizes: Sizes) -> Figure:
-    """The faster of PyTorch's sum and a kernel that only loads."""
+    """Return the figure of the faster of PyTorch's sum and a kernel that only loads."""
     source = _noise(sizes.bytes, device)
     floats = source.view(torch.float32)
     ways: dict[str, Callable[[int], Any]] = {"torch.sum": lambda _: floats.sum()}

@@ -59,7 +59,7 @@ def _one(context: Context, name: str, lengths: tuple[int, ...], case: str) -> Fi
 
 
 def step_inputs(lengths: tuple[int, ...], device: torch.device) -> StepInputs:
-    """One token for each of the sequences, whose blocks are a random permutation of all blocks."""
+    """Return the inputs of one token for each sequence, whose blocks are a random permutation of all blocks."""
     batch, counts = len(lengths), [-(-length // _BLOCK) for length in lengths]
     blocks = torch.randperm(sum(counts)).int().split(counts)
     tables = torch.nn.utils.rnn.pad_sequence(list(blocks), batch_first=True).to(device)

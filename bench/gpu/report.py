@@ -11,7 +11,7 @@ from bench.gpu.targets import Target
 
 
 def page(title: str, result: Result, targets: Sequence[Target]) -> str:
-    """Markdown: the targets, then each part with its machine."""
+    """Return Markdown: the targets, then each part with its machine."""
     lines = [
         f"# {title}",
         "",
@@ -26,7 +26,7 @@ def page(title: str, result: Result, targets: Sequence[Target]) -> str:
 
 
 def target_table(targets: Sequence[Target]) -> list[str]:
-    """A row for each target of the issue."""
+    """Return the rows of a table with all targets."""
     lines = ["| target | wanted | measured | | note |", "| --- | ---: | ---: | --- | --- |"]
     said = {True: "met", False: "**missed**", None: ""}
     for target in targets:

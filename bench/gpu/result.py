@@ -37,12 +37,12 @@ class Figure:
 
 
 def missing(model: str, what: str, note: str, case: str = "") -> Figure:
-    """A figure that was not measured, with the reason."""
+    """Return a figure that was not measured, with the reason."""
     return Figure(model=model, what=what, case=case, note=note)
 
 
 def timed(model: str, what: str, case: str, seconds: Sequence[float], floor: float | None, note: str = "") -> Figure:
-    """A figure of some rounds' durations, in milliseconds, `floor` given in seconds."""
+    """Return a figure of some rounds' durations, in milliseconds, `floor` given in seconds."""
     middle = statistics.median(seconds)
     return Figure(
         model=model,
@@ -59,7 +59,7 @@ def timed(model: str, what: str, case: str, seconds: Sequence[float], floor: flo
 
 
 def rate(model: str, what: str, case: str, amount: float, seconds: Sequence[float], floor: float | None) -> Figure:
-    """A figure of tokens a second, of rounds that each gave `amount` tokens; `floor` is a round's least seconds."""
+    """Return a figure of tokens a second, of rounds of `amount` tokens each; `floor` is a round's least seconds."""
     rates = [amount / each for each in seconds]
     middle = statistics.median(rates)
     best = None if floor is None else amount / floor
@@ -96,18 +96,18 @@ class Result:
     parts: dict[str, Part] = field(default_factory=dict)
 
     def find(self, key: str) -> Figure | None:
-        """The figure with that key that was measured last; None if there is none."""
+        """Return the figure with that key that was measured last; None if there is none."""
         found = [figure for part in self.parts.values() for figure in part.figures if figure.key == key]
         return found[-1] if found else None
 
     def matching(self, *beginnings: str) -> list[Figure]:
-        """All measured figures whose key begins with this prefix."""
+        """Return all measured figures whose key begins with this prefix."""
         figures = [figure for part in self.parts.values() for figure in part.figures]
         return [figure for figure in figures if figure.value is not None and figure.key.startswith(beginnings)]
 
 
 def read(path: Path) -> Result:
-    """The content of a file; empty if there is no file."""
+    """Return the content of a file; empty if there is no file."""
     if not path.is_file():
         return Result()
     parts = json.loads(path.read_text())["parts"]
@@ -119,16 +119,16 @@ def _part(value: dict[str, Any]) -> Part:
 
 
 def merged(results: Sequence[Result]) -> Result:
-    """The parts of all results; if several results contain a part, the last one wins."""
+    """Return the parts of all results; if several results contain a part, the last one is used."""
     return Result({name: part for result in results for name, part in result.parts.items()})
 
 
 def stem(directory: Path, gpu: str) -> Path:
-    """`<date>-<gpu>` in `directory`, without a suffix."""
+    """Return the path `<date>-<gpu>` in `directory`, without a suffix."""
     return directory / f"{datetime.now(UTC):%Y-%m-%d}-{gpu}"
 
 
 def as_json(result: Result, targets: Sequence[Any]) -> str:
-    """The file's content."""
+    """Return the content of the file."""
     parts = {name: asdict(part) for name, part in result.parts.items()}
     return json.dumps({"targets": [asdict(target) for target in targets], "parts": parts}, indent=1) + "\n"

@@ -44,7 +44,7 @@ _WANTED = {aim.key: aim.target for aim in AIMS}
 
 
 def floor_table(key: str) -> str:
-    """Markdown: bytes, operations and shortest times of a target's cases, and the target's own limit."""
+    """Return Markdown: bytes, operations and shortest times of a target's cases, and the target's own limit."""
     part = _WANTED[key] if key != "generate" else None
     wanted = "" if part is None else f" at the target's {part:.0%}, seen rates |"
     lines = [
@@ -68,21 +68,21 @@ def _time(seconds: float) -> str:
 
 
 def _busy() -> str:
-    """The share of the time that the target leaves for gaps."""
+    """Return the share of the time that the target leaves for gaps."""
     cases = [(batch, floors.decode(LLAMA_8B, batch, 1024, H200_SEEN).seconds) for batch in (1, 256)]
     gaps = ", ".join(f"{_time(0.03 / 0.97 * seconds)} a step at batch {batch}" for batch, seconds in cases)
     return f"No bytes and no operations of its own. With kernels at their floor (seen rates), 97 % leaves {gaps}."
 
 
 def _rates() -> str:
-    """The tokens per second at the nominal and at the measured rates."""
+    """Return the tokens per second at the nominal and at the measured rates."""
     floor = _CASES["generate"][0][1]
     said = [f"{512 * 1000 / floor(rates).seconds:,.0f} tokens/s ({rates.name})" for rates in (H200_NOMINAL, H200_SEEN)]
     return f"That is {' or '.join(said)}: no engine can be quicker with 256 requests at a time in bfloat16."
 
 
 def _start() -> str:
-    """The time of reading the weights, at the rates of local disks."""
+    """Return the time of reading the weights, at the rates of local disks."""
     size = 2 * (LLAMA_8B.layers * (floors.layer_weights(LLAMA_8B) + 2 * LLAMA_8B.hidden))
     size += 2 * (2 * LLAMA_8B.vocab * LLAMA_8B.hidden + LLAMA_8B.hidden)
     times = ", ".join(f"{size / rate / 1e9:.1f} s at {rate} GB/s" for rate in (1, 2, 4, 8))
@@ -90,7 +90,7 @@ def _start() -> str:
 
 
 def sections(result: Result) -> dict[str, str]:
-    """The content between the marks, by key."""
+    """Return the content between the marks, by key."""
     found = {key: floor_table(key) for key in _CASES}
     found |= {"busy": _busy(), "vllm": _rates(), "start": _start()}
     measured = {aim.key: line for aim, line in zip(AIMS, targets(result), strict=True)}
@@ -104,12 +104,12 @@ def sections(result: Result) -> dict[str, str]:
 
 
 def results() -> Result:
-    """The results of all committed runs on an H200, for which the targets are defined; later runs take precedence."""
+    """Return the results of all committed runs on an H200, which the targets are for; later runs take precedence."""
     return merged([read(path) for path in sorted(_RESULTS.glob("*-h200.json"))])
 
 
 def updated(page: str, found: dict[str, str]) -> str:
-    """The page with everything between marks replaced; KeyError if a mark is missing."""
+    """Return the page with everything between marks replaced; KeyError if a mark is missing."""
     for key, text in found.items():
         mark = re.compile(rf"<!-- {re.escape(key)} -->\n.*?\n<!-- end -->", re.S)
         if not mark.search(page):

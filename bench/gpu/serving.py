@@ -17,7 +17,7 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, ModelLoadError
 
 _KERNELS = 12
-"""How many of the longest are reported of each case."""
+"""The number of kernels that are listed for each case, the longest ones."""
 _SHORTER_FROM, _SHORTER_UNTIL = 32, 64
 """Batches that are measured with less context where the cache is too small: 64 × 8k does not fit an H100 beside 8B."""
 _SAMPLED = {"temperature": 0.8, "top_p": 0.95}
@@ -37,7 +37,7 @@ def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
 
 
 def _weights(shape: Shape, weights: str) -> tuple[str, dict[str, Any]]:
-    """The name of a model with such weights, and the settings that quantize them."""
+    """Return the name of a model with such weights, and the settings that quantize them."""
     return (shape.name, {}) if weights == "bf16" else (f"{shape.name}-{weights}", {"quantization": weights})
 
 
@@ -60,7 +60,7 @@ def _decode(context: Context, shape: Shape, weights: str, name: str, driver: Dri
 def _steady(
     context: Context, shape: Shape, weights: str, name: str, driver: Driver, lengths: tuple[int, ...]
 ) -> Iterator[Figure]:
-    """Decode steps at these contexts; three quarters of them where the GPU's memory is too small."""
+    """Measure decode steps at these contexts, or at three quarters of them if the GPU's memory is too small."""
     case = f"batch {len(lengths)}, context {'–'.join(map(str, sorted(set(lengths))))}"
     try:
         steady = driver.decode(*lengths, profile=True)
@@ -95,7 +95,7 @@ def _prefill(context: Context, shape: Shape, weights: str, name: str, driver: Dr
 
 
 def _chunks(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:
-    """A few tokens after a long cached prefix, and a prompt beside decodes, whose last decode step it waits for."""
+    """Measure a few tokens after a long cached prefix, and a prompt that arrives while others decode."""
     past, few = context.scale.after
     batch, length, tokens = context.scale.beside
     after, beside = f"{few} tokens after {past}", f"{tokens} tokens beside {batch} decodes at {length}"
@@ -109,7 +109,7 @@ def _chunks(context: Context, shape: Shape, weights: str, name: str, driver: Dri
 
 
 def offline(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[Figure]:
-    """`LLM.generate` with all requests at once, greedy; output tokens per second, detokenization included."""
+    """Measure `LLM.generate` with all requests at once, greedy; output tokens per second, detokenization included."""
     give_back()
     name, extra = _weights(shape, weights)
     try:
@@ -135,7 +135,7 @@ def offline(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
 
 
 def _shared_beginnings(context: Context, shape: Shape, weights: str, llm: LLM, driver: Driver) -> Figure:
-    """Requests that share a few prefixes; each prefix has to be computed once."""
+    """Measure requests that share a few prefixes, each of which has to be computed once."""
     requests, groups, beginning, rest, answer = context.scale.prefix
     beginnings = [driver.prompt(beginning) for _ in range(groups)]
     prompts = [beginnings[index % groups] + driver.prompt(rest) for index in range(requests)]

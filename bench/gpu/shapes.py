@@ -76,7 +76,7 @@ class Shape:
         return self.kv_heads * self.head_dim
 
     def config(self) -> dict[str, Any]:
-        """The content of config.json."""
+        """Return the content of config.json."""
         config: dict[str, Any] = {
             "architectures": [self.architecture],
             "model_type": self.model_type,
@@ -111,7 +111,7 @@ class Shape:
         return config
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each tensor; names that end in `_blocks` and `_scales` are bytes, others bfloat16."""
+        """Yield name and shape of each tensor; names that end in `_blocks` and `_scales` are bytes, others bfloat16."""
         yield "model.embed_tokens.weight", (self.vocab, self.hidden)
         for index in range(self.layers):
             for name, shape in (*self._attention(), *self._feed_forward()):
@@ -251,7 +251,7 @@ def write_checkpoint(shape: Shape, directory: Path, device: torch.device, std: f
 
 
 def write_tokenizer(vocab: int, path: Path) -> None:
-    """A tokenizer.json with so many words, `w0` and on."""
+    """Write a tokenizer.json with `vocab` words: `w0`, `w1` and so on."""
     words = ",".join(f'"w{index}":{index}' for index in range(vocab))
     model = f'{{"type":"WordLevel","vocab":{{{words}}},"unk_token":"w0"}}'
     nothing = '"truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":'
@@ -260,7 +260,7 @@ def write_tokenizer(vocab: int, path: Path) -> None:
 
 
 def _write_shards(shape: Shape, directory: Path, device: torch.device, std: float) -> dict[str, str]:
-    """The file that contains each tensor."""
+    """Write the tensors, and return the name of the file that contains each."""
     from safetensors.torch import save_file
 
     generator = torch.Generator(device).manual_seed(0)

@@ -61,7 +61,7 @@ def _seconds(figure: Figure) -> Figure:
 
 
 def _ready_after(model: str, settings: dict[str, Any], kernels: str) -> tuple[float, float]:
-    """Seconds of the process until it reports that it is ready, and the reported seconds of loading.
+    """Return the seconds of the process until it reports that it is ready, and the reported seconds of loading.
 
     Compiled kernels are read from and kept in the folder `kernels`.
     """
@@ -104,7 +104,7 @@ def _cached() -> int:
 
 
 def main() -> None:
-    """The process that is timed."""
+    """Load the model and print the seconds of loading: the process that is timed."""
     from octavo_engine import LLM
 
     model, settings = sys.argv[1], json.loads(sys.argv[2])

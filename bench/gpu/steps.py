@@ -28,7 +28,7 @@ _FULL = 0.94
 
 @contextmanager
 def engine(model: str, **settings: Any) -> Iterator[EngineLoop]:
-    """A loaded engine with these settings of EngineConfig."""
+    """Load an engine with these settings of EngineConfig, and close it at the end of the block."""
     give_back()
     loop = start_engine(EngineConfig(model=model, **settings), lambda *_: None)
     try:
@@ -76,7 +76,7 @@ class Driver:
     count: int = 0
 
     def prompt(self, tokens: int) -> list[int]:
-        """Random token ids."""
+        """Return random token ids."""
         return self.random.choices(range(self.loop.info.vocab_size), k=tokens)
 
     def add(self, tokens: int, params: SamplingParams) -> str:
@@ -90,7 +90,7 @@ class Driver:
         self.loop.add(Request(request_id=name, prompt_token_ids=tuple(prompt), sampling=params))
 
     def prefill(self, tokens: int) -> list[float]:
-        """Seconds from a prompt's arrival to its first token, in each round."""
+        """Return the seconds from a prompt's arrival to its first token, in each round."""
         self._check_room(1, tokens + 1)
         seconds = []
         for index in range(self.rounds + 1):
@@ -104,7 +104,7 @@ class Driver:
         return seconds
 
     def after(self, past: int, tokens: int) -> list[float]:
-        """Seconds to the first token of a prompt whose last `tokens` are new and the `past` before them cached."""
+        """Return the seconds to the first token of prompts with `tokens` new tokens after `past` cached ones."""
         self._check_room(1, past + (tokens + 1) * (self.rounds + 1))
         prefix, seconds = self.prompt(past), []
         for index in range(self.rounds + 2):
@@ -118,7 +118,7 @@ class Driver:
         return seconds
 
     def beside(self, batch: int, context: int, tokens: int) -> list[float]:
-        """Seconds to the first token of prompts of `tokens` that come while `batch` others decode."""
+        """Return the seconds to the first token of prompts of `tokens` that arrive while `batch` others decode."""
         most = context + 8 * (self.rounds + 2) + 32  # some steps each round, and until all decode
         self._check_room(batch + 1, max(most, tokens + 1))
         params = SamplingParams(max_tokens=most - context, temperature=0.0, ignore_eos=True)
@@ -135,7 +135,7 @@ class Driver:
         return seconds
 
     def decode(self, *contexts: int, profile: bool = False, **sampling: Any) -> Steady:
-        """Decode steps of a sequence for each of `contexts`, of about so many tokens in the middle of the rounds."""
+        """Measure decode steps of one sequence for each of `contexts`, its mean context in tokens during the rounds."""
         batch = len(contexts)
         made = self.steps * (self.rounds + 1 + profile) + 1
         prompts = [max(1, context - made // 2) for context in contexts]
@@ -166,7 +166,7 @@ class Driver:
         steady.profile = profile
 
     def _check_room(self, batch: int, tokens: int, together: int | None = None) -> None:
-        """TooLargeError unless sequences of up to `tokens` fit, `together` so many (default: all have as many)."""
+        """Raise TooLargeError unless `batch` sequences of up to `tokens` fit, of `together` tokens in sum if given."""
         info, together = self.loop.info, batch * tokens if together is None else together
         blocks = -(-together // info.block_size) + batch
         if batch > info.max_num_seqs:
@@ -178,7 +178,7 @@ class Driver:
             raise TooLargeError(f"needs {together:,} tokens of KV cache, and {have:,} are there")
 
     def _until_all_decode(self, names: set[str]) -> int:
-        """Compute all prompts, until each request has its first token; the number of tokens sampled meanwhile."""
+        """Compute all prompts until each request has its first token; return the number of tokens sampled meanwhile."""
         made = 0
         while names:
             outputs = self.loop.step()
@@ -187,7 +187,7 @@ class Driver:
         return made
 
     def _round(self, batch: int, steady: Steady) -> float:
-        """Seconds of a step, on average over a round; RuntimeError if not all sequences took part in each."""
+        """Return the mean seconds of a step in a round; RuntimeError if not all sequences took part in each."""
         before = self.loop.report().preemptions
         begin, steps = time.perf_counter(), 0
         while steps < self.steps:
@@ -208,7 +208,7 @@ class Driver:
 
 
 def _count(outputs: StepOutputs) -> int:
-    """The number of tokens from one step; RuntimeError if a request failed in it."""
+    """Return the number of tokens from one step; RuntimeError if a request failed in it."""
     for event in outputs.events:
         if event.error is not None:
             raise RuntimeError(f"{event.request_id}: {event.error}")

@@ -53,7 +53,7 @@ def _fraction(key: str) -> Callable[[Result], tuple[float | None, str]]:
 
 
 def _paged_decode(result: Result) -> tuple[float | None, str]:
-    """The worst of the cases that the target covers."""
+    """Return the worst of the cases that the target covers."""
     figures = [figure for figure in result.matching("llama-8b/paged decode/") if figure.fraction is not None]
     cases = [figure for figure in figures if _numbers(figure)[0] >= 16 and _numbers(figure)[1] >= 4096]
     if not cases:
@@ -63,7 +63,7 @@ def _paged_decode(result: Result) -> tuple[float | None, str]:
 
 
 def _numbers(figure: Figure) -> tuple[int, int]:
-    """Batch and context of a figure whose case is `batch B, context C`."""
+    """Return batch and context of a figure whose case is `batch B, context C`."""
     batch, context = figure.case.replace("batch ", "").replace("context ", "").split(", ")[:2]
     return int(batch), int(context)
 
@@ -141,7 +141,7 @@ AIMS = (
 
 
 def targets(result: Result) -> list[Target]:
-    """One line for each target of the issue."""
+    """Return one line for each target."""
     lines = []
     for aim in AIMS:
         measured, note = aim.find(result)

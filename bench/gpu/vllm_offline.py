@@ -1,4 +1,4 @@
-"""Measures vLLM's offline throughput, in a process and perhaps a Python of its own; peers.py starts it.
+"""Measures vLLM's offline throughput in a process of its own, which peers.py starts, perhaps with another Python.
 
     PYTHON bench/gpu/vllm_offline.py CHECKPOINT REQUESTS PROMPT ANSWER MAX_NUM_SEQS MAX_MODEL_LEN VOCABULARY ROUNDS
 

@@ -1,1 +1,1 @@
-"""`make hostile`: attacks on a real server with a real model, and what an honest user beside them notices."""
+"""`make hostile`: attacks a real server with a real model, and measures how they affect another user."""

@@ -29,7 +29,8 @@ from bench.report import save
 from bench.server import Serving, octavo
 
 GAP_MS, PROBE_MS, GROWTH_MIB, LOG_KIB = 1500, 500, 256, 512
-"""At most, during an attack: between two tokens of the other tenant, for a probe, of memory, and of log lines."""
+"""The targets during an attack: the longest gap between two tokens of the honest tenant, the longest probe, the largest
+growth of memory, and the most log lines in KiB."""
 _KEY = "sk-rude-oT4zq9Wm"
 _KEYS = f"keys:\n- {{name: honest, key: sk-honest}}\n- {{name: rude, key: {_KEY}, rights: [adapters]}}\n"
 _NEVER_LOGGED = (_KEY.removeprefix("sk-rude-"), PROMPT, "Traceback")
@@ -45,15 +46,15 @@ class Line:
     before: dict[str, float | int]
     during: dict[str, float | int]
     failures: list[str]
-    """The honest tenant's."""
+    """Failures that the honest tenant saw."""
     growth_mib: float
-    """The most memory of all the server's processes during the attack, above that before it."""
+    """The most memory of all the server's processes during the attack, minus that before it."""
     series: int
-    """Of /metrics, afterwards."""
+    """The number of series in /metrics after the attack."""
     log_kib: float
-    """Of lines that were written."""
+    """The size of the log lines that were written during the attack."""
     logged: list[str]
-    """What no log may hold, and this one does."""
+    """Texts in the log that no log may hold, such as the key."""
 
     @property
     def missed(self) -> list[str]:
@@ -66,18 +67,18 @@ class Line:
 
 
 def memory(serving: Serving) -> float:
-    """MiB of all the server's processes."""
+    """Return the memory of all the server's processes in MiB."""
     total = 0
     for process in (serving.http, *serving.http.children(recursive=True)):
         try:
             total += process.memory_info().rss
-        except psutil.NoSuchProcess:  # a text worker that was ended
+        except psutil.NoSuchProcess:  # a text worker that has just ended
             continue
     return total / (1 << 20)
 
 
 async def most_memory(serving: Serving) -> float:
-    """The most memory seen until this is cancelled."""
+    """Return the most memory that was seen until the task is cancelled."""
     most = 0.0
     try:
         while True:
@@ -88,7 +89,7 @@ async def most_memory(serving: Serving) -> float:
 
 
 async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Namespace) -> Line:
-    """Run one attack."""
+    """Run one attack, and return its figures."""
     before = await honest.begin()
     await asyncio.sleep(args.quiet)
     memory_before, watching = memory(serving), asyncio.create_task(most_memory(serving))
@@ -111,7 +112,7 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
 
 
 async def attack_all(serving: Serving, args: argparse.Namespace) -> list[Line]:
-    """Run all attacks that were chosen."""
+    """Run all attacks that --only selects."""
     honest, lines = Honest(serving.port, "sk-honest"), []
     async with honest.run():
         await asyncio.sleep(5)  # warm-up
@@ -123,7 +124,7 @@ async def attack_all(serving: Serving, args: argparse.Namespace) -> list[Line]:
 
 
 def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     text = [
         f"# {title}\n",
         f"`make hostile` on {psutil.cpu_count()} cores, attacker and honest tenant included, load "

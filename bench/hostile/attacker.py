@@ -1,6 +1,6 @@
-"""`python -m bench.hostile.attacker PORT KEY SECONDS ATTACK`: one attack, in a process of its own; prints its outcomes.
+"""`python -m bench.hostile.attacker PORT KEY SECONDS ATTACK`: runs one attack, and prints its outcomes.
 
-In one process the attack would hold up the honest user whose waits are measured.
+It is a process of its own, as the attack would otherwise delay the honest user whose waits are measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.hostile.wire import Target
 
 
 async def _attack(target: Target, name: str, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):  # what waits for an answer then has waited long enough
+    with contextlib.suppress(TimeoutError):  # requests that still wait for an answer are abandoned
         async with asyncio.timeout(seconds + 1):
             await ATTACKS[name](target)
 

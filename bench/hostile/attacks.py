@@ -1,4 +1,4 @@
-"""The attacks, by name: each does one rude thing until its time is over. Letters are those of trust.md's classes."""
+"""The attacks, by name. Each repeats one kind of abuse until its time is over. Letters name a class of attacks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WORDS = "lorem ipsum dolor sit amet consectetur "
 
 
 def chat(content: Any = "Hi", **more: Any) -> dict[str, Any]:
-    """A chat request."""
+    """Return a chat request."""
     return {"messages": [{"role": "user", "content": content}], "max_tokens": 4, **more}
 
 
 async def leave_early(target: Target) -> None:
-    """Chats that are sent and closed at once, or in the middle of their answers."""
+    """Send chats, and close the connection at once or in the middle of the answer."""
 
     async def user(number: int) -> None:
         chance = random.Random(number)
@@ -40,8 +40,8 @@ async def leave_early(target: Target) -> None:
     await users(8, user)
 
 
-def letters(target: Target) -> Callable[[int], bytes]:
-    """Requests that are not HTTP/1.1 by the letter, one kind after another."""
+def malformed(target: Target) -> Callable[[int], bytes]:
+    """Return requests with wrong HTTP/1.1 syntax, one kind after another."""
     head = target.head("/tokenize", 2)
     chunked = head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked")
     kinds = (
@@ -61,8 +61,8 @@ def letters(target: Target) -> Callable[[int], bytes]:
 
 
 async def not_http(target: Target) -> None:
-    """All of `letters` in turn."""
-    kinds, numbers = letters(target), itertools.count()
+    """Send all requests of `malformed` in turn."""
+    kinds, numbers = malformed(target), itertools.count()
 
     async def user(_: int) -> None:
         while target.open:
@@ -72,7 +72,7 @@ async def not_http(target: Target) -> None:
 
 
 async def methods_and_paths(target: Target) -> None:
-    """Random methods, paths and models, which must not become series of metrics, nor open a route without a key."""
+    """Send random methods and paths, which must not become series of metrics, nor open a route without a key."""
     chance = random.Random(4)
 
     async def user(_: int) -> None:
@@ -87,19 +87,19 @@ async def methods_and_paths(target: Target) -> None:
 
 
 def nested(depth: int) -> bytes:
-    """JSON in JSON in JSON."""
+    """Return JSON with arrays nested `depth` deep."""
     return b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}"
 
 
 def schema(number: int) -> dict[str, Any]:
-    """A new JSON schema each time, with many properties."""
+    """Return a chat with a new JSON schema each time, with many properties."""
     properties = {f"p{number}_{each}": {"type": "string", "pattern": "(a+)+b"} for each in range(60)}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": properties}}}
     return chat(response_format=form)
 
 
 def deep_schema(depth: int) -> dict[str, Any]:
-    """A schema nested `depth` deep."""
+    """Return a schema nested `depth` deep."""
     found: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
         found = {"type": "object", "properties": {"a": found}, "required": ["a"]}
@@ -107,12 +107,12 @@ def deep_schema(depth: int) -> dict[str, Any]:
 
 
 def image(address: str) -> list[dict[str, Any]]:
-    """The content of a chat message that is an image."""
+    """Return the content of a chat message that is an image."""
     return [{"type": "image_url", "image_url": {"url": address}}]
 
 
 async def other_apis(target: Target) -> None:
-    """Inputs of some thousand tokens, in the shapes of other APIs."""
+    """Send inputs of some thousand tokens in the shapes of other APIs."""
 
     async def user(number: int) -> None:
         while target.open:
@@ -128,23 +128,23 @@ async def other_apis(target: Target) -> None:
 
 
 def ranked(number: int) -> dict[str, Any]:
-    """A request to rank as many documents as may be."""
+    """Return a request to rank as many documents as are allowed."""
     return {"query": f"{number}", "documents": [f"{number} {each} {WORDS}" for each in range(2048)]}
 
 
 def scored(number: int) -> dict[str, Any]:
-    """Log probabilities of a prompt of another length each time: its last chunk may be of one token."""
+    """Return a request for log probabilities of a prompt, whose length varies: its last chunk may have one token."""
     return {"prompt": [number % 40_000, *[100] * (1 + number % 130)], "prompt_logprobs": 20, "max_tokens": 1}
 
 
 def rules(number: int) -> str:
-    """A grammar that is another one each time."""
+    """Return a new grammar each time, with 1,500 rules."""
     named = "\n".join(f'r{each}: "{number}{each}" r{each + 1} | "a" r{each + 1}' for each in range(1500))
     return f'start: r0\n{named}\nr1500: "b"'
 
 
 def tool(number: int, index: int) -> dict[str, Any]:
-    """A function that an answer may call."""
+    """Return a function that an answer may call."""
     fields = {f"p{number}": {"type": "string", "pattern": "(a|b)*c{9}"}, "x": {"enum": list(range(40))}}
     return {
         "type": "function",

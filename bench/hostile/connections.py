@@ -1,4 +1,4 @@
-"""Attacks by connections and by HTTP itself, whatever the requests ask for."""
+"""Attacks by connections and by HTTP itself, independent of what the requests ask for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.hostile.wire import SECONDS, Target
 
 
 async def pipelined(target: Target) -> None:
-    """1,000 requests at once on one connection."""
+    """Send 1,000 requests at once on one connection."""
 
     async def user(number: int) -> None:
         one = target.head("/v1/models", 0, "GET") if number % 2 else target.head("/tokenize", 15) + b'{"prompt": "Hi"}'
@@ -22,7 +22,7 @@ async def pipelined(target: Target) -> None:
 
 
 async def tiny_chunks(target: Target) -> None:
-    """Bodies of a megabyte in chunks of one byte."""
+    """Send bodies of a megabyte in chunks of one byte."""
     head = target.head("/tokenize", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     body = b'{"prompt": "' + b"x" * (1 << 20) + b'"}'
     data = head + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
@@ -99,7 +99,7 @@ async def upgrades(target: Target) -> None:
 
 
 async def half_closed(target: Target) -> None:
-    """Requests after which the client sends nothing more; some wait for the answer, the others have left."""
+    """Send requests and close the sending half of the connection; half of the clients wait for the answer."""
     body = json.dumps({"prompt": "Once upon a time", "max_tokens": 20, "ignore_eos": True}).encode()
     data = target.head("/v1/completions", len(body)) + body
 
@@ -119,7 +119,7 @@ async def half_closed(target: Target) -> None:
 
 
 async def endless_extensions(target: Target) -> None:
-    """One chunk whose extension has 5 MB and no end: its 400 has to reach a client that writes on."""
+    """Send one chunk whose extension has 5 MB and no end; the 400 must reach a client that is still sending."""
     head = target.head("/tokenize", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
 
     async def user(_: int) -> None:
@@ -130,7 +130,7 @@ async def endless_extensions(target: Target) -> None:
 
 
 async def chunk_extensions(target: Target) -> None:
-    """Chunks of one byte, each with 50 KB that mean nothing; and trailers of the same kind."""
+    """Send chunks of one byte, each with a meaningless extension of 50 KB; or as meaningless trailers."""
     head = target.head("/tokenize", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     extended = head + (b"1;" + b"x" * 50_000 + b"\r\n \r\n") * 300 + b"0\r\n\r\n"
     trailed = head + b"2\r\n{}\r\n0\r\n" + b"X-Trailer: y\r\n" * 100_000 + b"\r\n"
@@ -150,7 +150,7 @@ _LONG_TARGETS = (
 
 
 async def long_targets(target: Target) -> None:
-    """Targets as long as they may be, and longer."""
+    """Send requests whose targets are as long as allowed, and longer."""
 
     async def user(number: int) -> None:
         while target.open:
@@ -162,7 +162,7 @@ async def long_targets(target: Target) -> None:
 
 
 async def expectations(target: Target) -> None:
-    """Heads that wait for `100 Continue`, of which some are sent a body in pieces and others are left."""
+    """Send heads that expect `100 Continue`, then a body in small pieces, or nothing."""
     head = target.head("/tokenize", 1 << 20, headers={"Expect": "100-continue"})
 
     async def user(number: int) -> None:
@@ -180,7 +180,7 @@ async def expectations(target: Target) -> None:
 
 
 async def churn(target: Target) -> None:
-    """Connections that are opened and closed, as many as can be."""
+    """Open and close as many connections as possible."""
 
     async def user(_: int) -> None:
         while target.open:
@@ -193,7 +193,7 @@ async def churn(target: Target) -> None:
 
 
 async def scrapes(target: Target) -> None:
-    """/metrics, /openapi.json and probes without a pause."""
+    """Request /metrics, /openapi.json, /v1/models and a probe without a pause."""
 
     async def user(number: int) -> None:
         path = ("/metrics", "/health/ready", "/openapi.json", "/v1/models")[number % 4]
@@ -204,7 +204,7 @@ async def scrapes(target: Target) -> None:
 
 
 async def scrape_flood(target: Target) -> None:
-    """Scrapes alone, which need no key and are answered beside probes, from 64 connections."""
+    """Send only scrapes, which need no key and are answered in the same thread as probes, on 64 connections."""
 
     async def user(_: int) -> None:
         while target.open:
@@ -226,11 +226,11 @@ _HEADERS = (
     "Content-Encoding: gzip",
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eA==",
 )
-"""`{}` is another number in each request."""
+"""Headers, in which `{}` is replaced by a number that differs in each request."""
 
 
 async def odd_headers(target: Target) -> None:
-    """Headers as large as they may be, with values that logs, traces and metrics might keep."""
+    """Send headers as large as allowed, with values that logs, traces and metrics might keep."""
     body = json.dumps({"prompt": "Hi"}).encode()
 
     async def user(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Floods: very many small rude things at once, on many connections, faster than anything can be answered."""
+"""Floods: very many small requests at once, on many connections, faster than they can be answered."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bench.hostile.wire import Target
 
 TEXT = "/v1/completions"
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER that ends a connection with a reset, whatever has not been sent or read."""
+"""The value of SO_LINGER that ends a connection with a reset, even if bytes have not been sent or read."""
 
 
 def flood(data: Callable[[Target], bytes], connections: int, *, read: bool = True) -> Attack:
-    """The same bytes again and again on many connections, without waiting for an answer."""
+    """Return an attack that sends the same bytes again and again on many connections, without waiting for answers."""
 
     async def attack(target: Target) -> None:
         sent = data(target)
@@ -53,23 +53,23 @@ async def _count(target: Target, reader: asyncio.StreamReader) -> None:
 
 
 def without_key(target: Target) -> bytes:
-    """100 requests with a key that is not known."""
+    """Return 100 requests with an unknown key."""
     return target.head("/v1/models", 0, "GET", {"Authorization": "Bearer sk-wrong"}) * 100
 
 
 def tokenized(target: Target) -> bytes:
-    """100 requests that cost a little each."""
+    """Return 100 requests that each take a little work."""
     body = b'{"prompt": "Hi"}'
     return (target.head("/tokenize", len(body)) + body) * 100
 
 
 def versions(target: Target) -> bytes:
-    """500 requests that cost next to nothing."""
+    """Return 500 requests that each take hardly any work."""
     return target.head("/version", 0, "GET") * 500
 
 
 async def resets(target: Target) -> None:
-    """Connections reset at every stage: in the head, in the body, while it is prepared, queued, begun, streamed."""
+    """Reset connections at every stage: in the head or body, while the request is prepared, queued or answered."""
     body = json.dumps({"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "stream": True}).encode()
     data = target.head(TEXT, len(body)) + body
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The honest tenant beside the attacks: one user who streams answers, and probes."""
+"""The honest tenant, which is measured during attacks: one user who streams answers, and probes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from bench.load import percentile
 
 _LONGEST_GAP = 60.0
-"""Seconds after which no token is expected any more."""
+"""The longest time for which the next token is awaited, in seconds."""
 
 
 @dataclass
 class Seen:
-    """The observations of a period; seconds."""
+    """The observations of a period, in seconds."""
 
     gaps: list[float] = field(default_factory=list)
-    """Between tokens, and from the request to the first one."""
+    """The times between tokens, and from a request to its first token."""
     probes: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """Answers that were not complete, and probes without a 200."""
 
     def figures(self) -> dict[str, float | int]:
-        """Milliseconds; NaN where nothing was seen."""
+        """Return the figures in milliseconds; NaN if nothing was observed."""
         return {
             "gap_p99_ms": percentile(self.gaps, 0.99) * 1000,
             "gap_max_ms": max(self.gaps, default=float("nan")) * 1000,
@@ -45,7 +45,7 @@ class Honest:
 
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        """Go on until the block ends."""
+        """Stream and probe until the block ends."""
         tasks = [asyncio.create_task(self._stream()), asyncio.create_task(self._probe())]
         try:
             yield
@@ -55,9 +55,9 @@ class Honest:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def begin(self) -> Seen:
-        """Note in a new `Seen` from now on.
+        """Begin a new period, and return the `Seen` in which it is recorded.
 
-        The wait for the next token that has begun before still belongs to the last one.
+        A wait for a token that began before still belongs to the last period.
         """
         so_far, last = len(self.seen.gaps) + len(self.seen.failures), self.seen
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Kinds of attacks: what many rude users do at once, again and again, until their time is over."""
+"""Kinds of attacks: actions that many users repeat at the same time until the attack is over."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Attack = Callable[[Target], Awaitable[None]]
 
 
 async def users(count: int, user: Callable[[int], Awaitable[None]]) -> None:
-    """Many users at once."""
+    """Run `user` `count` times at once, each with its number."""
     await asyncio.gather(*(user(number) for number in range(count)))
 
 
 def posts(path: str, body: Callable[[int], Any], count: int = 8) -> Attack:
-    """Users that send one body after another; each body is another one."""
+    """Return an attack by users that send one body after another, all of them different."""
 
     async def attack(target: Target) -> None:
         numbers = itertools.count()
@@ -35,7 +35,7 @@ def posts(path: str, body: Callable[[int], Any], count: int = 8) -> Attack:
 
 
 def held(data: Callable[[Target], bytes], count: int, pause: float = 0.0) -> Attack:
-    """Connections that send some bytes, and then one more each `pause` seconds, or nothing (0)."""
+    """Return an attack by connections that send some bytes, then one every `pause` seconds, or no more if it is 0."""
 
     async def attack(target: Target) -> None:
         async def user(_: int) -> None:
@@ -57,7 +57,7 @@ def held(data: Callable[[Target], bytes], count: int, pause: float = 0.0) -> Att
 
 
 def unread(path: str, body: dict[str, Any], count: int, pause: float = 0.0) -> Attack:
-    """Clients that do not read their answers, or 64 bytes each `pause` seconds."""
+    """Return an attack by clients that do not read their answers, or 64 bytes every `pause` seconds."""
     content = json.dumps(body).encode()
 
     async def attack(target: Target) -> None:

@@ -1,4 +1,4 @@
-"""Bodies of odd shapes: what a tokenizer, a grammar, a template or JSON itself may take badly."""
+"""Attacks with unusual bodies, which are hard to process for a tokenizer, a grammar, a template or a JSON parser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = "lorem ipsum dolor sit amet consectetur "
 
 
 def said(content: Any = "Hi", **more: Any) -> dict[str, Any]:
-    """A chat request."""
+    """Return a chat request."""
     return {"messages": [{"role": "user", "content": content}], "max_tokens": 4, **more}
 
 
@@ -23,13 +23,13 @@ _TEXTS = (
 
 
 def unicode_bomb(number: int) -> dict[str, Any]:
-    """Megabytes of one thing."""
+    """Return a prompt that repeats one text up to a million characters."""
     text = _TEXTS[number % len(_TEXTS)]
     return {"prompt": text * (1_300_000 // len(text)), "max_tokens": 1}
 
 
 def truncated_bomb(number: int) -> dict[str, Any]:
-    """The same, of which only the end is wanted."""
+    """Return the body of `unicode_bomb`, of whose prompt only the last five tokens are kept."""
     return {**unicode_bomb(number), "truncate_prompt_tokens": 5}
 
 
@@ -63,7 +63,7 @@ _ODD_JSON = (
 
 
 def doubled(depth: int) -> dict[str, Any]:
-    """A schema of 2^depth parts, written with `depth` references."""
+    """Return a schema of 2^depth parts, written with `depth` references."""
     defs: dict[str, Any] = {"d0": {"type": "string"}}
     for each in range(1, depth):
         below = {"$ref": f"#/$defs/d{each - 1}"}
@@ -73,7 +73,7 @@ def doubled(depth: int) -> dict[str, Any]:
 
 
 def recursive(number: int) -> dict[str, Any]:
-    """Schemas that refer to themselves and to each other."""
+    """Return a schema that refers to itself."""
     node = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}}}
     return {"$defs": {"n": node}, "$ref": "#/$defs/n", "title": f"{number}"}
 
@@ -115,12 +115,12 @@ _LONG = {"max_tokens": 300, "ignore_eos": True, "logit_bias": {"104": 100, "1179
 
 
 def grammar(number: int) -> dict[str, Any]:
-    """A grammar that is ambiguous, endless or empty, and tokens that keep it busy."""
+    """Return a body with a grammar that is ambiguous, endless or empty, and settings that keep it busy."""
     return {"prompt": f"{number} x x x x", "guided_grammar": _GRAMMARS[number % len(_GRAMMARS)], "n": 4, **_LONG}
 
 
 def response(number: int) -> dict[str, Any]:
-    """A request to /v1/responses with very many items of one kind."""
+    """Return a request to /v1/responses with very many items of one kind."""
     audio = {"type": "input_audio", "input_audio": {"data": "A" * 1_000_000}}
     kinds: tuple[dict[str, Any], ...] = (
         {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}] * 60}] * 2000},
@@ -139,7 +139,7 @@ def response(number: int) -> dict[str, Any]:
 
 
 def message(number: int) -> dict[str, Any]:
-    """A request to /v1/messages with very many blocks of one kind."""
+    """Return a request to /v1/messages with very many blocks of one kind."""
     text, deep = {"type": "text", "text": "x"}, {"a": [[[[]]]] * 10_000}
     kinds: tuple[Any, ...] = (
         [{"role": "user", "content": [text] * 60}] * 2000,
@@ -153,7 +153,7 @@ def message(number: int) -> dict[str, Any]:
 
 
 def functions(count: int) -> list[dict[str, Any]]:
-    """Tools."""
+    """Return `count` tools."""
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     return [
         {"type": "function", "function": {"name": f"f{n}", "description": "x" * 50, "parameters": schema}}
@@ -181,7 +181,7 @@ _EXTREME: tuple[dict[str, Any], ...] = (
 
 
 def token_prompts(number: int) -> dict[str, Any]:
-    """Prompts that are token ids already."""
+    """Return a body whose prompts are token ids."""
     kinds: tuple[Any, ...] = (
         [[number % 40_000 + 5] * 8000] * 4,
         [7] * 1_000_000,

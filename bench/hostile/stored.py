@@ -1,4 +1,4 @@
-"""Attacks on what a server keeps or reads from disks for clients: files, batches and adapters."""
+"""Attacks on files, batches and adapters, which a server stores on disks or reads from them for clients."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _FILE = b'--b\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\
 
 
 def form(content: bytes, name: bytes = b"in.jsonl") -> bytes:
-    """A form with a file to upload."""
+    """Return a form with a file to upload."""
     return _PURPOSE + _FILE % name + content + b"\r\n--b--\r\n"
 
 
 def part(number: int) -> bytes:
-    """A small part of a form."""
+    """Return a small part of a form."""
     return b'--b\r\nContent-Disposition: form-data; name="p%d"\r\n\r\nx\r\n' % number
 
 
 def line(number: int, **body: Any) -> bytes:
-    """A line of a batch."""
+    """Return a line of a batch."""
     asked = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **body}
     return json.dumps({"custom_id": f"c{number}", "method": "POST", "url": CHAT, "body": asked}).encode() + b"\n"
 
@@ -52,7 +52,7 @@ _FORMS = (
 
 
 async def uploads(target: Target) -> None:
-    """Forms that are large, made of very many parts, or none at all; nothing is left of them in the end."""
+    """Upload forms that are large, have very many parts, or are not valid, and delete the files."""
 
     async def user(number: int) -> None:
         while target.open:
@@ -77,7 +77,7 @@ _LINES: tuple[bytes, ...] = (
 
 
 async def batches(target: Target) -> None:
-    """Batches of lines that ask for too much or are no JSON, cancelled a moment later."""
+    """Create batches whose lines ask for too much or are not JSON, and cancel them a moment later."""
 
     async def user(number: int) -> None:
         while target.open:
@@ -203,7 +203,7 @@ _PATHS = (
 
 
 async def adapters(target: Target) -> None:
-    """Adapters that are elsewhere, or nowhere, by names of all kinds."""
+    """Ask to load adapters from addresses that do not exist or are not allowed, under names of all kinds."""
 
     async def user(number: int) -> None:
         chance = random.Random(number)

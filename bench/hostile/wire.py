@@ -1,4 +1,4 @@
-"""Raw HTTP/1.1 for attacks, which may send and read anything, also what no client library would."""
+"""Raw HTTP/1.1 for attacks, which can send and read bytes that no client library would."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SECONDS = 20.0
-"""Longest wait for an answer; an attack goes on without it."""
+"""The longest wait for an answer, after which an attack continues without it."""
 _KEPT = 1 << 16
-"""Bytes of an answer's body at most that are kept."""
+"""The most bytes of an answer's body that are kept."""
 
 
 @dataclass
 class Target:
-    """The server under attack, and what it answered so far."""
+    """The server under attack, and the counts of its answers so far."""
 
     port: int
     key: str
     """The attacker's API key."""
     until: float
-    """Monotonic seconds until when the attack goes on."""
+    """The end of the attack, in monotonic seconds."""
     outcomes: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -36,7 +36,7 @@ class Target:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """One connection, reset at the end."""
+        """Open a connection, which is reset at the end of the block."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16)
         try:
             yield reader, writer
@@ -44,7 +44,7 @@ class Target:
             writer.transport.abort()
 
     def head(self, path: str, size: int, method: str = "POST", headers: Mapping[str, str] | None = None) -> bytes:
-        """A request's head."""
+        """Return the head of a request."""
         given = {
             "Host": "x", "Content-Type": "application/json", "Content-Length": size,
             "Authorization": f"Bearer {self.key}", **(headers or {}),
@@ -63,7 +63,7 @@ class Target:
         return answer[9:12].decode() if answer.startswith(b"HTTP/") else answer.decode()
 
     async def ask(self, data: bytes) -> bytes:
-        """The beginning of the answer to some bytes, or how the connection ended; counts its status."""
+        """Send bytes, count the status of the answer, and return its beginning, or how the connection ended."""
         answer = b""
         try:
             async with asyncio.timeout(SECONDS), self.connection() as (reader, writer):
@@ -76,12 +76,12 @@ class Target:
             outcome = "closed"
         self.outcomes[outcome] += 1
         if outcome in ("429", "503", "closed"):
-            await asyncio.sleep(0.02)  # one process makes the attack: it must not only be busy with itself
+            await asyncio.sleep(0.02)  # so that the attacking process does not only compute itself
         return answer or outcome.encode()
 
 
 def answer_of(answer: bytes) -> dict[str, Any]:
-    """The JSON object in an answer; empty if it has none."""
+    """Return the JSON object in an answer; an empty one if it has none."""
     try:
         value = json.loads(answer.partition(b"\r\n\r\n")[2])
     except ValueError:
@@ -90,7 +90,7 @@ def answer_of(answer: bytes) -> dict[str, Any]:
 
 
 async def _answer(reader: asyncio.StreamReader) -> bytes:
-    """An answer's head and what came with it; the rest is read and forgotten."""
+    """Return an answer's head, and its body if that is short; other bytes are read and dropped."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"\r\ncontent-length: *(\d+)\r\n", head, re.IGNORECASE)
     if length is not None and int(length[1]) <= _KEPT:

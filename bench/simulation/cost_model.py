@@ -25,7 +25,7 @@ class CostModel:
     per_token: float
     """The linear layers' arithmetic for one token."""
     per_row: float
-    """Each row that is sampled."""
+    """Sampling one row."""
     per_context: float
     """Reading keys and values of one token of a decoding row's context."""
     per_pair: float
@@ -38,7 +38,7 @@ class CostModel:
     """Blocks of 16 tokens that fit into the device's memory beside the weights."""
 
     def seconds(self, plan: StepPlan) -> float:
-        """The seconds of one step."""
+        """Return the seconds of one step."""
         moves = sum(self.per_copy if op.kind is BlockOpKind.COPY else self.per_swap for op in plan.block_ops)
         tokens = plan.num_tokens
         if tokens == 0:  # a step that only moves blocks
@@ -53,7 +53,7 @@ class CostModel:
         return self.fixed + linear + samples * self.per_row + attention + moves
 
     def capacity(self, *, fresh: float, prompt: float, answer: float, batch: int) -> float:
-        """Requests per second with `batch` of them running, roughly.
+        """Return the approximate requests per second with `batch` of them running.
 
         `prompt` and `answer` are average lengths in tokens, and `fresh` is the part of the prompt that is in no cache.
         """

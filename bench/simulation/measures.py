@@ -23,7 +23,7 @@ class Measure:
 
 
 def measures(recording: Recording, block_size: int) -> list[Measure]:
-    """All figures of a run."""
+    """Return all figures of a run."""
     timelines, stats, seconds = recording.timelines, recording.stats, recording.seconds
     answered = sum(timeline.tokens for timeline in timelines)
     states = [state for _, state in recording.series[:-1]]
@@ -51,12 +51,12 @@ def measures(recording: Recording, block_size: int) -> list[Measure]:
 
 
 def ttft(timelines: Sequence[Timeline]) -> np.ndarray:
-    """Seconds from arrival to first token, of each request."""
+    """Return the seconds from arrival to first token of each request."""
     return np.asarray([timeline.first_token - timeline.arrival for timeline in timelines])
 
 
 def kv_waste(states: Sequence[SchedulerStats], block_size: int) -> float:
-    """Share of the slots of used blocks that hold no token, over the whole run."""
+    """Return the share of the slots of used blocks that hold no token, over the whole run."""
     used = sum(state.kv_blocks_used for state in states) * block_size
     return sum(state.kv_wasted_slots for state in states) / used if used else 0.0
 

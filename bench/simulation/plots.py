@@ -17,7 +17,7 @@ _BINS = 60
 
 
 def draw(recordings: dict[str, Recording], title: str, file: Path) -> None:
-    """A PNG with four panels that share the time axis; each run has its colour."""
+    """Write a PNG with four panels that share the time axis; each run has its colour."""
     figure = Figure(figsize=(10, 12), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(4, 1, sharex=True)

@@ -77,7 +77,7 @@ class Device:
         self._free_at = 0.0
 
     def launch(self, plan: StepPlan, now: float) -> tuple[float, StepResult]:
-        """The moment when a step launched at `now` ends, and its result."""
+        """Return the time when a step launched at `now` ends, and its result."""
         for new in plan.new_rows:
             self._rows[new.row] = self._asks[new.request_id]
         tokens = [self._next(row, start) for row, start in zip(plan.decode_rows, plan.decode_starts, strict=True)]
@@ -87,7 +87,7 @@ class Device:
         return self._free_at, StepResult(plan.step, tokens, seconds=seconds)
 
     def _next(self, row: int, position: int) -> int:
-        """The token after `position`. After the end of an answer, one more step may run; its token is dropped."""
+        """Return the token after `position`. After the end of an answer one more step may run; its token is dropped."""
         ask = self._rows[row]
         index = position + 1 - len(ask.prompt)
         return ask.answer[index] if index < len(ask.answer) else END
@@ -197,7 +197,7 @@ class Replay:
             self._next_sample = now + self._interval
 
     def _state(self) -> SchedulerStats:
-        """The reported statistics with the current number of wasted slots.
+        """Return the reported statistics with the current number of wasted slots.
 
         The scheduler itself updates that number only now and then.
         """

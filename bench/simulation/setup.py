@@ -55,7 +55,7 @@ class Setup:
     target_itl_p90: float = 0.0
 
     def changed(self, text: str) -> Setup:
-        """A copy with `name=value,name=value` applied; ValueError if a name is unknown or a value out of range."""
+        """Return a copy with the changes `name=value,name=value`; ValueError if a name or a value is not valid."""
         changes: dict[str, Any] = {}
         types = {field.name: type(field.default) for field in dataclasses.fields(self)}
         for part in text.split(","):
@@ -70,11 +70,11 @@ class Setup:
 
     @property
     def num_blocks(self) -> int:
-        """KV blocks, from the device's memory unless they are given."""
+        """The number of KV blocks: those that fit into the device's memory, unless `blocks` is given."""
         return self.blocks or COSTS[self.cost].blocks * 16 // self.block_size
 
     def asks(self) -> list[Ask]:
-        """The trace. A first draft gives the mean lengths, which determine the rate; a flood is added to it."""
+        """Return the trace. Its rate is determined by the mean lengths of a first trace, without those of a flood."""
         generate = TRACES[self.trace]
         draft = generate(Load(min(self.requests, 1000), 1.0, self.max_model_len, self.seed))
         draft = [ask for ask in draft if ask.tenant != FLOOD]
@@ -87,7 +87,7 @@ class Setup:
         return generate(Load(self.requests, self.load * capacity, self.max_model_len, self.seed))
 
     def scheduler(self) -> Scheduler:
-        """The real scheduler with these settings."""
+        """Return the real scheduler with these settings."""
         cost = COSTS[self.cost]
         settings = SchedulerSettings(
             max_num_seqs=self.max_num_seqs,
@@ -116,12 +116,12 @@ class Setup:
         return AdaptiveLimits(self.max_num_seqs, self.max_num_batched_tokens, ttft_p90=ttft_p90, itl_p90=itl_p90)
 
     def run(self) -> Recording:
-        """Replay the trace."""
+        """Replay the trace, and return the recording."""
         return Replay(self.scheduler(), COSTS[self.cost], self.asks(), self.max_model_len).run()
 
 
 def _parse(kind: type, text: str) -> Any:
-    """The value of a flag; ValueError if it is invalid."""
+    """Return the value of a flag; ValueError if it is not valid."""
     if kind is bool:
         if text.lower() not in {"true", "false", "1", "0", "yes", "no"}:
             raise ValueError(f"{text!r} is neither true nor false")

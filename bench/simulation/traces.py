@@ -57,16 +57,16 @@ class Lengths:
 
     @classmethod
     def of_quantiles(cls, median: float, p90: float, least: int = 4) -> Lengths:
-        """The distribution with this median and 90th percentile."""
+        """Return the distribution with this median and 90th percentile."""
         return cls(median, math.log(p90 / median) / _P90, least)
 
     @classmethod
     def of_mean(cls, mean: float, sigma: float, least: int = 4) -> Lengths:
-        """The distribution with this mean and this standard deviation of the logarithm."""
+        """Return the distribution with this mean and this standard deviation of the logarithm."""
         return cls(mean * math.exp(-sigma * sigma / 2), sigma, least)
 
     def draw(self, rng: random.Random, most: int) -> int:
-        """A random length between `least` and `most`; values outside are drawn again."""
+        """Return a random length between `least` and `most`; values outside are drawn again."""
         while True:
             length = round(self.median * math.exp(self.sigma * rng.gauss(0, 1)))
             if self.least <= length <= most:
@@ -81,7 +81,7 @@ class Mix:
     answer: Lengths
 
     def draw(self, rng: random.Random, model_len: int) -> tuple[int, int]:
-        """Random lengths of a prompt and its answer, together at most `model_len`."""
+        """Return random lengths of a prompt and its answer, together at most `model_len`."""
         while True:
             prompt = self.prompt.draw(rng, model_len - self.answer.least)
             answer = self.answer.draw(rng, model_len)
@@ -99,22 +99,22 @@ _SYSTEM_PROMPT = Lengths.of_quantiles(800, 2000, 256)
 
 
 def poisson(load: Load) -> list[Ask]:
-    """Independent users: Poisson arrivals of single turns."""
+    """Return requests of independent users: Poisson arrivals of single turns."""
     return _independent(load, SINGLE_TURN, _steady)
 
 
 def bursts(load: Load) -> list[Ask]:
-    """The same, but in ten cycles: four times the rate for a fifth of each, then a quarter of it."""
+    """Return single turns in ten cycles: four times the rate for a fifth of each cycle, then a quarter of the rate."""
     return _independent(load, SINGLE_TURN, _bursty)
 
 
 def sharegpt(load: Load) -> list[Ask]:
-    """Poisson arrivals of whole conversations: long prompts, medium answers."""
+    """Return Poisson arrivals of conversations so far: long prompts, medium answers."""
     return _independent(load, SHAREGPT, _steady)
 
 
 def prefix(load: Load) -> list[Ask]:
-    """Conversations of some turns that begin with one of eight system prompts.
+    """Return conversations of some turns that begin with one of eight system prompts.
 
     A user reads an answer before sending the next turn.
     """
@@ -142,7 +142,7 @@ def prefix(load: Load) -> list[Ask]:
 
 
 def tenants(load: Load) -> list[Ask]:
-    """Ten API keys with short prompts, Poisson arrivals each."""
+    """Return the requests of ten API keys with short prompts, Poisson arrivals each."""
     asks: list[Ask] = []
     for key in range(10):
         share = Load(load.count // 10, load.rate / 10, load.model_len, load.seed * 100 + key)
@@ -151,7 +151,7 @@ def tenants(load: Load) -> list[Ask]:
 
 
 def flood(load: Load) -> list[Ask]:
-    """The same ten keys with the same requests, and one key that sends 50 prompts of the full context at once."""
+    """Return the requests of `tenants`, and those of one key that sends 50 prompts of the full context at once."""
     asks = tenants(load)
     rng = random.Random(load.seed + 1)
     at = asks[len(asks) // 5].at
@@ -190,7 +190,7 @@ def _independent(load: Load, mix: Mix, arrivals: Arrivals, tenant: str = "") -> 
 
 
 def _tokens(rng: random.Random, count: int) -> list[int]:
-    """Random token ids of 16 bits, none of them `END`."""
+    """Return random token ids of 16 bits, none of them `END`."""
     return [token if token != END else END + 1 for token in array("H", rng.randbytes(2 * count))]
 
 

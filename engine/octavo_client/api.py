@@ -1,4 +1,4 @@
-"""OpenAI's API as every client here uses it: URLs, headers, timeouts, errors and the events of a stream."""
+"""What all clients of this package share of OpenAI's API: URLs, headers, timeouts, errors, events of a stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def api_key_of(args: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
-    """Return the key to send, None without one; UsageError if it cannot be read, or is none that a header can hold."""
+    """Return the key to send, None without one; UsageError if it cannot be read, or cannot be sent in a header."""
     path: Path | None = args.api_key_file
     try:
         given = args.api_key if path is None else path.read_text(encoding="utf-8")
@@ -51,12 +51,12 @@ def api_key_of(args: argparse.Namespace, environ: Mapping[str, str]) -> str | No
 
 
 def api_base(url: str) -> str:
-    """Return the URL with /v1 at its end, whether or not it was given; UsageError if it is none of a web server."""
+    """Return the URL with /v1 at its end, whether or not it was given; UsageError if it is not an http(s) URL."""
     return f"{server_url(url)}/v1"
 
 
 def server_url(url: str) -> str:
-    """Return the URL without /v1; UsageError if it is none of a web server."""
+    """Return the URL without /v1; UsageError if it is not an http(s) URL."""
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"{url}: a server's URL begins with http:// or https://; try http://{url}")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -106,7 +106,7 @@ def error_message(content: bytes) -> str:
 def event_of(line: str) -> Mapping[str, Any] | None:
     """Return the JSON object in a line of a stream: empty for [DONE], None for a line without data.
 
-    Raises ClientError if the object is the server's error event, BrokenStreamError if the data is no JSON object.
+    Raises ClientError if the object is the server's error event, BrokenStreamError if the data is not a JSON object.
     """
     data = line.removeprefix("data:").strip()
     if not line.startswith("data:") or not data:
@@ -116,9 +116,9 @@ def event_of(line: str) -> Mapping[str, Any] | None:
     try:
         event = json.loads(data)
     except (ValueError, RecursionError):
-        raise BrokenStreamError(f"the server's stream holds an event that is no JSON: {data[:100]!r}") from None
+        raise BrokenStreamError(f"the server's stream holds an event that is not JSON: {data[:100]!r}") from None
     if not isinstance(event, dict) or not event:
-        raise BrokenStreamError(f"the server's stream holds an event that is no object: {data[:100]!r}")
+        raise BrokenStreamError(f"the server's stream holds an event that is not an object: {data[:100]!r}")
     if error := event.get("error"):
         raise ClientError(str(error.get("message", error)) if isinstance(error, dict) else str(error))
     return event

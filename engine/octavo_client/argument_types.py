@@ -1,4 +1,4 @@
-"""Numbers of the command line: what argparse calls as `type=`, with messages that say what may be given."""
+"""Functions that read numbers of the command line (argparse's `type=`), whose messages say which are allowed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Number = TypeVar("Number", int, float)
 
 
 def number_within(least: float, most: float) -> Callable[[str], float]:
-    """Read a number from `least` to `most`."""
+    """Return a function that reads a number from `least` to `most`."""
     return lambda text: _within(text, float, least, most)
 
 
 def whole_number_within(least: int, most: int) -> Callable[[str], int]:
-    """Read a whole number from `least` to `most`."""
+    """Return a function that reads a whole number from `least` to `most`."""
     return lambda text: _within(text, int, least, most)
 
 
 def list_of(read: Callable[[str], Number]) -> Callable[[str], list[Number]]:
-    """Read several of what `read` reads, with commas between them."""
+    """Return a function that reads several numbers with commas between them, each by `read`."""
     return lambda text: [read(part) for part in text.split(",")]
 
 

@@ -1,4 +1,4 @@
-"""`octavo-engine bench URL`: tokens a second and the times of requests, at several loads, or up to saturation.
+"""`octavo-engine bench URL`: measures tokens a second and the times of requests, at given loads or up to saturation.
 
 Works with any server that has OpenAI's /v1/completions. Requests are streamed, greedy and `ignore_eos`, so that every
 answer has the length that was asked for (servers that refuse the parameter: `--no-ignore-eos`; then the table says how
@@ -27,7 +27,7 @@ from octavo_client.workload import Dataset, Fixed, Prompt, ShareGPTLike, Workloa
 
 _MANY = 1_000_000
 _SEARCH_SECONDS = 20.0
-"""How long requests come at each load of a search, so that what is slow to start does not look like overload."""
+"""Seconds for which requests are sent at each load of a search, so that a slow start does not look like overload."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,13 +113,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def say(line: str) -> None:
-    """Print at once, also into a pipe."""
+    """Print a line at once, also into a pipe."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def workload_of(args: argparse.Namespace) -> Workload:
-    """Return what the flags ask for; UsageError if they contradict each other."""
+    """Return the workload that the flags describe; UsageError if they contradict each other."""
     varies = args.dataset is not None or args.workload == "sharegpt"
     if args.dataset is not None and args.workload == "sharegpt":
         raise UsageError("--dataset has lengths of its own; give it or --workload sharegpt")
@@ -132,7 +132,7 @@ def workload_of(args: argparse.Namespace) -> Workload:
 
 @dataclass(slots=True)
 class _Bench:
-    """A run against one server. Each load has prompts of its own: else a prefix cache would help the later ones."""
+    """A run against one server. Each load has its own prompts, as a prefix cache would make later loads faster."""
 
     args: argparse.Namespace
     client: Client
@@ -191,7 +191,7 @@ async def _bench(args: argparse.Namespace, workload: Workload) -> Report:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Raise UsageError for what would fail only after everything was measured."""
+    """Raise UsageError for mistakes that would otherwise show only after everything was measured."""
     for flag, file in (("--json", args.json), *(("--plot", file) for file in args.plot)):
         if file is not None and not file.parent.is_dir():
             raise UsageError(f"{flag} {file}: there is no directory {file.parent}")
@@ -227,7 +227,7 @@ def _say_repeated(workload: Workload, requests: int) -> None:
 
 
 def _exit_code(report: Report) -> int:
-    """1 if requests failed; of a search only if none was answered, as it looks for the load at which they begin to."""
+    """Return 1 if requests failed; after a search only if it found no load without failures."""
     failures = [level.first_error for level in report.levels if level.failed]
     if failures:
         sys.stderr.write(f"octavo-engine bench: some requests failed; the first: {failures[0]}\n")

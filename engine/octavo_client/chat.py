@@ -42,25 +42,25 @@ class Conversation:
         self._messages: list[dict[str, str]] = []
 
     def forget(self) -> None:
-        """Start over with the system message alone."""
+        """Start over with only the system message."""
         self._messages = []
 
     def ask(self, question: str) -> Generator[str, None, None]:
-        """Yield the answer piece by piece; the question and as much of the answer as came join the conversation.
+        """Yield the answer piece by piece; the question and the received part of the answer join the conversation.
 
-        Raises ClientError if the server refuses or fails; if nothing came before, the conversation stays as it was.
+        Raises ClientError if the server refuses or fails; if it sent nothing before, the conversation does not change.
         """
         asked = [*self._messages, {"role": "user", "content": question}]
-        said = ""
+        answer = ""
         try:
             for piece in self._stream([*self._system, *asked]):
-                said += piece
+                answer += piece
                 yield piece
         except httpx2.HTTPError as error:
             raise ClientError(f"{self._base}: {error or type(error).__name__}") from None
         finally:
-            if said:
-                self._messages = [*asked, {"role": "assistant", "content": said}]
+            if answer:
+                self._messages = [*asked, {"role": "assistant", "content": answer}]
 
     def _stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
         body = {"model": self._model, "messages": messages, "stream": True, **self._sampling}

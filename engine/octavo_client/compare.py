@@ -17,12 +17,12 @@ from octavo_client.figures import Level, Percentiles, Report
 
 _TIMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "E2E"}
 _WORSE = 1
-"""Exit code where a figure is worse, as of `diff`."""
+"""The exit code if a figure is worse, like that of `diff`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One figure of both files."""
+    """One figure in both files, and whether it became worse by more than the tolerance."""
 
     load: str
     figure: str
@@ -32,7 +32,7 @@ class Ratio:
 
     @property
     def ratio(self) -> float:
-        """After over before; NaN where one of them is missing."""
+        """The figure after divided by the figure before; NaN if one of them is missing."""
         return self.after / self.before if self.before else math.nan
 
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """Read a file that `bench --json` wrote; UsageError if it is none. Figures that could not be measured are NaN."""
+    """Read a file that `bench --json` wrote; UsageError if it is not such a file. Unmeasured figures are NaN."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         levels = [_level(level) for level in content["levels"]]
@@ -61,7 +61,7 @@ def read_report(path: Path) -> Report:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as JSON: {error}") from None
     except (KeyError, TypeError, AttributeError):
-        raise UsageError(f"{path}: is no result of octavo-engine bench --json") from None
+        raise UsageError(f"{path}: is not a result of octavo-engine bench --json") from None
     return Report(target, model, time, workload, levels)
 
 
@@ -111,7 +111,7 @@ def table(found: list[Ratio]) -> str:
 
 
 def _name(path: Path) -> str:
-    """The last two parts of a path, by which a legend has room to tell files apart."""
+    """Return the last two parts of a path, which fit into a legend and usually differ between files."""
     return "/".join(path.parts[-2:])
 
 

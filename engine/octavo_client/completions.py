@@ -16,7 +16,7 @@ from octavo_client.workload import Prompt
 
 
 class Client:
-    """Connections to a server under test; as many as there are requests at once."""
+    """A client of the server under test, with as many connections as there are requests at once."""
 
     def __init__(self, url: str, api_key: str | None, timeout: float) -> None:
         self.base = api.api_base(url)
@@ -83,7 +83,7 @@ async def _read_stream(lines: AsyncIterator[str], start: float, timing: Timing) 
 
 
 def _take_usage(usage: Any, timing: Timing) -> None:
-    """Take the token counts over; a server may send none or only some, then pieces of text count as tokens."""
+    """Copy the token counts of an event. A server may omit them: then pieces of text count as tokens."""
     if isinstance(usage, dict):
         prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
         timing.prompt_tokens = prompt if isinstance(prompt, int) else timing.prompt_tokens

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 
 class ClientError(Exception):
-    """The server gave no usable answer, or refused the request."""
+    """Raised if the server gave no usable answer, or refused the request."""
 
     exit_code = 1
 
 
 class UsageError(ClientError):
-    """A flag has a value that cannot be used (exit code 2)."""
+    """Raised if a flag has a value that cannot be used (exit code 2)."""
 
     exit_code = 2
 
 
 class BrokenStreamError(ClientError):
-    """The server's stream is not what OpenAI's API describes."""
+    """Raised if the server's stream is not as OpenAI's API describes it."""

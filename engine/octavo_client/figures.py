@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Timing:
-    """One request as its client saw it. Times are seconds since it was due; NaN where something never came."""
+    """The times of one request, as its client saw them: seconds since it was due, NaN for what did not happen."""
 
     first_token: float = math.nan
     end: float = math.nan
@@ -23,7 +23,7 @@ class Timing:
     asked_tokens: int = 0
     """The answer's length that was asked for."""
     due: float = 0.0
-    """When it was to be sent, in seconds since the load began."""
+    """When the request was due, in seconds since the load began."""
     error: str | None = None
 
 
@@ -70,7 +70,7 @@ class Level:
     concurrency: int | None
     """Users; None in an open loop."""
     rate: float | None
-    """Requests a second that were to come; None in a closed loop."""
+    """Requests a second that were to be sent; None in a closed loop."""
     num_prompts: int
     failed: int
     duration_s: float
@@ -84,7 +84,7 @@ class Level:
     itl_ms: Percentiles
     e2e_ms: Percentiles
     kept_up: float | None = None
-    """Of an open loop: answers that ended while the second half of the requests came, as a share of that half."""
+    """In an open loop: answers that ended while the second half of the requests was sent, as a share of that half."""
     first_error: str | None = None
 
     @property
@@ -95,7 +95,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """The most that a server was found to bear."""
+    """The saturation point of a server: the largest load that it could serve."""
 
     value: float | None
     """Users or requests a second; None if even the lowest load was too much."""
@@ -106,13 +106,13 @@ class Saturation:
 
 @dataclass(slots=True)
 class Report:
-    """One run. `--json` writes it, and so does bench/transformers_generate.py."""
+    """The report of one run. `--json` writes it, and so does bench/transformers_generate.py."""
 
     target: str
     model: str
     time: str
     workload: str
-    """Of what length prompts and answers are."""
+    """A description of the prompts and answers, such as their lengths."""
     levels: list[Level]
     saturation: Saturation | None = None
 
@@ -150,7 +150,7 @@ def summarize(load: Load, timings: Sequence[Timing], duration: float) -> Level:
 
 
 def _kept_up(timings: Sequence[Timing]) -> float | None:
-    """Answers that ended while the second half of the requests came, as a share of that half; None if there is none."""
+    """Return `Level.kept_up` of an open loop; None if there were too few requests."""
     arrivals = sorted(timing.due for timing in timings)
     second = arrivals[len(arrivals) // 2 :]
     if len(second) < 2:
@@ -176,13 +176,13 @@ def heading(report: Report, unit: str = "users") -> str:
 
 def row(level: Level) -> str:
     """Return one level as a row of the table."""
-    first, between, whole = level.ttft_ms, level.itl_ms, level.e2e_ms
+    first, between, total = level.ttft_ms, level.itl_ms, level.e2e_ms
     asked = str(level.concurrency) if level.rate is None else f"{level.rate:.2f}"
     return (
         f"{asked:>10} {level.output_tokens_per_s:>9.1f} {level.requests_per_s:>6.2f} "
         f"{first.p50:>9.1f} {first.p90:>7.1f} {first.p99:>7.1f} "
         f"{between.p50:>8.1f} {between.p90:>6.1f} {between.p99:>6.1f} "
-        f"{whole.p50:>8.0f} {whole.p90:>7.0f} {whole.p99:>7.0f} {level.failed:>6} {level.short:>6}"
+        f"{total.p50:>8.0f} {total.p90:>7.0f} {total.p99:>7.0f} {level.failed:>6} {level.short:>6}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Sends prompts to a server and times the answers: users who wait for theirs, or arrivals at a rate."""
+"""Sends prompts to a server, from users who each wait for their answer or at a given rate, and times the answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Complete = Callable[[Prompt, float | None], Awaitable[Timing]]
 
 
 async def measure(complete: Complete, prompts: Sequence[Prompt], load: Load, seed: int = 0) -> Level:
-    """Send all prompts at this load and return its figures; `seed` gives an open loop's arrivals."""
+    """Send all prompts at this load and return its figures; `seed` decides an open loop's arrival times."""
     with tqdm(total=len(prompts), desc=str(load), unit="request", leave=False, disable=None) as bar:
         if load.rate is None:
             timings, duration = await _closed_loop(complete, prompts, load.users or 1, bar)
@@ -39,7 +39,7 @@ def arrivals(count: int, rate: float, seed: int) -> list[float]:
 async def _closed_loop(
     complete: Complete, prompts: Sequence[Prompt], users: int, bar: tqdm[Any]
 ) -> tuple[list[Timing], float]:
-    """Let `users` work through all prompts together."""
+    """Send all prompts from `users` users, each its next one when its last one is answered."""
     waiting = iter(prompts)
     timings: list[Timing] = []
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The figures of benchmarks as a picture: PNG, or a page that stands alone. Needs matplotlib, an optional extra."""
+"""Draws the figures of benchmarks as a PNG or an HTML page without other files. Needs matplotlib, an optional extra."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HELP = "draw the figures: FILE ends in .png, or in .html for a page that stands alone (needs matplotlib)"
+HELP = "draw the figures: FILE ends in .png, or in .html for a page without other files (needs matplotlib)"
 _PERCENTILES = ("p50", "p90", "p99")
 _STYLES = ("solid", "dashed", "dotted")
 _PAGE = """<!doctype html>
@@ -59,11 +59,11 @@ def write(file: Path, reports: Mapping[str, Report]) -> None:
 
 
 def _draw(reports: Mapping[str, Report]) -> Figure:
-    """Tokens/s and the percentiles of TTFT, ITL and E2E, each over the load."""
+    """Return a figure of tokens/s and of the percentiles of TTFT, ITL and E2E, each over the load."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8), layout="constrained")
-    throughput, first, between, whole = figure.subplots(2, 2).flat
+    throughput, first, between, total = figure.subplots(2, 2).flat
     unit = next((level.load.unit for report in reports.values() for level in report.levels), Load(users=1).unit)
     for number, (name, report) in enumerate(reports.items()):
         levels = sorted((level for level in report.levels if level.load.unit == unit), key=lambda each: each.load.value)
@@ -74,10 +74,10 @@ def _draw(reports: Mapping[str, Report]) -> Figure:
         for axes, times in (
             (first, [level.ttft_ms for level in levels]),
             (between, [level.itl_ms for level in levels]),
-            (whole, [level.e2e_ms for level in levels]),
+            (total, [level.e2e_ms for level in levels]),
         ):
             _lines(axes, loads, times, name if len(reports) > 1 else "", f"C{number}")
-    for axes, title in ((throughput, "output tokens/s"), (first, "TTFT, ms"), (between, "ITL, ms"), (whole, "E2E, ms")):
+    for axes, title in ((throughput, "output tokens/s"), (first, "TTFT, ms"), (between, "ITL, ms"), (total, "E2E, ms")):
         axes.set_title(title)
         axes.set_xlabel(unit)
         axes.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""Searches for the saturation point of a server: the load above which it does not do more, or does not keep up."""
+"""Searches for the saturation point of a server: above it, throughput does not grow, or requests queue up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from octavo_client.figures import Level, Load, Saturation
 
 _MOST_USERS = 4096
 _GAIN = 1.05
-"""Tokens/s with twice the users, over those before: if it is less, the search ends."""
+"""The factor by which tokens/s must grow when users are doubled; if it is less, the search ends."""
 _ENOUGH = 0.95
-"""Share of the most tokens/s that the saturation point has."""
+"""The share of the most tokens/s that the saturation point must have."""
 _KEPT_UP = 0.85
-"""Share of the second half's requests that must be answered while that half comes. It is below 1 since the number of
-requests under way fluctuates, and growing queues lose more: at 1.3 times what a server can do, 0.77 remain."""
+"""Share of the second half's requests that must be answered while that half comes. It is below 1, as the number of
+running requests fluctuates. With growing queues it is lower still: 0.77 at 1.3 times a server's capacity."""
 _PRECISION = 1.1
-"""Upper over lower bound at which a search between them ends."""
+"""The ratio of the upper to the lower bound at which a search between them ends."""
 _MOST_STEPS = 16
 
 Run = Callable[[Load], Awaitable[Level]]
@@ -56,7 +56,7 @@ class Search:
             f"the highest rate at which no request fails and, while the second half of the requests comes, at least "
             f"{_KEPT_UP:.0%} as many are answered{self._ttft_text()}; to within {_PRECISION - 1:.0%}"
         )
-        low, high = 0.0, 0.0  # rates that it bears, and that it does not; 0: none is known
+        low, high = 0.0, 0.0  # a rate that the server sustains, and one that it does not; 0 if none is known
         for _ in range(_MOST_STEPS):
             rate = start if not low and not high else (low * high) ** 0.5 if low and high else low * 2 or high / 2
             low, high = (rate, high) if await self._sustained(rate) else (low, rate)
@@ -87,7 +87,7 @@ def _saturation(found: Level | None, kind: Load, criterion: str) -> Saturation:
 
 
 def sentence(saturation: Saturation) -> str:
-    """Return the point and its criterion for people."""
+    """Return a description of the saturation point and its criterion."""
     if saturation.value is None:
         return f"no saturation point: even the lowest load was too much (criterion: {saturation.criterion})"
     value = f"{saturation.value:.3g} {saturation.unit}, {saturation.output_tokens_per_s:.1f} tokens/s"

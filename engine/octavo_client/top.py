@@ -1,4 +1,4 @@
-"""`octavo-engine top URL`: what servers do now, from their /metrics: a live table on a terminal, lines in a pipe."""
+"""`octavo-engine top URL`: shows the load of servers from their /metrics, as a live table, or as lines in a pipe."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Server:
-    """One row: the readings of the last seconds, or why there is none."""
+    """One server, a row of the table: its readings of the last seconds, or why there are none."""
 
     url: str
     window: float
@@ -58,7 +58,7 @@ class Server:
     problem: str = ""
 
     def take(self, reading: Reading) -> None:
-        """Add a reading and forget those from before the window, but for the last, from which growth is counted.
+        """Add a reading and forget those before the window, except the last of them, from which growth is counted.
 
         A server that was restarted counts from 0 again, so what was read before is forgotten.
         """
@@ -70,7 +70,7 @@ class Server:
             self.readings.popleft()
 
     def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
+        """Return the cells of the server's row."""
         if self.problem or not self.readings:
             return (self.url, self.problem, *[""] * (len(_HEADER) - 2))
         first, last = self.readings[0], self.readings[-1]
@@ -99,7 +99,7 @@ def _counters() -> Iterator[str]:
 
 
 def _quantile(before: Mapping[float, float], after: Mapping[float, float], share: float) -> str:
-    """The bound of the bucket that holds this share of the first tokens that came meanwhile."""
+    """Return the upper bound of the bucket with this quantile of the TTFTs between two readings."""
     grown = {bound: number - before.get(bound, 0.0) for bound, number in sorted(after.items())}
     total = grown.get(float("inf"), 0.0)
     if not total:
@@ -138,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number_within(0.1, 3600),
         default=10.0,
         metavar="S",
-        help="TOK/S, HIT%%, TTFT and REJECTED are of so long (default: 10)",
+        help="seconds that TOK/S, HIT%%, TTFT and REJECTED cover (default: 10)",
     )
     parser.add_argument(
         "--count",
@@ -149,7 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _fetch(http: httpx2.Client, server: Server) -> None:
-    """Read one server; what goes wrong is its `problem`."""
+    """Read one server's metrics; an error becomes its `problem`."""
     try:
         response = http.get(f"{api.server_url(server.url)}/metrics")
         if response.status_code != 200:
@@ -176,7 +176,7 @@ def _readings(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[N
 
 
 def table(servers: Sequence[Server]) -> Table:
-    """The table for a terminal; where that is narrow, only the servers' URLs are broken into lines."""
+    """Return the table for a terminal; if that is narrow, only the servers' URLs are broken into lines."""
     from rich.table import Table
     from rich.text import Text
 
@@ -190,7 +190,7 @@ def table(servers: Sequence[Server]) -> Table:
 
 
 def line(cells: Sequence[str], width: int) -> str:
-    """A row for a pipe; servers' names are `width` wide."""
+    """Return a row for a pipe, whose first cell is `width` characters wide."""
     return "  ".join((f"{cells[0]:<{width}}", *(f"{cell:>8}" for cell in cells[1:]))).rstrip()
 
 
@@ -214,8 +214,8 @@ def _show_table(servers: Sequence[Server], args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show the servers until Ctrl-C, or --count times; returns the exit code."""
     for url in args.urls:
-        api.server_url(url)  # a wrong one is no server that may come back
+        api.server_url(url)  # unlike a server that does not answer, an invalid URL is an error at once
     servers = [Server(url, args.window) for url in args.urls]
-    with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
+    with contextlib.suppress(KeyboardInterrupt):  # the usual way to end the command
         (_show_table if sys.stdout.isatty() else _show_lines)(servers, args)
     return 0

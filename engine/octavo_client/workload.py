@@ -1,4 +1,4 @@
-"""The prompts that a benchmark sends: random words of one length, of ShareGPT's lengths, or those of a file."""
+"""The prompts that a benchmark sends: random words of a fixed length or of ShareGPT's lengths, or prompts of a file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _WORDS = (
 )
 """Short, frequent words: one token each, with the space before it, in nearly every vocabulary."""
 _SHAREGPT_MEANS = 161.31, 337.99
-"""Tokens of ShareGPT's first questions and answers on average: the vLLM paper (SOSP 2023), figure 11."""
+"""The mean numbers of tokens of ShareGPT's first questions and answers: the vLLM paper (SOSP 2023), figure 11."""
 _SHAREGPT_SIGMA = 1.0
-"""Of the lengths' logarithm; our assumption, as the paper gives only the means and a histogram."""
+"""The standard deviation of the lengths' logarithm: our assumption, as the paper gives only means and a histogram."""
 _LEAST = 4
 """The shortest prompt and answer, as in vLLM's benchmark of ShareGPT."""
 _TOKENS_PER_WORD = 4 / 3
-"""Of English text. The client has no tokenizer: the lengths of a file's answers are estimated by their words."""
+"""Tokens a word of English text. The client has no tokenizer: a file's answers are measured by their words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ShareGPTLike:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The prompts of a file, in a random order; used again from the start where there are too few."""
+    """The prompts of a file, in a random order. If there are too few, they are used again from the start."""
 
     path: Path
     entries: tuple[Prompt, ...]
@@ -116,7 +116,7 @@ def read_dataset(path: Path, max_input: int, max_output: int) -> Dataset:
     """Read ShareGPT's JSON (a list of conversations), or JSON lines with `prompt` and `output_len`.
 
     Of a conversation the first question is the prompt, and the first answer's length is asked for. As in vLLM's
-    benchmark, what is shorter than 4 or longer than the limits is left out. UsageError says what is wrong with it.
+    benchmark, what is shorter than 4 or longer than the limits is left out. UsageError if the file cannot be used.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -158,15 +158,15 @@ def _parsed(path: Path, text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--dataset {path}: {where} is no JSON: {error}") from None
+        raise UsageError(f"--dataset {path}: {where} is not JSON: {error}") from None
 
 
 def _first_turn(path: Path, number: int, entry: Any) -> Iterator[Prompt]:
-    """The first question and answer of a conversation; none if it has fewer than two turns."""
+    """Yield the first question and answer of a conversation; nothing if it has fewer than two turns."""
     match entry:
         case {"conversations": [{"value": str(question)}, {"value": str(answer)}, *_]}:
             yield Prompt(question, round(len(answer.split()) * _TOKENS_PER_WORD))
         case {"conversations": list()}:
             return
         case _:
-            raise UsageError(f"--dataset {path}: entry {number} is no conversation of ShareGPT's form")
+            raise UsageError(f"--dataset {path}: entry {number} is not a conversation of ShareGPT's form")

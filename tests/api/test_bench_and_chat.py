@@ -145,9 +145,9 @@ def speaks(*lines: str) -> Iterator[str]:
 
 
 BROKEN_STREAMS = [
-    (["data: {"], "no JSON"),
-    (["data: " + "[" * 100_000], "no JSON"),
-    (["data: 5"], "no object"),
+    (["data: {"], "not JSON"),
+    (["data: " + "[" * 100_000], "not JSON"),
+    (["data: 5"], "not an object"),
     (['data: {"error": "overloaded"}'], "overloaded"),
     (['data: {"error": {"code": 5}}'], "code"),
     (['data: {"choices": [{"text": "a", "delta": {"content": "a"}}]}'], "ended"),

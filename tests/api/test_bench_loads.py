@@ -99,9 +99,9 @@ def test_conversations_of_sharegpt_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("{", "line 1 is no JSON"),
-        ("[1", "the file is no JSON"),
-        ("[1]", "entry 1 is no conversation"),
+        ("{", "line 1 is not JSON"),
+        ("[1", "the file is not JSON"),
+        ("[1]", "entry 1 is not a conversation"),
         ('{"prompt": "a b c d e"}', "line 1 is not of the form"),
         ('{"prompt": "a b c d e", "output_len": true}', "line 1 is not of the form"),
         ('{"prompt": "a", "output_len": 9}', "has no prompt of 4 to 1024 words"),
@@ -247,7 +247,7 @@ def test_a_comparison_without_a_common_load_or_of_other_files(tmp_path: Path) ->
     with pytest.raises(UsageError, match="no load in common: 1 users and 8 users"):
         compare.run(parse(compare, str(before), str(written(tmp_path / "after.json", a_level(8)))))
     other = tmp_path / "other.json"
-    for content, says in (("{}", "is no result"), ("[", "cannot be read"), ('{"levels": [5]}', "is no result")):
+    for content, says in (("{}", "is not a result"), ("[", "cannot be read"), ('{"levels": [5]}', "is not a result")):
         other.write_text(content)
         with pytest.raises(UsageError, match=says):
             compare.run(parse(compare, str(before), str(other)))

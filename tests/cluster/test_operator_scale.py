@@ -27,7 +27,7 @@ def test_an_operator_with_nothing_to_do_writes_nothing(cluster: Client, request:
 def test_the_page_names_what_was_seen() -> None:
     sample = {"seconds": 1, "rss_mib": 123.4, "children": 3}
     result = {"plan": {"services": 1, "replicas": 1}, "machine": {"cores": 2, "cpu": "x"}, "samples": [sample],
-              "all_children": 1.5, "all_told": 2.5, "changes_in_burst": [], "changes_after": [0.1, 0.3],
+              "all_children": 1.5, "all_reported": 2.5, "changes_in_burst": [], "changes_after": [0.1, 0.3],
               "idle_seconds": 10, "idle_writes": 0, "idle_changed_objects": 0, "idle_cpu_percent": 0.5,
               "takeover_seconds": 1.0, "takeover_writes": 0.0, "repeated_requests": 0, "load_before": 0.5}  # fmt: skip
     text = page("a-title", result)
