@@ -118,7 +118,9 @@ def _screen(client: Client, state: State) -> str:
 def _page(overview: str, shown: list[tuple[State, str]]) -> str:
     parts = [
         "<!-- Made by `make screens` from a real Kubernetes. -->\n\n# What kubectl shows\n",
-        f"Taken with Octavo {octavo_operator.__version__}. Only the node's GPUs are simulated.\n",
+        "This page shows the complete output of kubectl for an LLMService in each of these states, on a real\n"
+        f"Kubernetes with Octavo {octavo_operator.__version__}. Only the node's GPUs are simulated.\n"
+        "[Failure modes](failure-modes.md) says what to do in each state.\n",
         _console("kubectl get llms -o wide", overview),
     ]
     for state, text in shown:
