@@ -202,7 +202,7 @@ class Decoder(nn.Module):
         codes = [
             module.coded for module in modules if isinstance(module, VocabularyWeight) and module.coded is not None
         ]
-        codes += chain(*(module.take_apart() for module in modules if isinstance(module, CodedExperts)))
+        codes += chain(*(module.split() for module in modules if isinstance(module, CodedExperts)))
         self.compute.prepare([linear.weights for linear in self.linears()], codes)
         if mixtures := self.mixtures():
             self.compute.prepare_mixture(mixtures[0].experts, mixtures[0].spec.top_k)

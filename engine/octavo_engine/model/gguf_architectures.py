@@ -117,22 +117,22 @@ def _with_ropes(spec: ModelSpec, **values: Any) -> ModelSpec:
     return replace(spec, layers=tuple(layers))
 
 
-def _whole_norms(spec: ModelSpec) -> ModelSpec:
+def _norms_as_stored(spec: ModelSpec) -> ModelSpec:
     """Return `spec` whose norms multiply with their stored weights, to which the converter has added 1."""
-    return replace(spec, norm=_whole(spec.norm), layers=_whole(spec.layers))
+    return replace(spec, norm=_without_offset(spec.norm), layers=_without_offset(spec.layers))
 
 
-def _whole(part: Any) -> Any:
+def _without_offset(part: Any) -> Any:
     if isinstance(part, NormSpec):
         return replace(part, weight_offset=0.0)
     if isinstance(part, tuple):
-        return tuple(map(_whole, part))
+        return tuple(map(_without_offset, part))
     if not is_dataclass(part) or isinstance(part, type):
         return part
-    return replace(part, **{field.name: _whole(getattr(part, field.name)) for field in fields(part)})
+    return replace(part, **{field.name: _without_offset(getattr(part, field.name)) for field in fields(part)})
 
 
-def _in_turn(spec: ModelSpec) -> ModelSpec:
+def _ungrouped_qkv(spec: ModelSpec) -> ModelSpec:
     """Return `spec` with all rows of query, then of key, then of value, whatever groups the checkpoint has."""
     return replace(spec, names=replace(spec.names, qkv_layout=QKVLayout()))
 
@@ -309,9 +309,9 @@ ARCHITECTURES = (
     GGUFArchitecture(name="qwen3", family="Qwen3ForCausalLM"),
     GGUFArchitecture(name="qwen2moe", family="Qwen2MoeForCausalLM", experts=True, read=_qwen2_moe),
     GGUFArchitecture(name="qwen3moe", family="Qwen3MoeForCausalLM", experts=True, read=_qwen3_moe),
-    GGUFArchitecture(name="gemma", family="GemmaForCausalLM", change=_whole_norms),
-    GGUFArchitecture(name="gemma2", family="Gemma2ForCausalLM", read=_gemma2, change=_whole_norms),
-    GGUFArchitecture(name="gemma3", family="Gemma3ForCausalLM", read=_gemma3, change=_whole_norms),
+    GGUFArchitecture(name="gemma", family="GemmaForCausalLM", change=_norms_as_stored),
+    GGUFArchitecture(name="gemma2", family="Gemma2ForCausalLM", read=_gemma2, change=_norms_as_stored),
+    GGUFArchitecture(name="gemma3", family="Gemma3ForCausalLM", read=_gemma3, change=_norms_as_stored),
     GGUFArchitecture(name="phi2", family="PhiForCausalLM"),
     GGUFArchitecture(name="phi3", family="Phi3ForCausalLM", read=_phi3),
     GGUFArchitecture(name="granite", family="GraniteForCausalLM", read=_granite, interleaves_rope=True),
@@ -331,13 +331,13 @@ ARCHITECTURES = (
     GGUFArchitecture(name="stablelm", family="StableLmForCausalLM", read=_stablelm),
     GGUFArchitecture(name="command-r", family="CohereForCausalLM", read=_command_r),
     GGUFArchitecture(name="cohere2", family="Cohere2ForCausalLM", read=_cohere2),
-    GGUFArchitecture(name="falcon", family="FalconForCausalLM", read=_falcon, change=_in_turn),
+    GGUFArchitecture(name="falcon", family="FalconForCausalLM", read=_falcon, change=_ungrouped_qkv),
     GGUFArchitecture(name="gpt2", family="GPT2LMHeadModel", read=_gpt2, change=_as_rows),
-    GGUFArchitecture(name="bloom", family="BloomForCausalLM", change=_in_turn),
-    GGUFArchitecture(name="gptneox", family="GPTNeoXForCausalLM", read=_neox, change=_in_turn),
+    GGUFArchitecture(name="bloom", family="BloomForCausalLM", change=_ungrouped_qkv),
+    GGUFArchitecture(name="gptneox", family="GPTNeoXForCausalLM", read=_neox, change=_ungrouped_qkv),
     GGUFArchitecture(name="smollm3", family="SmolLM3ForCausalLM", interleaves_rope=True),
     GGUFArchitecture(name="arcee", family="ArceeForCausalLM", interleaves_rope=True),
-    GGUFArchitecture(name="nemotron", family="NemotronForCausalLM", read=_nemotron, change=_whole_norms),
+    GGUFArchitecture(name="nemotron", family="NemotronForCausalLM", read=_nemotron, change=_norms_as_stored),
     GGUFArchitecture(name="seed_oss", family="SeedOssForCausalLM"),
     GGUFArchitecture(name="hunyuan-dense", family="HunYuanDenseV1ForCausalLM"),
     GGUFArchitecture(name="ernie4_5", family="Ernie4_5ForCausalLM"),

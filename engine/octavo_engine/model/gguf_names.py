@@ -47,7 +47,7 @@ def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, Checkp
     for stored in file.tensors.values():
         if stored.name in _READ_WITH_THE_SPEC:
             continue
-        for tensor in _taken_apart(stored, names):
+        for tensor in _split_experts(stored, names):
             name = names.get(tensor.name, tensor.name)
             shape = expected[name].shape if name in expected else None
             row = shape is not None and shape == (1, *tensor.shape)  # the converter stores one row as a vector
@@ -55,7 +55,7 @@ def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, Checkp
     return found
 
 
-def _taken_apart(stored: GGUFTensor, names: Mapping[str, str]) -> Iterator[GGUFTensor]:
+def _split_experts(stored: GGUFTensor, names: Mapping[str, str]) -> Iterator[GGUFTensor]:
     """Yield each expert's part if experts are expected one by one, else the tensor itself."""
     stacked = _STACKED.fullmatch(stored.name)
     count = stored.shape[0]

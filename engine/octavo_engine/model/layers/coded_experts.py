@@ -41,7 +41,7 @@ class CodedExperts(nn.Module):
         self.each: list[CodedWeight] = []
         """Each expert's weight; empty until all of them are in place."""
 
-    def take_apart(self) -> list[CodedWeight]:
+    def split(self) -> list[CodedWeight]:
         """Return each expert's weight, a view of the memory of all, which must not move any more."""
         every, rows = cast("CodedWeight", self.weights.coded), self.shape.rows
         self.each[:] = [every.of_rows(first, rows) for first in range(0, self.count * rows, rows)]

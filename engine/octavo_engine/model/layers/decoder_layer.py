@@ -194,7 +194,9 @@ class DecoderLayer(nn.Module):
         updated: Tensor = updates(x, compute, addend)
         return updated
 
-    def _connected(self, around: nn.ModuleList, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
+    def _connected(
+        self, connections: nn.ModuleList, x: Tensor, rope: Rope | None, attention: AttentionContext
+    ) -> Tensor:
         """Return all vectors of each token: each part reads a mixture of them and adds its result to all of them."""
 
         def mixed(vector: Tensor) -> Tensor:
@@ -206,7 +208,7 @@ class DecoderLayer(nn.Module):
             normed = _before(self.before_feed_forward, vector, feed_forward)[0]
             return summed(_fed(feed_forward, normed, None, attention))
 
-        for connected, part in zip(around, (mixed, fed), strict=True):
+        for connected, part in zip(connections, (mixed, fed), strict=True):
             x = connected(x, part)
         return x
 

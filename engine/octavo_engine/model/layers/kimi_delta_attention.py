@@ -72,7 +72,7 @@ class KimiDeltaAttention(nn.Module):
         self,
         x: Tensor | Quantized,
         residual: Tensor | None,
-        rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
+        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
         attention: AttentionContext,
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""

@@ -1,1 +1,1 @@
-"""LoRA adapters: PEFT directories are checked and read, and many of them computed in one batch beside the base."""
+"""LoRA adapters: checks and reads PEFT's directories, and computes many adapters in one batch with the base model."""

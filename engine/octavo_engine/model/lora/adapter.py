@@ -1,6 +1,6 @@
-"""An adapter on the host: its file checked and kept in memory, and the pieces in which it is put onto a device.
+"""Checks an adapter's files, keeps the weights in host memory, and cuts them into writes onto a device.
 
-The file's header is checked before anything is copied, and the copy is what is used, in every rank. Checks use numpy
+The file's header is checked before anything is copied; every rank reads the copy, not the file. Checks use numpy
 alone: a second thread that computes with PyTorch would slow steps on a CPU (runner/device_thread.py).
 """
 
@@ -37,16 +37,16 @@ _WRITE_BYTES = 8 << 20
 _CHECK_BYTES = 1 << 20
 """The bytes that are checked at once, which stay in a cache."""
 _METADATA_BYTES = 1 << 20
-"""The most bytes of a header for what is said of a file as a whole."""
+"""The most bytes of a header's metadata about the whole file."""
 _ENTRY_BYTES = 256
 """The most bytes of one tensor in a header, apart from its module's name."""
 _LONGEST_NAME = 1000
 """The most characters of a tensor's name."""
 _MOST_COMPARISONS = 2_000_000
-"""The most comparisons of a module's name with a pattern, which take some seconds of a thread that steps wait for at
-times: EVA's patterns for each of 1,400 modules."""
+"""The most comparisons of module names with patterns; so many take some seconds of a thread for which steps may wait.
+EVA needs them for 1,400 modules, each with a pattern."""
 _MOST_SECONDS = 4.0
-"""The most seconds of computing in which an adapter's modules may be found; few patterns may take long, too."""
+"""The most CPU seconds for finding an adapter's modules, since few patterns can take long, too."""
 _FLOAT16_MAX = 65504.0
 _SIDES = {"lora_A": 0, "lora_B": 1}
 
@@ -56,7 +56,7 @@ class AdapterModule:
     """An adapter's addend of one linear layer: `scale` times b [rows, rank] a [rank, columns] x."""
 
     name: str
-    """The linear layer's, in the base's checkpoint."""
+    """The linear layer's name in the base model's checkpoint."""
     a: str
     """Name of the tensor in the file."""
     b: str
@@ -64,12 +64,12 @@ class AdapterModule:
     scale: float
     num_bytes: int
     transposed: bool = False
-    """Whether the product is that of the transposed weight."""
+    """Whether B A changes the transposed weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModulePart:
-    """Some ranks of a module: rows of A and columns of B, of all experts where it has those of several."""
+    """Some ranks of a module: rows of A and columns of B, for each of its experts if it has several."""
 
     module: AdapterModule
     begin: int
@@ -77,19 +77,19 @@ class ModulePart:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of it in the file."""
+        """The bytes of this part in the file."""
         return self.module.num_bytes * (self.end - self.begin) // self.module.rank
 
 
 class MemoryFile:
-    """A file without a name, in memory, for as long as this object lives."""
+    """A file in memory, without a name, that exists as long as this object."""
 
     def __init__(self, label: str) -> None:
         self.fd = os.memfd_create(label)
 
     @property
     def path(self) -> str:
-        """The path by which every process of the same user can open it."""
+        """The path by which processes of the same user can open the file."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def __del__(self) -> None:
@@ -98,7 +98,7 @@ class MemoryFile:
 
 @dataclass(frozen=True, slots=True)
 class AdapterWrite:
-    """A part of an adapter that is put into a slot. The `first` part empties the slot before; all come in order."""
+    """A part of an adapter to put into a slot. Parts are written in order; the `first` one empties the slot before."""
 
     slot: int
     digest: str
@@ -108,7 +108,7 @@ class AdapterWrite:
     first: bool
     last: bool
     file: MemoryFile | None = field(default=None, compare=False)
-    """Kept by the write, so that the path is valid for as long as the write may be done."""
+    """A reference to the file, so that the path is valid as long as this write exists."""
 
 
 def encode_write(write: AdapterWrite) -> bytes:
@@ -125,18 +125,18 @@ def decode_write(data: bytes) -> AdapterWrite:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A checked adapter."""
+    """A checked adapter in host memory."""
 
     digest: str
     """A digest of its weights and their scaling: adapters with equal digests are equal."""
     rank: int
-    """The largest of its modules'."""
+    """The largest rank of its modules."""
     modules: tuple[AdapterModule, ...]
     num_bytes: int
     file: MemoryFile
 
     def writes(self, slot: int) -> Iterator[AdapterWrite]:
-        """Bounded parts that together put it into a slot."""
+        """Yield the writes, of bounded size each, that put the adapter into a slot."""
         together: list[list[ModulePart]] = [[]]
         size = 0
         for part in chain.from_iterable(map(_parts, self.modules)):
@@ -164,14 +164,14 @@ class AdapterLimits:
     names: ModuleNames
     max_rank: int
     half: bool
-    """Whether they are computed in float16, in which large numbers are infinite."""
+    """Whether adapters are computed in float16, in which large numbers are infinite."""
 
 
 def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
     """Return the adapter in a directory as PEFT saves it; ModelLoadError says what is wrong with it.
 
-    That of one moment: weights of one adapter with the scale of the one that takes its place are refused. Nothing of a
-    file is copied before its header says that it is an adapter of this model.
+    All files are of one moment: if they change while they are read, for example because another adapter replaces them,
+    it is an error. Nothing of a file is copied before its header is checked.
     """
     versions, path = _versions(directory), directory / WEIGHTS_FILE
     config = read_peft_config(directory)
@@ -204,7 +204,7 @@ def _versions(directory: Path) -> list[tuple[int, int, int]]:
 
 @contextmanager
 def _about(path: Path) -> Iterator[None]:
-    """Errors name the file that they are about."""
+    """Add the file's path to the messages of ModelLoadErrors."""
     try:
         yield
     except ModelLoadError as error:
@@ -217,16 +217,16 @@ def _too_large(where: Path, rank: int, most: int) -> ModelLoadError:
 
 
 def _most_header_bytes(limits: AdapterLimits) -> int:
-    """Return the length of a header that names A and B of every module, also of those that may not have adapters.
+    """Return the longest header that is read: A and B of every module, also of those that cannot have adapters.
 
-    Else their own reason would not be said.
+    Modules that cannot have adapters are counted, so that the error about them says why.
     """
     names = chain(limits.names.shapes, limits.names.left_out)
     return _METADATA_BYTES + sum(2 * (_ENTRY_BYTES + len(name)) for name in names)
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Return the file of weights."""
+    """Open the file of weights."""
     if not path.is_file():
         pickled = f"only {_PICKLE}, a pickle, which can run code and is never loaded; save it as safetensors"
         reason = pickled if path.with_name(_PICKLE).exists() else f"no {WEIGHTS_FILE}"
@@ -235,9 +235,9 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _copy(header: bytes, source: BinaryIO, size: int) -> tuple[MemoryFile, Any]:
-    """Return the file in memory, of a header that was read from it and what follows there, and its digest.
+    """Copy a file, whose `header` was read already, into memory; returns the copy and its digest.
 
-    At most one part more than `size` bytes, which it had: one that grows meanwhile may never end.
+    At most one part more than `size` bytes is read, since a file that grows meanwhile might never end.
     """
     file, digest, part = MemoryFile("octavo-adapter"), hashlib.sha256(), header
     while part:
@@ -286,7 +286,7 @@ def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: Ad
 
 
 def _check_experts(found: Collection[str], names: ModuleNames) -> None:
-    """Raises ModelLoadError if an expert has a module of its own beside one of all experts, which is the same layer."""
+    """Raise ModelLoadError if a file has a module of one expert and another of all experts of the same layer."""
     together = {name.rpartition(".")[0] for name in found if names.shapes[name].experts > 1}
     for name in found:
         experts = f"{name.partition('.experts.')[0]}.experts"
@@ -295,7 +295,7 @@ def _check_experts(found: Collection[str], names: ModuleNames) -> None:
 
 
 def _check_patterns(modules: int, config: PeftConfig) -> None:
-    """Raises ModelLoadError if there are too many patterns for so many modules."""
+    """Raise ModelLoadError if there are too many patterns for the number of modules."""
     for name, patterns in (("rank_pattern", config.rank_pattern), ("alpha_pattern", config.alpha_pattern)):
         if len(patterns) * modules > _MOST_COMPARISONS:
             raise ModelLoadError(
@@ -327,7 +327,7 @@ def _split(name: str) -> tuple[str, int]:
 def _parameter(
     module: str, stack: ExpertStack, pair: tuple[TensorHeader, TensorHeader], config: PeftConfig
 ) -> tuple[str, bool]:
-    """Return the parameter of a module's that A and B are for, and whether they are transposed."""
+    """Return the parameter of a module that A and B change, and whether they change it transposed."""
     a, b = (header.shape for header in pair)
     if len(a) != 2 or len(b) != 2:
         raise ModelLoadError(f"{module}: lora_A is {list(a)} and lora_B {list(b)}, not matrices")
@@ -367,7 +367,7 @@ def _module(
 
 
 def _check_numbers(file: MemoryFile, headers: Mapping[str, TensorHeader], *, half: bool) -> None:
-    """Raises ModelLoadError unless all numbers are finite, also in the type that is computed in."""
+    """Raise ModelLoadError unless all numbers are finite, also in float16 if adapters are computed in it."""
     memory = mmap.mmap(file.fd, 0, prot=mmap.PROT_READ)
     for name, header in headers.items():
         size = DTYPE_BYTES[header.dtype]
@@ -380,7 +380,8 @@ def _check_numbers(file: MemoryFile, headers: Mapping[str, TensorHeader], *, hal
 
 
 def _finite(bits: NDArray[Any], dtype: str, *, half: bool) -> bool:
-    """Without signs, numbers are ordered as their bits are, so that one pass over these finds the largest."""
+    """Return True if all numbers are finite: without signs they are ordered like their bits, so the largest bits
+    decide."""
     most = (bits & (np.iinfo(bits.dtype).max >> 1)).max()
     largest = (most.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else most.view(f"<f{bits.itemsize}")
     return bool(largest <= (_FLOAT16_MAX if half else np.finfo(np.float32).max))

@@ -1,9 +1,9 @@
-"""Experts as targets of adapters: one by one, as old versions of transformers had them, or all as one parameter.
+"""Finds experts that adapters change: one by one, as in old versions of transformers, or all as one parameter.
 
 PEFT saves an adapter of a parameter [experts, rows, columns] under its module's name: A [experts * rank, columns], one
-expert after another, and B [rows, rank * experts], where the experts' columns of one rank lie together. If a module has
-two such parameters, one is wrapped in the other (`base_layer`), so that shapes alone tell which is which. PEFT before
-0.19 took rows for columns: its B A is the transposed change.
+expert after another, and B [rows, rank * experts], where the experts' columns of one rank are consecutive. If a module
+has two such parameters, one is wrapped in the other (`base_layer`), so that only shapes distinguish them. PEFT before
+0.19 exchanged rows and columns: its B A is the transposed change.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from octavo_engine.model.names import ExpertLayout
 
 @dataclass(frozen=True, slots=True)
 class ExpertTarget:
-    """Gate, up or both of one expert or of all, or the projection back to the hidden size."""
+    """A target of adapters in experts: gate, up or both, or down, of one expert or of all."""
 
     mixture: MoE
     down: bool = False
     part: int | None = None
-    """Which projection to the intermediate size; None: all, one after another or in turn."""
+    """The index of the projection to the intermediate size; None: all of them, one after another or interleaved."""
     expert: int | None = None
-    """None: all of them."""
+    """The expert; None: all of them."""
 
     @property
     def shape(self) -> ModuleShape:
-        """Of one expert's unsharded weight."""
+        """The shape of one expert's unsharded weight."""
         inner, width = self.mixture.inner.total, self.mixture.width.total
         experts = self.mixture.spec.num_experts if self.expert is None else 1
         if self.down:
@@ -93,7 +93,7 @@ class ExpertStack:
             if (columns, rows) == ((shape.rows, shape.columns) if transposed else (shape.columns, shape.rows))
         ]
         if len(fitting) > 1 and self.layout != "columns":
-            wanted = before_019 and self.layout == "rows"  # PEFT always knew what gpt-oss has as columns
+            wanted = before_019 and self.layout == "rows"  # gpt-oss's columns were right in all versions of PEFT
             fitting = [each for each in fitting if each[1] == wanted]
         if len(fitting) == 1:
             return fitting[0]
@@ -103,7 +103,7 @@ class ExpertStack:
 
 
 def expert_targets(decoder: Decoder) -> dict[str, ExpertTarget]:
-    """What may have an adapter: each expert's layers by the checkpoint's names, and those of all experts."""
+    """Return the targets in experts, by the checkpoint's names: each expert's layers, and those of all experts."""
     found: dict[str, ExpertTarget] = {}
     for mixture in decoder.mixtures():
         found |= dict(_one_by_one(mixture))
@@ -113,7 +113,7 @@ def expert_targets(decoder: Decoder) -> dict[str, ExpertTarget]:
 
 
 def _one_by_one(mixture: MoE) -> Iterator[tuple[str, ExpertTarget]]:
-    """Experts that a checkpoint has one by one."""
+    """Yield the targets of experts that a checkpoint has one by one."""
     of_layer, gated = mixture.options.names.of_layer, mixture.spec.gated
     wanted = [("expert_up", False, 1 if gated else 0), ("expert_down", True, None)]
     for role, down, part in [("expert_gate", False, 0)] * gated + wanted:
@@ -124,7 +124,7 @@ def _one_by_one(mixture: MoE) -> Iterator[tuple[str, ExpertTarget]]:
 
 
 def _stacked(mixture: MoE) -> tuple[str, str] | None:
-    """What transformers calls the parameters of all experts; None if it has others (DBRX) or more (LongCat)."""
+    """Return transformers' names of the parameters of all experts; None if it has others (DBRX) or more (LongCat)."""
     gate, up, down = (
         mixture.options.names.of_layer(f"expert_{role}", mixture.layer) for role in ("gate", "up", "down")
     )
@@ -136,7 +136,7 @@ def _stacked(mixture: MoE) -> tuple[str, str] | None:
 
 
 def expert_stacks(targets: Mapping[str, ExpertTarget]) -> dict[str, ExpertStack]:
-    """Return the modules of those targets that are all experts of a layer."""
+    """Return the modules that hold all experts of a layer as parameters."""
     found: dict[str, dict[str, ModuleShape]] = {}
     layout: ExpertLayout = "rows"
     for name, target in targets.items():

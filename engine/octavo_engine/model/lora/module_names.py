@@ -1,4 +1,4 @@
-"""The modules that an adapter may name, found by what PEFT calls them, and why others may not."""
+"""Finds a model's modules by the names that PEFT gives them, and says why other modules cannot have adapters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from octavo_engine.model.lora.targets import ModuleShape, TargetChoice
 from octavo_engine.model.names import StoredNames
 
 _WRAPPERS = ("base_model.model.", "base_model.")
-"""What PEFT puts before the names of a model's modules."""
+"""The prefixes that PEFT adds to the names of a model's modules."""
 _WRAPPED = ".base_layer"
-"""What it puts behind them, for each parameter beyond a module's first."""
+"""The ending that PEFT adds for each parameter after a module's first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class ModuleNames:
     shapes: Mapping[str, ModuleShape]
     stored: StoredNames
     refused: Mapping[str, str]
-    """Why others may not, by a part of their names."""
+    """The reasons why other modules cannot have adapters, by a part of their names."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Why layers that there are may not, by their names."""
+    """The reasons why some of the model's layers cannot have adapters, by their names."""
     stacks: Mapping[str, ExpertStack] = field(default_factory=dict)
     """Modules that hold experts as parameters."""
     renamed: Sequence[tuple[str, str]] = ()
-    """As in `TensorNames.modules`."""
+    """Replacements of parts of names, as in `TensorNames.modules`."""
 
     def find(self, name: str) -> str:
         """Return the module of a name in an adapter's file; ModelLoadError says why there is none."""
@@ -47,7 +47,7 @@ class ModuleNames:
         raise ModelLoadError(f"{bare}: the model has no such linear layer{hint}: is the adapter made for this model?")
 
     def _reason(self, bare: str) -> str | None:
-        """Why a module that the model has may not have an adapter."""
+        """Return the reason why a module of the model cannot have an adapter; None: there is none."""
         candidates = list(self._candidates(module_of(bare)))
         for name, reason in self.left_out.items():
             if name in candidates or name.rpartition(".")[0] in candidates:
@@ -56,7 +56,7 @@ class ModuleNames:
         return next((why for part, why in self.refused.items() if any(f".{part}." in name for name in named)), None)
 
     def find_stack(self, name: str) -> ExpertStack | None:
-        """The experts of a layer that a name in an adapter's file stands for; None: it does not stand for any."""
+        """Return the experts of a layer that a name in an adapter's file means; None: it means no experts."""
         return next((self.stacks[each] for each in self._candidates(module_of(name)) if each in self.stacks), None)
 
     def _candidates(self, bare: str) -> Iterator[str]:
@@ -70,12 +70,12 @@ class ModuleNames:
 
 
 def _bare(name: str) -> str:
-    """Return a module's name without what PEFT puts before it."""
+    """Return a module's name without PEFT's prefix."""
     return name.removeprefix(next((prefix for prefix in _WRAPPERS if name.startswith(prefix)), ""))
 
 
 def module_of(name: str) -> str:
-    """Return a module's name without what PEFT puts before and behind it."""
+    """Return a module's name without PEFT's prefix and endings."""
     bare = _bare(name)
     while bare.endswith(_WRAPPED):
         bare = bare.removesuffix(_WRAPPED)
@@ -83,7 +83,7 @@ def module_of(name: str) -> str:
 
 
 def module_names(decoder: Decoder, choice: TargetChoice) -> ModuleNames:
-    """What an adapter for this decoder may name."""
+    """Return the modules that an adapter for this decoder may name."""
     names = decoder.spec.names
     experts = {name: target for name, target in choice.targets.items() if isinstance(target, ExpertTarget)}
     refused = {

@@ -1,4 +1,4 @@
-"""adapter_config.json as PEFT writes it, checked: an adapter that would be computed differently is refused by name.
+"""Reads and checks PEFT's adapter_config.json: adapters that would be computed differently are refused.
 
 Which layers an adapter changes is not read here: the file of its weights has exactly those, however they were chosen
 (`target_modules`, `layers_to_transform`, `exclude_modules`).
@@ -22,10 +22,10 @@ from octavo_engine.model.quantization.expressions import check_expressions, comp
 CONFIG_FILE = "adapter_config.json"
 _MAX_CONFIG_BYTES = 1 << 20
 _MAX_PATTERNS = 4096
-"""EVA gives each module a rank of its own, by its name."""
+"""The most patterns of a field; EVA has one for each module."""
 _MOST_WAYS = 1_000_000
-"""The most steps to match a name with all patterns: thirty that repeat three times. All requests wait for such a match,
-10 ms."""
+"""The most ways to match a name with all patterns, such as of thirty that repeat three times. All requests wait for
+such a match, 10 ms."""
 _WITHOUT_EFFECT = frozenset(
     {
         "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying",
@@ -35,8 +35,8 @@ _WITHOUT_EFFECT = frozenset(
         "revision", "runtime_config", "target_modules", "target_parameters", "task_type", "use_rslora",
     }
 )  # fmt: skip
-"""Fields that are read below, or that say only how an adapter was trained: what begins with other weights than the
-base's is known by `init_lora_weights`, whose configuration stays where the adapter has been converted to plain LoRA."""
+"""Fields that are read below, or that say only how an adapter was trained: adapters that begin with other weights than
+the base model's are recognized by `init_lora_weights`, which is kept when they are converted to plain LoRA."""
 _REASONS: Mapping[str, str] = {
     "use_dora": "DoRA scales the columns of the merged weight, which is not computed beside the base",
     "alora_invocation_tokens": "an activated LoRA acts only from these tokens of a prompt on",
@@ -58,10 +58,12 @@ class PeftConfig:
     rslora: bool = False
     """Whether products are scaled by alpha / sqrt(rank) (arXiv 2312.03732) instead of alpha / rank."""
     rank_pattern: _Patterns = ()
-    """Regular expressions of modules' names, and their rank instead of `rank`; the first that fits counts."""
+    """Regular expressions of module names, each with the rank of these modules instead of `rank`; the first match is
+    used."""
     alpha_pattern: _Patterns = ()
     before_019: bool = True
-    """Whether PEFT's version is lower than 0.19, which changed how adapters of parameters lie; not all say it."""
+    """Whether PEFT's version is lower than 0.19, which changed the layout of adapters of parameters, or is not stated.
+    """
 
     def rank_of(self, module: str) -> int:
         """Return the rank that a module's tensors should have."""
@@ -104,7 +106,7 @@ def read_peft_config(directory: Path) -> PeftConfig:
 
 
 def _version(text: Any) -> tuple[int, int]:
-    """Major and minor number of PEFT's version; 0.0 if it is not known."""
+    """Return major and minor number of PEFT's version; 0.0 if it is not known."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", text) if isinstance(text, str) else None
     return (0, 0) if found is None else (int(found[1]), int(found[2]))
 
@@ -115,7 +117,7 @@ def _is_default(name: str, value: Any) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():  # nor is a named pipe, whose opening would wait for a writer
+    if not path.is_file():  # False for named pipes, too, whose opening would block
         raise AdapterNotFoundError(f"{path}: there is no such file: is {path.parent} an adapter that PEFT saved?")
     try:
         values = json.loads(read_file(path, _MAX_CONFIG_BYTES))
@@ -133,7 +135,7 @@ def _number(path: Path, name: str, value: Any) -> float:
 
 
 def _patterns(path: Path, name: str, values: Mapping[str, Any]) -> _Patterns:
-    """Patterns of names with their numbers; such as could take long to match are refused."""
+    """Return patterns of names with their numbers; ModelLoadError for those that could take long to match."""
     found = values.get(name) or {}
     if not isinstance(found, dict) or len(found) > _MAX_PATTERNS:
         raise _wrong(path, name, found, f"is not an object of at most {_MAX_PATTERNS} patterns")
@@ -148,7 +150,7 @@ def _patterns(path: Path, name: str, values: Mapping[str, Any]) -> _Patterns:
 
 
 def _of_ends(pattern: str) -> str:
-    """A pattern as PEFT uses it: it matches a whole name, or what follows one of its dots."""
+    """Return a pattern as PEFT uses it: it matches a full name, or the part of a name after a dot."""
     return rf"(.*\.)?({pattern})$"
 
 

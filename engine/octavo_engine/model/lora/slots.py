@@ -1,4 +1,4 @@
-"""The slots of all layers of a decoder on one rank's device: memory, what is put into them, and a step's tokens."""
+"""The adapter slots of all layers on one rank's device: their memory, writes into them, and the slots of a step."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from octavo_engine.model.lora.targets import (
 
 _FLOAT32_BYTES = 4
 _KERNEL_WIDTH = 16
-"""Triton's kernels want a multiple of it as the rows of each projection."""
+"""The multiple of which the rows of each projection must be for Triton's kernels."""
 _MOST_GROUPS = 4096
-"""Triton's kernels sort a step's tokens by adapter, or adapter and expert, into at most so many groups."""
+"""The most groups into which Triton's kernels sort a step's tokens, by adapter or by adapter and expert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class LayerSize:
 
 
 class LoraSlots:
-    """All adapters that are on the device. Used by the device's thread alone."""
+    """All adapters on the device; used only by the device's thread."""
 
     def __init__(self, decoder: Decoder, choice: TargetChoice, num_slots: int, max_rank: int) -> None:
         """Give each layer that adapters may change `num_slots` empty slots."""
@@ -65,7 +65,8 @@ class LoraSlots:
         make = partial(_make_layer, self.batch, num_slots, max_rank)
         self._slots: list[LoraLayer | ExpertLora | LatentLora] = []
         self._files: dict[int, Any] = {}
-        """The file of each slot's adapter, open from its first to its last part: opening it reads all of its header."""
+        """The file of each slot's adapter, open from the first part to the last, since opening it reads the full
+        header."""
         for linear in linears_of(targets):
             linear.lora = make(linear.options, _size(linear))
             self._slots.append(linear.lora)
@@ -103,7 +104,7 @@ class LoraSlots:
             slots.clear(slot)
 
     def use(self, slots: Sequence[int]) -> None:
-        """The next forward pass is of tokens with these slots, NO_SLOT for none."""
+        """Set the slot of each token of the next forward pass, NO_SLOT for none."""
         if triton_runs_on(self._device) and slots and max(slots) >= 0:
             self.use_device(torch.tensor(slots, dtype=torch.int32).to(self._device, non_blocking=True))
         else:
@@ -134,9 +135,9 @@ def _ranks_of(a: Tensor, b: Tensor, experts: int, part: ModulePart) -> tuple[Ten
 
 
 def transposed(a: Tensor, b: Tensor, experts: int) -> tuple[Tensor, Tensor]:
-    """A and B of the transposed product of each expert's: of `a` [experts * r, rows] and `b` [columns, r * experts].
+    """Return A and B of each expert's transposed product, from `a` [experts * r, rows] and `b` [columns, r * experts].
 
-    Gives A [experts * r, columns] and B [rows, r * experts].
+    The results are A [experts * r, columns] and B [rows, r * experts].
     """
     of_a, of_b = a.reshape(experts, -1, a.shape[1]), b.reshape(b.shape[0], -1, experts)
     return of_b.permute(2, 1, 0).flatten(0, 1), of_a.permute(2, 1, 0).flatten(1, 2)
@@ -176,7 +177,7 @@ def _is_wanted(name: str, ends: Sequence[str]) -> bool:
 
 
 def _unsuitable(target: Target, device: torch.device, num_slots: int) -> str | None:
-    """Why the kernels of a device do not compute adapters of a layer: they know no odd sizes."""
+    """Return why a device's kernels do not compute adapters of a layer, such as its sizes; None if they do."""
     if not triton_runs_on(device) and device.type != "cuda":
         return None
     odd = any(size % _KERNEL_WIDTH for size in target.parts)
@@ -196,7 +197,7 @@ def _unsuitable(target: Target, device: torch.device, num_slots: int) -> str | N
 
 
 def lora_bytes(targets: Mapping[str, Target], num_slots: int, max_rank: int, device: torch.device) -> int:
-    """Bytes of all slots on one rank."""
+    """Return the bytes of all slots on one rank."""
     rank, size = slot_rank(max_rank, device), _itemsize(targets)
     return (
         num_slots
@@ -209,8 +210,8 @@ def lora_bytes(targets: Mapping[str, Target], num_slots: int, max_rank: int, dev
 
 
 def lora_step_bytes(targets: Mapping[str, Target], max_tokens: int, max_rank: int, device: torch.device) -> int:
-    """An upper bound of what a step of `max_tokens` takes in the layer that takes most: inputs by adapter, what is
-    between A and B (float32, in up to four parts), results. Rows of experts are sorted besides."""
+    """Return an upper bound of a step's bytes in the layer that takes most: inputs by adapter, the products of A
+    (float32, in up to four parts), and results; for experts also their sorted rows."""
     rank, size = slot_rank(max_rank, device), _itemsize(targets)
     each = (
         layer.chosen
@@ -225,19 +226,19 @@ def _itemsize(targets: Mapping[str, Target]) -> int:
 
 
 def linears_of(targets: Mapping[str, Target]) -> list[Linear]:
-    """Each linear layer once."""
+    """Return each linear layer once."""
     found = (target.linear for target in targets.values() if isinstance(target, LinearTarget))
     return list({id(linear): linear for linear in found}.values())
 
 
 def mixtures_of(targets: Mapping[str, Target]) -> list[MoE]:
-    """Each mixture of experts once."""
+    """Return each mixture of experts once."""
     found = (target.mixture for target in targets.values() if isinstance(target, ExpertTarget))
     return list({id(mixture): mixture for mixture in found}.values())
 
 
 def latents_of(targets: Mapping[str, Target]) -> list[LatentAttention]:
-    """Return the latent attention that adapters may change."""
+    """Return the latent attentions that adapters may change."""
     return [target.mixer for target in targets.values() if isinstance(target, LatentTarget)]
 
 
@@ -252,14 +253,14 @@ def _size(linear: Linear) -> LayerSize:
 
 
 def _sizes(mixture: MoE) -> tuple[LayerSize, LayerSize]:
-    """Of the projections to the intermediate size, and of those from it."""
+    """Return the sizes of the projections to the intermediate size, and of those from it."""
     spec, width, inner = mixture.spec, mixture.width.size, mixture.inner.size
     first = LayerSize((inner,) * (2 if spec.gated else 1), width, spec.num_experts, spec.top_k)
     return first, LayerSize((width,), inner, spec.num_experts, spec.top_k)
 
 
 def _latent_sizes(mixer: LatentAttention) -> tuple[LayerSize, LayerSize]:
-    """Of what is added to queries, and to values: a layer for each head."""
+    """Return the sizes of the addends of queries and of values: a layer for each head."""
     spec, heads = mixer.spec, mixer.heads.size
     first = LayerSize((spec.latent,), spec.plain_dim, heads, heads)
     return first, LayerSize((spec.value_dim,), spec.latent, heads, heads)

@@ -1,4 +1,4 @@
-"""Finds the linear layers of a decoder that an adapter's modules belong to, and their rows and columns in those."""
+"""Finds the linear layers of a decoder that an adapter's modules change, and which of their rows and columns."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ModuleShape:
     rows: int
     columns: int
     experts: int = 1
-    """How many layers of this shape have their A and B in one tensor each."""
+    """The number of layers of this shape whose A and B are in one tensor each."""
 
 
 class Target(Protocol):
-    """What an adapter may change."""
+    """A layer that an adapter may change."""
 
     @property
     def shape(self) -> ModuleShape:
-        """Of the unsharded weight."""
+        """The shape of the unsharded weight."""
 
     @property
     def parts(self) -> Sequence[int]:
@@ -41,7 +41,8 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinearTarget:
-    """A linear layer as a checkpoint has it: all or some projections of one of ours, in the order of its rows."""
+    """A linear layer of a checkpoint: all or some projections of one of the decoder's linears, in the order of its
+    rows."""
 
     linear: Linear
     projections: tuple[Projection, ...]
@@ -58,7 +59,7 @@ class LinearTarget:
         return self.linear.parts
 
     def put(self, slot: int, a: Tensor, b: Tensor, begin: int) -> None:
-        """Put this device's columns of A and rows of B, as the projections' own rows lie, into a slot."""
+        """Put this device's columns of A and rows of B, in the order of the projections' rows, into a slot."""
         layer = self.linear.lora
         if layer is None:
             raise RuntimeError(f"{self.projections[0].name} has no slots")
@@ -81,7 +82,7 @@ class LatentTarget:
 
     @property
     def shape(self) -> ModuleShape:
-        """Of the unsharded weight."""
+        """The shape of the unsharded weight."""
         spec = self.mixer.spec
         return ModuleShape(self.mixer.heads.total * (spec.plain_dim + spec.value_dim), spec.latent)
 
@@ -100,20 +101,20 @@ class LatentTarget:
 
 @dataclass(frozen=True, slots=True)
 class TargetChoice:
-    """What adapters may change on a device."""
+    """The layers that adapters may change on a device."""
 
     targets: Mapping[str, Target]
     left_out: Mapping[str, str]
-    """What else there is, and why adapters may not change it."""
+    """All other layers, with the reasons why adapters cannot change them."""
 
 
 def linear_targets(decoder: Decoder, *, gguf: bool) -> dict[str, LinearTarget]:
-    """Each linear layer that may have an adapter, without experts, by the checkpoint's name.
+    """Return each linear layer that may have an adapter, without experts, by the checkpoint's name.
 
-    `gguf`: the checkpoint is a file of llama.cpp's, which may hold the rows of query and key in an order of its own.
-    Adapters have those of Hugging Face's checkpoint of the same model.
+    `gguf`: the checkpoint is a GGUF file, which may have the rows of query and key in another order than adapters,
+    whose order is that of Hugging Face's checkpoint.
     """
-    for _ in decoder.tensors():  # in which linear layers learn their names
+    for _ in decoder.tensors():  # this sets the names of linear layers
         pass
     together: dict[str, tuple[Linear, list[Projection]]] = {}
     for linear in decoder.linears():

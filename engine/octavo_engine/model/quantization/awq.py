@@ -16,7 +16,7 @@ from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.packed import codes_by_rows, scales, zero_bias, zeros_by_rows
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
+from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """The place in a word of the code of each of eight consecutive outputs."""
@@ -47,7 +47,7 @@ def _awq(config: Fields) -> Quantization:
     if not config.boolean("zero_point", True):
         raise unsupported(config, "awq without zero_point")
     method = Grouped("awq", bits, None if group == -1 else group, _tensors, has_zeros=True)
-    return Quantization(method, (left_out(config, names_in(config, "modules_to_not_convert")),))
+    return Quantization(method, (not_quantized(config, names_in(config, "modules_to_not_convert")),))
 
 
 SCHEME = Scheme(

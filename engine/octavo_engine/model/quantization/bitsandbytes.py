@@ -25,7 +25,7 @@ from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.packed import write_nonnegative
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
+from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 
 _BLOCK, _NESTED_BLOCK = 64, 256
 _LARGEST_STATE = 4096
@@ -59,11 +59,11 @@ def _tensors(
     yield flat(".absmax", columns // _BLOCK, scales.take_values, ("U8",) if nested else ("F32",))
     if nested:
         blocks = -(-stored.total * columns // _BLOCK // _NESTED_BLOCK)
-        yield _whole(f"{name}.nested_absmax", partial(scales.take, "nested_absmax"), "F32", blocks)
-        yield _whole(f"{name}.nested_quant_map", partial(scales.take, "nested_map"), "F32", 256)
+        yield _unsharded(f"{name}.nested_absmax", partial(scales.take, "nested_absmax"), "F32", blocks)
+        yield _unsharded(f"{name}.nested_quant_map", partial(scales.take, "nested_map"), "F32", 256)
     table = cast("tuple[float, ...]", method.table)
-    yield _whole(f"{name}.quant_map", partial(_check_table, table), "F32", len(table))
-    yield _whole(f"{name}.quant_state.bitsandbytes__{kind}", scales.take_state, "U8", None)
+    yield _unsharded(f"{name}.quant_map", partial(_check_table, table), "F32", len(table))
+    yield _unsharded(f"{name}.quant_state.bitsandbytes__{kind}", scales.take_state, "U8", None)
 
 
 def _piece(fill: Callable[[Tensor], None], *part: slice) -> Piece:
@@ -71,7 +71,7 @@ def _piece(fill: Callable[[Tensor], None], *part: slice) -> Piece:
     return Piece(torch.empty(0, device="cpu"), part, lambda _, __, values: fill(values))
 
 
-def _whole(name: str, fill: Callable[[Tensor], None], kind: str, size: int | None) -> CheckpointTensor:
+def _unsharded(name: str, fill: Callable[[Tensor], None], kind: str, size: int | None) -> CheckpointTensor:
     """Return a tensor of `size` numbers (None: any) that each rank reads as a whole."""
     shape = None if size is None else (size,)
     return CheckpointTensor(name=name, shape=shape, pieces=(_piece(fill),), types=(kind,), shared=True)
@@ -163,7 +163,7 @@ def _check_table(table: tuple[float, ...], values: Tensor) -> None:
 
 
 def _bitsandbytes(config: Fields) -> Quantization:
-    return Quantization(_method(config), (left_out(config, names_in(config, "llm_int8_skip_modules")),))
+    return Quantization(_method(config), (not_quantized(config, names_in(config, "llm_int8_skip_modules")),))
 
 
 def _method(config: Fields) -> Grouped | INT8:

@@ -25,7 +25,7 @@ from octavo_engine.model.quantization.e4m3 import (
 from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.loading import check_scales, quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
+from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 from octavo_engine.model.quantization.unquantized import parameter
 
 _FLOAT32_BYTES = 4
@@ -161,7 +161,7 @@ def _largest(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG00
 
 def _fp8(config: Fields) -> Quantization:
     lists = [name for field in ("modules_to_not_convert", "ignored_layers") for name in names_in(config, field)]
-    return Quantization(_method(config), (left_out(config, lists),))
+    return Quantization(_method(config), (not_quantized(config, lists),))
 
 
 def _method(config: Fields) -> FP8Scheme:

@@ -219,7 +219,7 @@ class GGUFBlocks(WeightOnly):
         rows, stored, columns = projection.rows, projection.stored_rows, projection.columns
         others = (weights.scale, weights.minimum, weights.super_scale, weights.super_minimum)
         targets = tuple(None if each is None else each[rows] for each in others)
-        fill = partial(_take_apart, self.format, targets)
+        fill = partial(_split_blocks, self.format, targets)
         piece = Piece(weights.weight[rows], (stored.slice, columns.slice), fill, projection.order)
         shape = stored.total, columns.total
         name = f"{projection.name}.weight"
@@ -256,7 +256,7 @@ def _wide(numbers: Tensor | None, supers: Tensor | None, rows: slice) -> Tensor:
     return found.unsqueeze(-1)
 
 
-def _take_apart(
+def _split_blocks(
     form: BlockFormat, targets: tuple[Tensor | None, ...], weight: Tensor, rows: Rows, values: Tensor
 ) -> None:
     """Split blocks `values` [n, bytes] into these rows of `weight` and `targets`: scales, minima, and their scales."""

@@ -23,7 +23,7 @@ from octavo_engine.model.quantization.packed import (
     zeros_by_rows,
 )
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, Rule, left_out, names_in
+from octavo_engine.model.quantization.selection import Quantization, Rule, names_in, not_quantized
 
 GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
@@ -52,7 +52,7 @@ def _gptq(config: Fields) -> Quantization:
         elif (values := dynamic.mapping(name)) is not None:
             method = _method(replace(config, values={**config.values, **values.values}))
             rules.append(Rule(method=method, patterns=(pattern,)))
-    rules.append(left_out(config, names_in(config, "modules_to_not_convert")))
+    rules.append(not_quantized(config, names_in(config, "modules_to_not_convert")))
     return Quantization(_method(config), tuple(rules), head=config.boolean("lm_head", False))
 
 

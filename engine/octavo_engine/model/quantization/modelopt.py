@@ -11,7 +11,7 @@ from octavo_engine.model.quantization.fp4 import MODELOPT_NVFP4
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, Rule, left_out_by_wildcards, names_in
+from octavo_engine.model.quantization.selection import Quantization, Rule, names_in, not_quantized_by_wildcards
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 _METHODS: dict[str, LinearMethod] = {
@@ -26,7 +26,7 @@ _METHODS: dict[str, LinearMethod] = {
 def _read(config: Fields) -> Quantization:
     config = config.mapping("quantization") or config
     lists = [name for field in ("exclude_modules", "ignore") for name in names_in(config, field)]
-    excluded = left_out_by_wildcards(config, lists)
+    excluded = not_quantized_by_wildcards(config, lists)
     algorithm = config.text("quant_algo", default="?")
     kv_in_fp8 = config.text("kv_cache_quant_algo", default="FP8") == "FP8"
     if (scheme := config.mapping("kv_cache_scheme")) is not None:

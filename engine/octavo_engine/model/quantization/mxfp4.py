@@ -78,9 +78,9 @@ def read_mxfp4(fields: Fields) -> MXFP4 | None:
             f"{config.origin}: the weights are quantized ({method}), which this version of Octavo does not support for "
             "mixtures of experts; supported are experts in mxfp4 and unquantized checkpoints"
         )
-    left_out = config.values.get("modules_to_not_convert") or []
-    if not isinstance(left_out, list) or any("experts" in str(name) for name in left_out):
-        raise config.wrong("modules_to_not_convert", left_out, "has experts, which are all in mxfp4 or none")
+    excluded = config.values.get("modules_to_not_convert") or []
+    if not isinstance(excluded, list) or any("experts" in str(name) for name in excluded):
+        raise config.wrong("modules_to_not_convert", excluded, "has experts, which are all in mxfp4 or none")
     return MXFP4()
 
 

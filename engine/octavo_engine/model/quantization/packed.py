@@ -102,11 +102,11 @@ def _by_rows(
             f"{stored.start + stored.size}; take a smaller --tensor-parallel-size"
         )
     words = stored.by(codes)
-    piece = Piece(target, (words.slice, columns.slice), partial(_whole, fill, projection.order))
+    piece = Piece(target, (words.slice, columns.slice), partial(_fill_all_words, fill, projection.order))
     return CheckpointTensor(name=name, shape=(words.total, columns.total), pieces=(piece,), types=INTEGERS)
 
 
-def _whole(fill: Fill, order: Tensor | None, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+def _fill_all_words(fill: Fill, order: Tensor | None, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
     """Call `fill` for the rows of all words, part by part; `rows` counts words."""
     codes = len(target) // max(1, len(values))
     step = max(1, _WORDS // values.shape[1])

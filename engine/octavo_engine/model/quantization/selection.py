@@ -95,7 +95,7 @@ class Quantization:
                 return
 
 
-def left_out(config: Fields, names: Iterable[str]) -> Rule:
+def not_quantized(config: Fields, names: Iterable[str]) -> Rule:
     """Return the rule of modules that are not quantized, from a list as Hugging Face's quantizers read it: beginnings,
     ends or components of names, or regular expressions for beginnings."""
     plain, texts = list[str](), list[str]()
@@ -107,7 +107,7 @@ def left_out(config: Fields, names: Iterable[str]) -> Rule:
     return Rule(parts=frozenset(plain), ends=tuple(plain), patterns=expressions(config, texts))
 
 
-def left_out_by_wildcards(config: Fields, names: Iterable[str]) -> Rule:
+def not_quantized_by_wildcards(config: Fields, names: Iterable[str]) -> Rule:
     """Return the rule of modules that are not quantized, from modelopt's list of modules or parents (with `*`)."""
     plain = [name for name in names if "*" not in name and "?" not in name]
     texts = [fnmatch.translate(name) for name in names if "*" in name or "?" in name]

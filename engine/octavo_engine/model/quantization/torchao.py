@@ -23,7 +23,7 @@ from octavo_engine.model.quantization.grouped import Grouped, pack
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.packed import group_span, scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
+from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
 
 _IN_8_BITS = ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig")
 """The names of configurations of 8 bits; activations are not quantized, even with the second."""
@@ -94,7 +94,7 @@ def _torchao(config: Fields) -> Quantization:
     kind = kinds.mapping("default") if kinds is not None else None
     if kind is None:
         raise unsupported(config, "torchao without the object that quant_type.default is in current checkpoints")
-    return Quantization(_method(kind), (left_out(config, names_in(config, "modules_to_not_convert")),))
+    return Quantization(_method(kind), (not_quantized(config, names_in(config, "modules_to_not_convert")),))
 
 
 def _method(kind: Fields) -> Grouped:
