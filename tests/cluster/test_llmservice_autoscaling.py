@@ -31,8 +31,8 @@ QUICK = {
 SCALED = {
     "engine": {
         "maxConcurrentRequests": 4,
-        # While two more replicas load on two cores, one may wait longer than a server should let its clients wait.
-        "extraArgs": ["--max-queue-seconds=600"],
+        # While two more replicas load on two cores, requests may wait longer than a server should let its clients wait.
+        "extraArgs": ["--max-queue-seconds=1800", "--request-timeout=1800"],
         # Three engines share two cores: threads that wait must not spin.
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
     },
@@ -43,7 +43,7 @@ SCALED = {
 }
 # With two users of short answers, twice what two replicas should have in flight; so long that a user's own work between
 # two answers, on the same two cores, does not count.
-LONG_ANSWERS = (1600, 30, 12)  # tokens or seconds, and users of such answers; seconds decide, however quick the CPU
+LONG_ANSWERS = (800, 30, 12)  # tokens or seconds, and users of such answers; seconds decide, however quick the CPU
 
 
 @pytest.fixture(scope="module")
