@@ -358,6 +358,22 @@ def test_what_gpt_neox_calls_its_rope(tmp_path: Path) -> None:
     assert rope(rope_parameters=said) == rope(rope_parameters=said, rope_scaling=said) == RopeSpec(300.0, rotary_dim=8)
 
 
+def test_what_else_transformers_reads_about_rope(tmp_path: Path) -> None:
+    """`truncate` counts beside the types of layers alone; the rotated share may stand outside of the object."""
+
+    def read(architecture: str, **changes: Any) -> tuple[RopeSpec, ...]:
+        return spec_of(tmp_path, architecture, **{**FOUR, "hidden_size": 128}, **changes).ropes
+
+    yarn = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "truncate": False}
+    assert not read("LlamaForCausalLM", rope_parameters=yarn)[0].truncate
+    types = {"sliding_attention": yarn, "full_attention": yarn}
+    assert read("Olmo3ForCausalLM", sliding_window=8, rope_parameters=types)[0].truncate
+    share = {"partial_rotary_factor": 0.5}
+    rope = {"rope_type": "proportional", "rope_theta": 100.0}
+    assert read("LlamaForCausalLM", rope_parameters=rope, **share) == (RopeSpec(100.0, "proportional", proportion=0.5),)
+    assert read("LlamaForCausalLM", rope_parameters={**rope, **share})[0].proportion == 0.5
+
+
 @pytest.mark.parametrize("name", ["su", "yarn"])
 def test_the_first_phi3_called_longrope_by_other_names(name: str, tmp_path: Path) -> None:
     def read(name: str) -> ModelSpec:
@@ -411,6 +427,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "indexer_budget 63 is not a multiple of indexer_compress_ratio 4",
     ),
     "no blocks of an indexer": ("Qwen4ExpForCausalLM", FOUR, "indexer_budget is missing"),
+    "one layer's own heads": (
+        "LlamaForCausalLM",
+        {**FOUR, "per_layer_config": {"1": {"head_dim": 4}}},
+        "per_layer_config {",
+    ),
     "another gate": ("Qwen4ExpForCausalLM", {**FOUR, "hidden_act": "gelu"}, "output_gate_type 'gelu' is not supported"),
     "one layer's own size": (
         "Dots3NoteForCausalLM",

@@ -48,6 +48,7 @@ _CHANGES_THE_ANSWER = (
     "logit_scale",
     "logits_scaling",
     "num_kv_shared_layers",
+    "per_layer_config",
     "qk_layernorm",
     "query_pre_attn_scalar",
     "residual_multiplier",

@@ -28,5 +28,5 @@ def rope_of_type(fields: Fields, kind: str) -> Mapping[str, Any] | None:
         own = given.mapping(kind)
         if own is None:
             raise given.wrong(kind, None, "is missing, and some layers are of that type")
-        given = own
+        given = own.without("truncate")  # which transformers reads beside the types alone
     return None if given is None else given.without("partial_rotary_factor").values

@@ -30,7 +30,7 @@ def rope(
     if kind not in (*_KINDS, "factors"):
         raise values.wrong("rope_type", kind, f"is not supported; supported: {', '.join(_KINDS)}")
     if kind == "proportional":
-        share = values.number("partial_rotary_factor", 0, 1, default=1.0)
+        share = _share(fields, values)
         return RopeSpec(theta, kind, values.number("factor", 1e-3, 1e6, default=1.0), proportion=share)
     rotary_dim = _rotary_dim(fields, values, head_dim, partial=partial)
     if kind == "longrope":
@@ -38,7 +38,8 @@ def rope(
     if kind == "llama3":
         return _llama3(values, theta, _original(fields, values, max_position), rotary_dim)
     if kind == "yarn":
-        return _yarn(values, theta, max_position, _original(fields, values, max_position), rotary_dim)
+        outer = fields.mapping("rope_parameters") or (values if layer_type is None else Fields(fields.origin, {}))
+        return _yarn(values, outer, theta, max_position, _original(fields, values, max_position), rotary_dim)
     return _simple_rope(values, kind, theta, head_dim, rotary_dim)
 
 
@@ -90,10 +91,15 @@ def _dynamic_theta(values: Fields, theta: float, size: int) -> float:
     return theta * alpha ** (size / (size - 2)) if alpha else theta
 
 
+def _share(fields: Fields, values: Fields) -> float:
+    """Return the share of a head that rotates: in the object about RoPE, or in older files beside it."""
+    holder = values if values.has("partial_rotary_factor") else fields
+    return holder.number("partial_rotary_factor", 0, 1, default=1.0)
+
+
 def _rotary_dim(fields: Fields, values: Fields, head_dim: int, *, partial: bool) -> int | None:
     """Return how many dimensions of a head are rotated; None: all."""
-    holder = values if values.has("partial_rotary_factor") else fields
-    share = holder.number("partial_rotary_factor", 0, 1, default=1.0)
+    share = _share(fields, values)
     if share == 1:
         return None
     rotary_dim = int(head_dim * share)
@@ -151,8 +157,13 @@ def _longrope(
     )
 
 
-def _yarn(values: Fields, theta: float, max_position: int, original: int, rotary_dim: int | None) -> RopeSpec:
-    """Read YaRN (arXiv 2309.00071)."""
+def _yarn(
+    values: Fields, outer: Fields, theta: float, max_position: int, original: int, rotary_dim: int | None
+) -> RopeSpec:
+    """Read YaRN (arXiv 2309.00071).
+
+    transformers reads `truncate` in `outer`, the whole object about RoPE, also where layer types have their own in it.
+    """
     slow = values.number("beta_slow", 0, 1e6, default=1.0) or 1.0
     fast = values.number("beta_fast", 0, 1e6, default=32.0) or 32.0
     if fast <= slow:
@@ -167,7 +178,7 @@ def _yarn(values: Fields, theta: float, max_position: int, original: int, rotary
         original_max_position=original,
         beta_fast=fast,
         beta_slow=slow,
-        truncate=values.boolean("truncate", True),
+        truncate=outer.boolean("truncate", True),
         attention_factor=values.number("attention_factor", 1e-3, 1e3, default=_yarn_attention_factor(values, factor)),
         rotary_dim=rotary_dim,
     )
