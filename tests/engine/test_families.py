@@ -366,6 +366,8 @@ def test_what_else_transformers_reads_about_rope(tmp_path: Path) -> None:
 
     yarn = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "truncate": False}
     assert not read("LlamaForCausalLM", rope_parameters=yarn)[0].truncate
+    sizes = {"num_experts": 4, "sliding_window": 8}
+    assert read("Cohere2MoeForCausalLM", **sizes, rope_scaling=yarn) == read("Cohere2MoeForCausalLM", **sizes)
     types = {"sliding_attention": yarn, "full_attention": yarn}
     assert read("Olmo3ForCausalLM", sliding_window=8, rope_parameters=types)[0].truncate
     share = {"partial_rotary_factor": 0.5}

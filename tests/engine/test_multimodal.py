@@ -253,6 +253,24 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {**IMAGES, "adapter_in_dim": 32, "adapter_out_dim": 64, "num_local_experts": 4, "pyramid_num_routed": [-1, 4]},
     ),
+    "HyperCLOVAXVisionV2": (
+        {"model_type": "hyperclovax", "head_dim": 8, "logits_scaling": 0.5, "embedding_multiplier": 1.5},
+        {**QWEN_IMAGES, "model_type": "qwen2_5_vl_vision", "fullatt_block_indexes": [1]},
+    ),
+    "InternVL": (
+        {
+            "model_type": "gpt_oss",
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+        },
+        {**IMAGES, "model_type": "internvl_vision", "image_size": [28, 28], "patch_size": [14, 14]},
+    ),
+    "Llava": (
+        {"model_type": "gemma2", "head_dim": 16, "sliding_window": 8, "final_logit_softcapping": 5.0},
+        {**IMAGES, "model_type": "siglip_vision_model"},
+    ),
     "AudioFlamingo3": ({}, {}),
     "Voxtral": ({"tie_word_embeddings": True}, {}),  # it has a weight of its own for the head all the same
 }
@@ -348,6 +366,24 @@ def test_text_is_answered_as_in_transformers(name: str, tmp_path: Path) -> None:
         rename(tmp_path, ("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head."))
     else:
         rename(tmp_path, ("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."))
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
+def test_a_model_that_also_speaks_answers_text_by_its_thinker(tmp_path: Path) -> None:
+    """Qwen2.5 Omni: the part that speaks is not loaded."""
+    from transformers import Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
+
+    torch.manual_seed(1234)
+    text, images = MODELS["Qwen2_5_VL"]
+    parts = {"vision_config": images, "audio_config": {**SOUND, "output_dim": 128}}
+    thinker = {"text_config": {**SMALL, **text}, **parts}
+    config = Qwen2_5OmniConfig(thinker_config=thinker, enable_audio_output=False)
+    model = drawn(Qwen2_5OmniForConditionalGeneration(config))
+    save(model, tmp_path)
+    with torch.inference_mode():
+        expected = model.thinker(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    spoken = {"talker.codec_head.weight": torch.ones(4, 4), "token2wav.code2wav_dit_model.x": torch.ones(4)}
+    save_file({**load_file(tmp_path / "model.safetensors"), **spoken}, tmp_path / "model.safetensors")
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
 
 

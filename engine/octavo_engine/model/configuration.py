@@ -14,7 +14,7 @@ import torch
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.families import FAMILIES, Family, family_of
-from octavo_engine.model.families.multimodal import STORED_NAMES, language_model
+from octavo_engine.model.families.multimodal import language_model, within_wrapper
 from octavo_engine.model.families.wrappers import PLAIN_HEADS, WRAPPERS
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file, read_file
@@ -108,8 +108,7 @@ def _of_config(config: dict[str, Any], path: Path) -> ModelSpec:
     head = spec.head
     if head is not None and config["architectures"][0] in PLAIN_HEADS:
         head = HeadSpec(head.tied)
-    ignored = STORED_NAMES.ignored + spec.stored_names.ignored
-    return replace(spec, stored_names=replace(STORED_NAMES, ignored=ignored), head=head)
+    return replace(spec, stored_names=within_wrapper(spec.stored_names), head=head)
 
 
 def _check_experts(spec: ModelSpec, path: Path) -> None:
@@ -152,7 +151,11 @@ def _refuse_unread(fields: Fields, family: Family) -> None:
     """Raise ModelLoadError about a field that changes answers and that the family does not read."""
     for name in _CHANGES_THE_ANSWER:
         value = fields.values.get(name)
-        if value is not None and (value is True or value not in (0, 1)) and name not in fields.read:
+        if (
+            value is not None
+            and (value is True or value not in (0, 1))
+            and name not in fields.read | family.without_effect
+        ):
             raise fields.wrong(name, value, f"changes answers, and {family.architecture} is not computed with it")
 
 

@@ -80,4 +80,5 @@ COHERE2_MOE = Family(
         "logit_scale": 0.0625,
         "eos_token_id": 255001,
     },
+    left_out=frozenset({"rope_scaling"}),  # transformers reads rope_parameters alone
 )

@@ -26,7 +26,9 @@ class Family:
     nullable: frozenset[str] = frozenset()
     """Fields in which null is a value of its own, not the default."""
     without_effect: frozenset[str] = frozenset()
-    """Fields that the family's files may state although they change nothing in it. They are not read."""
+    """Fields that the family's files may state although they change nothing in it."""
+    left_out: frozenset[str] = frozenset()
+    """Fields of other families that transformers does not read in this one: `read` gets the fields without them."""
 
     def fields(self, origin: str, config: Mapping[str, Any]) -> Fields:
         """Return the fields of `config`, with the family's defaults for those that it omits.
@@ -34,7 +36,7 @@ class Family:
         ModelLoadError if the older and the newer field about RoPE contradict each other: what transformers makes of
         both differs by family.
         """
-        config = {name: value for name, value in config.items() if name not in self.without_effect}
+        config = {name: value for name, value in config.items() if name not in self.left_out}
         renamed = {common: config[own] for own, common in self.aliases.items() if config.get(own) is not None}
         config = {**config, **renamed}
         given = {name: value for name, value in config.items() if value is not None}

@@ -53,7 +53,7 @@ GPT_NEOX = Family(
     model_type="gpt_neox",
     read=_read,
     aliases={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
-    without_effect=frozenset({"partial_rotary_factor", "rope_theta"}),  # transformers reads them under their own names
+    left_out=frozenset({"partial_rotary_factor", "rope_theta"}),  # transformers reads them under their own names
     defaults={
         "vocab_size": 50432,
         "hidden_size": 6144,

@@ -28,6 +28,15 @@ _OTHER_MODULES = (
     "aligner",
     "vision_encoder",
     "vision_projection",
+    "vision_projector",
+    "acoustic_tokenizer_encoder",
+    "semantic_tokenizer_encoder",
+    "acoustic_projection",
+    "semantic_projection",
+    "thinker",
+    "talker",
+    "token2wav",
+    "code2wav",
     "visual_embeddings_table",
     "audio_tower",
     "audio_encoder",
@@ -60,6 +69,11 @@ STORED_NAMES = StoredNames(
         ("language_model.lm_head.", "lm_head."),
         ("model.language_model.", "model."),
         ("model.text_model.", "model."),
+        ("text_model.model.", "model."),
+        ("text_model.lm_head.", "lm_head."),
+        ("thinker.model.language_model.", "model."),  # Qwen's models that also speak
+        ("thinker.model.", "model."),
+        ("thinker.lm_head.", "lm_head."),
     ),
     ignored=(
         "mtp.",  # layers of multi-token prediction (Qwen3-Next)
@@ -72,6 +86,13 @@ STORED_NAMES = StoredNames(
 )
 
 
+def within_wrapper(own: StoredNames) -> StoredNames:
+    """Return the names of tensors in a wrapper's files; `own`: those in files of the language model alone."""
+    inner = (*((f"language_model.{there}", here) for there, here in own.renamed), ("language_model.", ""))
+    renamed, ignored = STORED_NAMES.renamed + inner, STORED_NAMES.ignored + own.ignored
+    return StoredNames(renamed=renamed, ignored=ignored, endings=own.endings)
+
+
 def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the config.json that the language model would have alone; None if `config` is not of a known wrapper.
 
@@ -81,6 +102,10 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
     wrapper = names[0] if isinstance(names, list) and names else None
     if not isinstance(wrapper, str) or wrapper not in WRAPPERS:
         return None
+    if isinstance(
+        thinker := config.get("thinker_config"), Mapping
+    ):  # the part that writes text, beside one that speaks
+        config = {**config, **thinker}
     text = config.get("text_config")
     fields = dict(text) if isinstance(text, Mapping) else dict(config)
     fields |= {name: config[name] for name in _OUTER_FIELDS if config.get(name) is not None}
