@@ -103,7 +103,6 @@ BY_MODEL_TYPE = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
-    "stablelm": "StableLmForCausalLM",
 }
 PLAIN_HEADS = frozenset(WRAPPERS) - {
     "CohereCompassForConditionalGeneration",
