@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import http.client
 import json
@@ -533,3 +534,23 @@ NAMES = [
     "vllm:request_prompt_tokens_bucket", "vllm:request_generation_tokens_bucket", "vllm:request_params_n_bucket",
     "vllm:request_params_max_tokens_bucket",
 ]  # fmt: skip
+
+
+def test_clients_that_do_not_read_leave_one_line_in_the_log_of_a_server_that_ends(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The traceback of each filled the log at the end."""
+    monkeypatch.setattr(run, "_CLOSING", 1.0)
+    server = start(drain_timeout=0.2)
+    body = json.dumps({"tokens": [100] * 700_000}).encode()
+    with contextlib.ExitStack() as opened:
+        for _ in range(3):
+            client = opened.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", server.port))
+            kind = b"Content-Type: application/json\r\nContent-Length: %d" % len(body)
+            client.sendall(b"POST /detokenize HTTP/1.1\r\nHost: x\r\n" + kind + b"\r\n\r\n" + body)
+            assert client.recv(12) == b"HTTP/1.1 200"
+        server.signal()
+        assert server.join() == 0
+    assert "Traceback" not in caplog.text

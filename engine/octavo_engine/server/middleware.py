@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo_engine.server.access_log import AccessLog, without_keys
 from octavo_engine.server.auth import ANYONE, Key, KeyRing, key_of, presented_key, unauthorized
 from octavo_engine.server.bytes_in_use import BytesInUse, Hold
+from octavo_engine.server.connection import abort_connection
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers, shutting_down
 from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.limits import Arrival
@@ -97,7 +98,9 @@ class RequestContext:
             await error_response(error, scope)(scope, receive, send_with_id)
         except asyncio.CancelledError:  # by uvicorn, if the request has not ended when the server stops
             if started:
-                raise
+                abort_connection(scope)
+                await asyncio.sleep(0)  # until the connection has ended: uvicorn logs what it has not, with a traceback
+                return None
             await error_response(shutting_down(), scope)(scope, receive, send_with_id)
         except Exception:
             log.exception("request %s failed", without_keys(shown, scope))
