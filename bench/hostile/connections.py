@@ -37,7 +37,7 @@ async def tiny_chunks(target: Target) -> None:
 def slow_trailers(target: Target) -> bytes:
     """A chunked body that is complete, and the beginning of a trailer."""
     head = target.head("/tokenize", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
-    return head + b'e\r\n{"prompt": "x"}\r\n0\r\nX-T: '
+    return head + b'e\r\n{"prompt":"x"}\r\n0\r\nX-T: '
 
 
 _LENGTHS = (
