@@ -38,6 +38,7 @@ from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.fair_turns import FairTurns
+from octavo_engine.server.full_response import FullResponse
 from octavo_engine.server.middleware import BEGUN_AT_ONCE, Turns
 from octavo_engine.server.openai.answering import off_the_loop_if_large
 from octavo_engine.server.openai.sse import EventStream
@@ -46,7 +47,6 @@ from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.repeated_warnings import RepeatedWarnings, limit_warnings_of_connections
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.trace_context import trace_context
-from octavo_engine.server.whole_answer import WholeAnswer
 from tests.api import odd_worker
 from tests.api.served import PATIENCE, Served, write_keys
 
@@ -645,7 +645,7 @@ async def test_a_client_that_reads_a_little_now_and_then_has_no_more_time_than_i
 
     unread = BytesInUse(1000, "unread_answers", "answers", lambda: False)
     late = time.monotonic() - 3600
-    for response in (WholeAnswer(b"x" * 900, unread, late), EventStream(events(), contextlib.nullcontext(), late)):
+    for response in (FullResponse(b"x" * 900, unread, late), EventStream(events(), contextlib.nullcontext(), late)):
         client = Mock(spec=connection.ClientConnection)
         await response({"type": "http", "state": {"connection": client}}, connected, never_taken)
         client.abort.assert_called_once_with()

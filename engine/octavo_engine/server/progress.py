@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from octavo_engine.engine.client import EngineState
 
 if TYPE_CHECKING:
-    from octavo_engine.server.story import Story
+    from octavo_engine.server.start_display import StartDisplay
 
 log = logging.getLogger("octavo.server")
 
@@ -19,16 +19,16 @@ _TICK = 0.1
 _LINE_INTERVAL = 3.0
 
 
-async def show_loading(state: Callable[[], EngineState], name: str, story: Story | None = None) -> None:
-    """Show the progress until the engine is ready or dead: on a terminal by `story`, or in the log if it is None."""
-    if story is None:
+async def show_loading(state: Callable[[], EngineState], name: str, display: StartDisplay | None = None) -> None:
+    """Show the progress until the engine is ready or dead: on a terminal by `display`, or in the log if it is None."""
+    if display is None:
         await _lines(state, name)
         return
-    with story.loading():
+    with display.loading():
         while (now := state()).phase in ("starting", "loading"):
-            story.update(now)
+            display.update(now)
             await asyncio.sleep(_TICK)
-        story.update(now)
+        display.update(now)
 
 
 async def _lines(state: Callable[[], EngineState], name: str) -> None:

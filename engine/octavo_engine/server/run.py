@@ -43,7 +43,7 @@ from octavo_engine.server.tracing import Tracing
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    from octavo_engine.server.story import Story
+    from octavo_engine.server.start_display import StartDisplay
 
 log = logging.getLogger("octavo.server")
 connection_log = logging.getLogger("octavo.connections")
@@ -76,20 +76,20 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         serving = Serving(server, EngineClient(engine, log_format), names, keys, priorities, tracing)
-        story = _story(names[0]) if log_format == logs.TERMINAL else None
+        display = _start_display(names[0]) if log_format == logs.TERMINAL else None
         try:
-            return runner.run(_until_signals(Server(serving, engine, listener, metrics_listener, story)))
+            return runner.run(_until_signals(Server(serving, engine, listener, metrics_listener, display)))
         finally:
             if tracing is not None:
                 tracing.close()
 
 
-def _story(name: str) -> Story:
+def _start_display(name: str) -> StartDisplay:
     from rich.console import Console  # imported here, as only a start on a terminal needs it
 
-    from octavo_engine.server.story import Story
+    from octavo_engine.server.start_display import StartDisplay
 
-    return Story(Console(stderr=True), name)
+    return StartDisplay(Console(stderr=True), name)
 
 
 def _tracing(endpoint: str | None, model: str) -> Tracing | None:
@@ -153,10 +153,10 @@ class Server:
         config: EngineConfig,
         listener: socket.socket,
         metrics_listener: socket.socket | None = None,
-        story: Story | None = None,
+        display: StartDisplay | None = None,
     ) -> None:
-        """Prepare the run. `story` shows the start on a terminal; without it, the start is logged."""
-        self._story = story
+        """Prepare the run. `display` shows the start on a terminal; without it, the start is logged."""
+        self._start_display = display
         self._serving = serving
         self._config = config
         self._listener = listener
@@ -307,7 +307,7 @@ class Server:
 
     async def _load(self) -> None:
         engine = self._serving.engine
-        showing = asyncio.create_task(show_loading(lambda: engine.state, self._serving.names[0], self._story))
+        showing = asyncio.create_task(show_loading(lambda: engine.state, self._serving.names[0], self._start_display))
         loading = asyncio.gather(engine.wait_ready(), self._load_tokenizer())
         try:
             ready, self._serving.tokenizer = await loading
@@ -341,8 +341,8 @@ class Server:
     def _announce(self, ready: EngineInfo) -> None:
         host, port = self._listener.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-        if self._story is not None:
-            self._story.ready(ready, f"http://{shown}:{port}", playground=self._serving.config.playground)
+        if self._start_display is not None:
+            self._start_display.ready(ready, f"http://{shown}:{port}", playground=self._serving.config.playground)
             return
         log.info(
             "%s is ready at http://%s:%d/v1 after %.1f s: %s on %s, context %d tokens, KV cache %d tokens",

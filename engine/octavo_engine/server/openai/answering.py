@@ -18,6 +18,7 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.auth import key_of
 from octavo_engine.server.engine_requests import engine_requests
 from octavo_engine.server.errors import APIError, not_an_object
+from octavo_engine.server.full_response import FullResponse
 from octavo_engine.server.generation import Generation, GenerationRequest
 from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.loaded_model import LoadedModel
@@ -29,7 +30,6 @@ from octavo_engine.server.prepared import JSONAnswer, Prepared, PreparedRequest
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.tracing import span_of
-from octavo_engine.server.whole_answer import WholeAnswer
 
 Result = TypeVar("Result")
 Written = TypeVar("Written")
@@ -38,14 +38,14 @@ _LARGE = 2000
 """The amount of work (`_work`) from which outputs are written in a thread, as it takes about 10 ms."""
 
 
-class WholeWriter(Protocol):
+class FullWriter(Protocol):
     """Writes one request's answer in an endpoint's own shape, as one JSON body."""
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """Return the complete answer. `answers` has one output for each sequence."""
 
 
-class Writer(WholeWriter, Protocol):
+class Writer(FullWriter, Protocol):
     """Writes one request's answer in an endpoint's own shape: as server-sent events, or as one JSON body."""
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
@@ -81,22 +81,22 @@ async def answer(
     written = writer(serving.names[0], begun.asked, begun.model)
     if begun.asked.stream:
         return EventStream(stream(begun.generation, written), begun.generation.run(), begun.deadline)
-    return await _whole(serving, request, begun, written)
+    return await _full_response(serving, request, begun, written)
 
 
-async def answer_whole(
-    serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest], WholeWriter]
+async def answer_in_full(
+    serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest], FullWriter]
 ) -> Response:
     """Answer a request of an endpoint that has no streams."""
     if (begun := await _begin(serving, request, job)) is None:
         return Response(status_code=499)
-    return await _whole(serving, request, begun, writer(serving.names[0], begun.asked))
+    return await _full_response(serving, request, begun, writer(serving.names[0], begun.asked))
 
 
-async def _whole(serving: Serving, request: Request, begun: Begun, writer: WholeWriter) -> Response:
+async def _full_response(serving: Serving, request: Request, begun: Begun, writer: FullWriter) -> Response:
     async with begun.generation.run():
         found = await while_connected(request, collect_answer(begun.generation, writer))
-    return Response(status_code=499) if found is None else WholeAnswer(found, serving.unread, begun.deadline)
+    return Response(status_code=499) if found is None else FullResponse(found, serving.unread, begun.deadline)
 
 
 async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
@@ -131,7 +131,7 @@ async def json_answer(serving: Serving, request: Request, job: str) -> Response:
     if found is None:
         return Response(status_code=499)
     serving.check_model(found.model)
-    return WholeAnswer(found.body, serving.unread, times.deadline)
+    return FullResponse(found.body, serving.unread, times.deadline)
 
 
 Wanted = TypeVar("Wanted", Prepared, JSONAnswer)
@@ -199,7 +199,7 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
         yield each
 
 
-async def collect_answer(generation: Generation, writer: WholeWriter) -> bytes:
+async def collect_answer(generation: Generation, writer: FullWriter) -> bytes:
     """Return one JSON body when all sequences have ended."""
     outputs: list[list[SequenceOutput]] = [[] for _ in generation.sequences]
     async for output in generation:
@@ -208,7 +208,7 @@ async def collect_answer(generation: Generation, writer: WholeWriter) -> bytes:
     return await off_the_loop_if_large(every, _full_answer, writer, outputs, usage_of(generation))
 
 
-def _full_answer(writer: WholeWriter, outputs: Sequence[Sequence[SequenceOutput]], usage: Usage) -> bytes:
+def _full_answer(writer: FullWriter, outputs: Sequence[Sequence[SequenceOutput]], usage: Usage) -> bytes:
     return writer.full([merge(each) for each in outputs], usage)
 
 

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from octavo_engine.server.connection import abort_connection
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.whole_answer import READING_SECONDS
+from octavo_engine.server.full_response import READING_SECONDS
 
 PING_INTERVAL = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the connection."""

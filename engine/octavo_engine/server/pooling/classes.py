@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.pooled_vectors import probabilities
-from octavo_engine.server.openai.answering import answer_whole
+from octavo_engine.server.openai.answering import answer_in_full
 from octavo_engine.server.openai.answers import Usage, encode
 from octavo_engine.server.pooling.embeddings import PooledUsage
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest
@@ -71,7 +71,7 @@ def routes(serving: Serving) -> APIRouter:
     router = APIRouter()
 
     async def classify(request: Request) -> Response:
-        return await answer_whole(serving, request, "classify", ClassWriter)
+        return await answer_in_full(serving, request, "classify", ClassWriter)
 
     for path in ("/classify", "/v1/classify"):
         router.add_api_route(path, classify, methods=["POST"], response_model=None)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.pooled_vectors import to_bytes, to_vector
-from octavo_engine.server.openai.answering import answer_whole
+from octavo_engine.server.openai.answering import answer_in_full
 from octavo_engine.server.openai.answers import Usage, encode
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest
 from octavo_engine.server.sequence import SequenceOutput
@@ -95,10 +95,10 @@ def routes(serving: Serving) -> APIRouter:
 
     @router.post("/v1/embeddings", response_model=None)
     async def embeddings(request: Request) -> Response:
-        return await answer_whole(serving, request, "embedding", EmbeddingWriter)
+        return await answer_in_full(serving, request, "embedding", EmbeddingWriter)
 
     @router.post("/pooling", response_model=None)
     async def pooling(request: Request) -> Response:
-        return await answer_whole(serving, request, "embedding", PoolingWriter)
+        return await answer_in_full(serving, request, "embedding", PoolingWriter)
 
     return router

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.pooled_vectors import probabilities, similarity, to_vector
-from octavo_engine.server.openai.answering import answer_whole
+from octavo_engine.server.openai.answering import answer_in_full
 from octavo_engine.server.openai.answers import Usage, encode
 from octavo_engine.server.pooling.embeddings import PooledUsage
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest
@@ -130,10 +130,10 @@ def routes(serving: Serving) -> APIRouter:
     router = APIRouter()
 
     async def score(request: Request) -> Response:
-        return await answer_whole(serving, request, "score", ScoreWriter)
+        return await answer_in_full(serving, request, "score", ScoreWriter)
 
     async def rerank(request: Request) -> Response:
-        return await answer_whole(serving, request, "rerank", RerankWriter)
+        return await answer_in_full(serving, request, "rerank", RerankWriter)
 
     for path in ("/v1/score", "/score"):
         router.add_api_route(path, score, methods=["POST"], response_model=None)

@@ -30,7 +30,7 @@ _SHORT_CONTEXT = 2048
 """Tokens of a conversation that is not long, for which the number of users is shown beside that of full context."""
 
 
-class Story:
+class StartDisplay:
     """Shows the start of one server: a line for each phase that is done, and below them a bar of the present phase."""
 
     def __init__(self, console: Console, name: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -24,7 +24,7 @@ from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.server import load_lines
 from octavo_engine.server.load_lines import Counts, LoadReading
-from octavo_engine.server.story import Story, room_for
+from octavo_engine.server.start_display import StartDisplay, room_for
 from tests.api.scripted_engine import READY
 from tests.api.served import Served
 
@@ -96,10 +96,11 @@ def test_a_pipe_gets_plain_lines(log_format: str) -> None:
 def told(*states: EngineState) -> str:
     """Return the text that a terminal of 100 columns shows after these states."""
     screen = StringIO()
-    story = Story(Console(file=screen, force_terminal=True, width=100), "m[/bold]", clock=iter(range(99)).__next__)
-    with story.loading():
+    console = Console(file=screen, force_terminal=True, width=100)
+    display = StartDisplay(console, "m[/bold]", clock=iter(range(99)).__next__)
+    with display.loading():
         for state in states:
-            story.update(state)
+            display.update(state)
     return ESCAPES.sub("", screen.getvalue())
 
 

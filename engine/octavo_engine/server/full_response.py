@@ -17,7 +17,7 @@ READING_SECONDS = 5.0
 _PART = 64 << 10
 
 
-class WholeAnswer(Response):
+class FullResponse(Response):
     """A JSON response whose bytes count in `unread` until the client has read them.
 
     It is sent in parts, so that the server notices a client that stops reading. A client that reads very slowly has
