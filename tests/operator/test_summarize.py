@@ -408,6 +408,13 @@ def test_a_pod_without_a_node_says_which_fields_help() -> None:
         assert words in found.message
 
 
+def test_a_cluster_without_nodes_says_so() -> None:
+    said = "no nodes available to schedule pods"
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": said}
+    found = condition(summary(pod(conditions=[unscheduled]), children=deployment()), ConditionType.READY)
+    assert found.message.endswith(f"{said}; add a node: the cluster has none (kubectl get nodes)")
+
+
 def test_a_cache_whose_volume_is_gone_is_reported_before_its_pods_end() -> None:
     claim = {"metadata": {"name": "good-cache"}, "status": {"phase": "Lost"}}
     children = {**deployment(ready=1), ("PersistentVolumeClaim", "good-cache"): claim}

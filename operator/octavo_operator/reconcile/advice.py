@@ -63,6 +63,7 @@ _ADVICE = (
         r"didn't match Pod's node affinity/selector",
         "change spec.scheduling.nodeSelector or affinity, or label a node (kubectl get nodes --show-labels)",
     ),
+    (r"no nodes available to schedule pods", "add a node: the cluster has none (kubectl get nodes)"),
     (r"node\(s\) were unschedulable", "kubectl uncordon lets pods on nodes again that are cordoned"),
     (r"Insufficient (?:cpu|memory|ephemeral-storage)", "add a node, or ask for less in spec.resources.requests"),
 )

@@ -22,8 +22,9 @@ def unobserved(deployment: Mapping[str, Any], now: str) -> Problem | None:
     name = deployment["metadata"]["name"]
     return Problem(
         Reason.NO_CONTROLLER,
-        f"nothing makes pods of Deployment {name}: kube-controller-manager has not looked at its last change, at "
-        f"{deployment['changed']}; see whether it runs: kubectl get pods -n kube-system",
+        f"nothing makes pods of Deployment {name}: kube-controller-manager has not acted on its last change, at "
+        f"{deployment['changed']}; see whether it runs (kubectl get pods -n kube-system), and whether its log names "
+        "this Deployment, as when annotations of nearly 256 KiB leave no room for its own",
     )
 
 
