@@ -381,6 +381,6 @@ class LLMServiceSpec(SpecModel):
     auth: Auth | None = Field(None, description="Who may use the API. Default: everyone who reaches it.")
     monitoring: Monitoring = section(Monitoring, "Monitors and alerts for the Prometheus Operator, where there is one.")
     pod_template: PodTemplate | None = Field(
-        None, description="Merged over the rendered pod template (strategic merge), the last word."
+        None, description="Merged over the rendered pod template (strategic merge); overrides all other fields."
     )
     suspend: bool = Field(False, description="Runs no pod but keeps the cache; wins over replicas and autoscaling.")

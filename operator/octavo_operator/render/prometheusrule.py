@@ -142,7 +142,7 @@ ALERTS = (
         "10m",
         "warning",
         "requests push each other out of memory",
-        "For each request that ends, {{ $value | humanize }} are set back because KV memory ran out. Lower"
+        "For each request that ends, {{ $value | humanize }} are preempted because KV memory ran out. Lower"
         " engine.maxConcurrentRequests, or add replicas.",
     ),
     Alert(
