@@ -450,11 +450,13 @@ def test_a_request_that_the_engine_could_not_compute_is_a_500(
 ) -> None:
     server = start()
     server.play(tokens=tokens, finish="error")
-    answer = server.http.post("/v1/completions", json={"prompt": "x", "n": 2}, headers={"X-Request-Id": "mine"})
+    headers = {"X-Request-Id": "mine/sk-secret"}
+    answer = server.http.post("/v1/completions", json={"prompt": "x", "n": 2}, headers=headers)
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["code"]) == (500, "server_error", "engine_error")
     assert "NaN in the logits" in error["message"]
-    server.wait_until(lambda: "request mine: its sequence" in caplog.text)
+    server.wait_until(lambda: "request mine/sk-...: its sequence" in caplog.text)
+    assert "secret" not in caplog.text
     admission = server.serving.admission
     server.wait_until(lambda: len(server.serving.running) == 0)
     assert (admission.total.requests.used, admission.total.tokens.used, admission.total.kv.used, admission.begun) == (

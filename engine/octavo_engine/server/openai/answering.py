@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.server.access_log import without_keys
 from octavo_engine.server.auth import key_of
 from octavo_engine.server.engine_requests import engine_requests
 from octavo_engine.server.errors import APIError, not_an_object
@@ -118,9 +119,8 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
             arrival=times.arrival,
             model=asked.model or serving.names[0],
         )
-        generation = Generation(
-            serving, model.tokenizer, requests, admitted, request.state.request_id, span_of(request.scope)
-        )
+        shown_id = without_keys(request.state.request_id, request.scope)
+        generation = Generation(serving, model.tokenizer, requests, admitted, shown_id, span_of(request.scope))
     return Begun(asked, generation, times.deadline, model)
 
 
