@@ -1,4 +1,4 @@
-"""The command line of `octavo-engine`: parsers of its commands. Every setting of config.py is a flag."""
+"""The command line of `octavo-engine`: parsers of its commands. Every setting of config/ is a flag."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 from octavo_client import bench, chat, compare, top
 from octavo_client.errors import ClientError
 from octavo_engine import __version__
-from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, settings_of
-from octavo_engine.config_sources import read_engine_config, read_server_config
+from octavo_engine.config import EngineConfig, ServerConfig
+from octavo_engine.config.setting import default_of, flag_name, settings_of
+from octavo_engine.config.sources import read_engine_config, read_server_config
 from octavo_engine.errors import ConfigurationError, OctavoError
 from octavo_engine.help_examples import EXAMPLES, FIRST_STEPS
 from octavo_engine.openmp import sleep_soon

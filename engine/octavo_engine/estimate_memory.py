@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from octavo_engine.config import EngineConfig, Setting
-from octavo_engine.config_sources import read_engine_config
+from octavo_engine.config import EngineConfig
+from octavo_engine.config.setting import Setting
+from octavo_engine.config.sources import read_engine_config
 from octavo_engine.engine.plan_table import plan_rows
 from octavo_engine.engine.plan_text import table
 from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_for_estimate

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from octavo_engine.config import EngineConfig, Setting
-from octavo_engine.config_sources import read_engine_config
+from octavo_engine.config import EngineConfig
+from octavo_engine.config.setting import Setting
+from octavo_engine.config.sources import read_engine_config
 from octavo_engine.engine.info import MemoryInfo
 from octavo_engine.errors import AdapterNotFoundError, ConfigurationError, ModelLoadError
 from octavo_engine.model.download import DownloadProgress, Report

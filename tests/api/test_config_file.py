@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo_engine.config_sources import read_server_config
+from octavo_engine.config.sources import read_server_config
 from octavo_engine.errors import ConfigurationError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.cli import build_parser
-from octavo_engine.config_sources import read_server_config
+from octavo_engine.config.sources import read_server_config
 from tests.api.served import Served, write_keys
 
 CHAT = "/v1/chat/completions"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from octavo_engine.cli import build_parser
-from octavo_engine.config import EngineConfig, ServerConfig, flag_name
-from octavo_engine.config_sources import read_engine_config, read_server_config
+from octavo_engine.config import EngineConfig, ServerConfig
+from octavo_engine.config.setting import flag_name
+from octavo_engine.config.sources import read_engine_config, read_server_config
 from octavo_engine.errors import ConfigurationError
 
 # Kind: setting, and three pairs of text and value: of the flag, the environment and the file.

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from octavo_engine import config
 from octavo_engine.cli import build_parser
-from octavo_engine.config import settings_of
-from octavo_engine.config_sources import read_engine_config, read_server_config
+from octavo_engine.config import EngineConfig
+from octavo_engine.config.setting import settings_of
+from octavo_engine.config.sources import read_engine_config, read_server_config
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.speculative.settings import METHODS
@@ -59,7 +59,7 @@ def test_the_engine_fetches_with_what_it_is_served_with(case: str) -> None:
     assert fetch["command"] == ["octavo-engine"]
     fetched, served = (build_parser().parse_args(each["args"]) for each in (fetch, container(case)))
     assert (fetched.command, fetched.check_memory, fetched.progress_port) == ("pull", True, int(served.port))
-    for field, _ in settings_of(config.EngineConfig):
+    for field, _ in settings_of(EngineConfig):
         if field.name != "revision":
             assert getattr(fetched, field.name) == getattr(served, field.name), field.name
 

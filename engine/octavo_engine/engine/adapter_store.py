@@ -16,7 +16,7 @@ from collections.abc import Callable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from octavo_engine.config import ADAPTERS_READ_AT_ONCE
+from octavo_engine.config.adapters import ADAPTERS_READ_AT_ONCE
 from octavo_engine.core.request import Request
 from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.errors import ModelLoadError, NotAdmissibleError

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from octavo_engine.config import MAX_ADAPTERS, check_adapter_name
+from octavo_engine.config.adapters import MAX_ADAPTERS, check_adapter_name
 from octavo_engine.engine.client import EngineState
 from octavo_engine.errors import ModelLoadError
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from octavo_engine.config import ADAPTERS_READ_AT_ONCE, MAX_ADAPTERS
+from octavo_engine.config.adapters import ADAPTERS_READ_AT_ONCE, MAX_ADAPTERS
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.server.adapter_file import AdapterName
 from octavo_engine.server.auth import key_of
