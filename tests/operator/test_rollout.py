@@ -324,6 +324,36 @@ def test_an_old_pod_that_crashes_holds_its_gpu_as_well() -> None:
     assert rollout_state(rollout(), live(), [crashing, surge()], at(9999)).in_place
 
 
+FAILING = [
+    ({}, [], "they go on serving until the cause is mended"),
+    ({"strategy": "Surge"}, [], "they go on serving"),
+    ({"strategy": "InPlace"}, [], "no pod of this revision starts"),
+    ({"paused": True}, [], ""),
+    ({}, [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}], ""),
+]
+
+
+@pytest.mark.parametrize(("fields", "conditions", "words"), FAILING)
+def test_a_new_pod_that_fails_at_each_start_holds_the_rollout_back(
+    fields: dict[str, Any], conditions: list[Any], words: str
+) -> None:
+    """A pod that crashes long after its rollout has ended holds none back."""
+    trouble = Problem(Reason.OUT_OF_MEMORY, "pod new ended with exit code 4")
+    failing = surge(waits=None, waits_since="", phase=LoadingPhase.FAILED, trouble=trouble, stuck=True)
+    deployment = live()
+    deployment["status"]["conditions"] = conditions
+    pods = [failing] if fields.get("strategy") == "InPlace" else [old(), failing]
+    now = rollout_state(rollout(**fields), deployment, pods, at(9999))
+    assert (now.blocked, now.problem.reason) == (bool(words), Reason.OUT_OF_MEMORY if words else Reason.NOT_BLOCKED)
+    assert words in now.problem.message
+
+
+def test_a_failing_pod_does_not_end_a_rollout_in_place() -> None:
+    failing = surge(waits=None, phase=LoadingPhase.FAILED, trouble=Problem(Reason.CRASH_LOOP, "x"), stuck=True)
+    now = rollout_state(rollout(), live(surging=0, total=1, available=0), [failing], at(9999))
+    assert (now.in_place, now.blocked, now.problem.reason) == (True, True, Reason.CRASH_LOOP)
+
+
 @pytest.mark.parametrize(("said", "advised"), [("1 node(s) were unschedulable", False), ("1 Insufficient cpu", True)])
 def test_in_place_is_advised_only_where_room_would_help(said: str, advised: bool) -> None:
     """On a cordoned node the serving pod would end for nothing."""

@@ -100,6 +100,13 @@ PHASES = [
     ("loading", [pod(container=RUNNING)], "Loading", None),
     ("warming up", [pod(container={**RUNNING, "started": True})], "Warmup", None),
     ("serving", [pod(container=SERVING)], "Serving", None),
+    ("ended before, and loading again", [pod(container={**exited(4), **RUNNING})], "Loading", None),
+    ("does not fit, again and again", [pod(container=exited(4, "needs 16 GiB"))], "Failed", Reason.OUT_OF_MEMORY),
+    ("just ended", [pod(container={"state": {"terminated": {"exitCode": 3}}})], "Failed", Reason.MODEL_NOT_FOUND),
+    ("cannot be started", [pod(container=waiting("RunContainerError", "no such file"))], "Failed", Reason.CRASH_LOOP),
+    ("cannot fetch", [fetching(exited(3, "no such repository"))], "Failed", Reason.MODEL_NOT_FOUND),
+    ("no image", [pod(container=waiting("ImagePullBackOff", "back-off"))], "Pulling", Reason.PULL_FAILED),
+    ("one fails, one loads", [pod("a", container=exited(5)), pod("b", container=RUNNING)], "Loading", None),
     ("one ahead of the other", [pod("a", container=RUNNING), pod("b", container=SERVING)], "Serving", None),
 ]
 
@@ -109,8 +116,9 @@ def test_phase_is_that_of_the_furthest_pod(pods: list[dict[str, Any]], phase: st
     status = summary(*pods, children=deployment())
     assert status.loading.phase == phase
     if reason:
-        assert condition(status, ConditionType.PROGRESSING).reason == reason
         assert condition(status, ConditionType.READY).reason == reason
+    if reason == Reason.WAITING_FOR_GPU:
+        assert condition(status, ConditionType.PROGRESSING).reason == reason
 
 
 TROUBLES = [

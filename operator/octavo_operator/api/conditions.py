@@ -124,9 +124,13 @@ class AdapterState(StrEnum):
 
 
 class LoadingPhase(StrEnum):
-    """The phase of the replica that has progressed furthest."""
+    """The phase of the replica that has progressed furthest.
+
+    Failed: a container of the pod has ended with an error, or cannot be started, and is started again after a pause.
+    """
 
     PENDING = "Pending"
+    FAILED = "Failed"
     PULLING = "Pulling"
     DOWNLOADING = "Downloading"
     LOADING = "Loading"

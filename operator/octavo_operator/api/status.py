@@ -84,7 +84,7 @@ class LoadingStatus(StatusModel):
     """The progress of the replica that has progressed furthest."""
 
     phase: Annotated[LoadingPhase, OpenString] = Field(
-        description="Pending, Pulling, Downloading, Loading, Warmup, NotReady, Serving or Suspended."
+        description="Pending, Failed, Pulling, Downloading, Loading, Warmup, NotReady, Serving or Suspended."
     )
     message: Sentence = Field(description="What it waits for; empty: nothing.")
     bytes_loaded: int | None = Field(default=None, description="Bytes of the weights that are loaded.")

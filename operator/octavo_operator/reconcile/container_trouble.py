@@ -12,6 +12,8 @@ from octavo_operator.render.container import CONTAINER
 from octavo_operator.render.fetch import FETCH
 
 _PULL_FAILURES = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
+UNSTARTED = ("CreateContainerError", "RunContainerError")
+"""Reasons of a container that its node cannot start. It is no restart, so that none is counted."""
 _EXIT_CODES = {
     2: Reason.CONFIGURATION_ERROR,
     3: Reason.MODEL_NOT_FOUND,
@@ -20,7 +22,7 @@ _EXIT_CODES = {
 }
 _OURS = (CONTAINER, FETCH, SIDECAR)
 """Containers whose exit codes mean what _EXIT_CODES says."""
-_ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
+ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
 _OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
 _LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
@@ -32,7 +34,7 @@ def waiting_trouble(pod: str, waiting: Mapping[str, Any], container: Mapping[str
         return Problem(Reason.PULL_FAILED, f"pod {pod} cannot pull {container.get('image')}: {message or why}")
     if why == "CreateContainerConfigError":
         return Problem(Reason.SECRET_MISSING, f"pod {pod} cannot start: {message}")
-    if why in ("CreateContainerError", "RunContainerError"):
+    if why in UNSTARTED:
         return Problem(Reason.CRASH_LOOP, f"pod {pod} cannot start: {message}")
     return last_exit(pod, container)
 
@@ -54,7 +56,7 @@ def exit_trouble(pod: str, container: Mapping[str, Any], terminated: Mapping[str
             f"pod {pod} was killed for exceeding its memory limit: raise spec.resources.limits.memory, or "
             "lower spec.engine.maxModelLength or spec.engine.maxConcurrentRequests",
         )
-    if code in _ASKED_TO_END:
+    if code in ASKED_TO_END:
         return Problem(
             Reason.PROBE_FAILED,
             f"pod {pod} was stopped (exit code {code}), as a failed probe does: raise "

@@ -9,7 +9,13 @@ from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
 from octavo_operator.api.resource import LLMService
-from octavo_operator.reconcile.container_trouble import exit_trouble, last_exit, waiting_trouble
+from octavo_operator.reconcile.container_trouble import (
+    ASKED_TO_END,
+    UNSTARTED,
+    exit_trouble,
+    last_exit,
+    waiting_trouble,
+)
 from octavo_operator.reconcile.placement import Placement, placement_of
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.unready import why_unready
@@ -84,7 +90,9 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
 def _is_stuck(status: Mapping[str, Any], trouble: Problem) -> bool:
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     restarts = max((int(each.get("restartCount") or 0) for each in containers), default=0)
-    return trouble.reason in _LASTING or restarts >= _MANY_RESTARTS
+    waiting = ((each.get("state") or {}).get("waiting") or {} for each in containers)
+    unstarted = any(each.get("reason") in UNSTARTED for each in waiting)
+    return trouble.reason in _LASTING or unstarted or restarts >= _MANY_RESTARTS
 
 
 def _port(spec: Mapping[str, Any]) -> int | None:
@@ -149,9 +157,9 @@ def _engine_state(
     name = pod["metadata"]["name"]
     state = container.get("state") or {}
     if waiting := state.get("waiting"):
-        return LoadingPhase.PULLING, _waits_for_sandbox(pod), waiting_trouble(name, waiting, container)
+        return _waiting_state(pod, waiting, container)
     if terminated := state.get("terminated"):
-        return LoadingPhase.LOADING, None, exit_trouble(name, container, terminated)
+        return _phase_of_end(terminated, LoadingPhase.LOADING), None, exit_trouble(name, container, terminated)
     if container.get("ready"):
         return _state_of_ready_engine(pod)
     if not container.get("started"):
@@ -210,12 +218,26 @@ def _before_the_engine(
     name, state = pod["metadata"]["name"], container.get("state") or {}
     fetches = container["name"] == FETCH
     if waiting := state.get("waiting"):
-        return LoadingPhase.PULLING, _waits_for_sandbox(pod), waiting_trouble(name, waiting, container)
+        return _waiting_state(pod, waiting, container)
     phase = LoadingPhase.DOWNLOADING if fetches else LoadingPhase.PULLING
     if terminated := state.get("terminated"):
-        return phase, None, exit_trouble(name, container, terminated)
+        return _phase_of_end(terminated, phase), None, exit_trouble(name, container, terminated)
     waits = None if fetches else Problem(Reason.DEPLOYING, f"pod {name} runs its init container {container['name']}")
     return phase, waits, last_exit(name, container)
+
+
+def _waiting_state(
+    pod: Mapping[str, Any], waiting: Mapping[str, Any], container: Mapping[str, Any]
+) -> tuple[LoadingPhase, Problem | None, Problem | None]:
+    """The state of a pod whose `container` is `waiting`: for its image, or to be started again after an error."""
+    trouble = waiting_trouble(pod["metadata"]["name"], waiting, container)
+    failed = trouble is not None and trouble.reason != Reason.PULL_FAILED
+    return (LoadingPhase.FAILED if failed else LoadingPhase.PULLING), _waits_for_sandbox(pod), trouble
+
+
+def _phase_of_end(terminated: Mapping[str, Any], phase: LoadingPhase) -> LoadingPhase:
+    """Return the phase of a pod whose container ended in `phase`; one that was asked to end has not failed."""
+    return phase if terminated.get("exitCode") in ASKED_TO_END else LoadingPhase.FAILED
 
 
 def _waits_for_sandbox(pod: Mapping[str, Any]) -> Problem | None:

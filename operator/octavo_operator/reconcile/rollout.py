@@ -16,7 +16,7 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
-from octavo_operator.reconcile.pods import PodView
+from octavo_operator.reconcile.pods import PodView, condition_of
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.refused_pods import refusal_of
 from octavo_operator.reconcile.surge import Obstacle, obstacles
@@ -27,6 +27,9 @@ _NO_ROOM = (
     "serving: free what is lacking, or set spec.rollout.strategy to InPlace"
 )
 _NO_WAY = "ending an old pod would not help, so they go on serving until the cause is mended"
+_NONE_STARTS = "no pod of this revision starts until the cause is mended"
+_COMPLETE = "NewReplicaSetAvailable"
+"""The reason of a Deployment's condition Progressing from the end of a rollout to the beginning of the next one."""
 _NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
 _RETRY_SECONDS, _RETRY_LATER_SECONDS = 10.0, 60.0
 _SOON = 300.0
@@ -67,6 +70,8 @@ def rollout_state(
     `exclusive`: the claims that are known to be for one node or one pod at a time.
     """
     state = _state(rollout, deployment, pods, now, exclusive)
+    if not state.blocked and not rollout.paused and (failing := _failing(deployment, pods)):
+        state = replace(state, blocked=True, problem=failing)
     none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
     refusal = refusal_of(deployment)
     if none_wanted or refusal is None:
@@ -91,6 +96,19 @@ def _state(
     if helped:
         return _soon_in_place(rollout, helped, now)
     return _blocked(waiting[0], _NO_ROOM if waiting[0].of_room else _NO_WAY)
+
+
+def _failing(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Problem | None:
+    """Return what keeps a pod of the newest revision from starting each time; None without such a pod, or a rollout."""
+    there = [pod for pod in pods if not pod.ended]
+    if not there or condition_of(deployment, "Progressing").get("reason") == _COMPLETE:
+        return None
+    newest = max(there, key=lambda pod: pod.created).revision
+    trouble = next((pod.trouble for pod in there if pod.revision == newest and pod.stuck), None)
+    if trouble is None:
+        return None
+    what_helps = _NO_WAY if any(pod.revision != newest and pod.scheduled for pod in there) else _NONE_STARTS
+    return Problem(trouble.reason, f"{trouble.message}; {what_helps}")
 
 
 def _soon_in_place(rollout: Rollout, waiting: Sequence[Obstacle], now: str) -> RolloutState:

@@ -43,6 +43,8 @@ from octavo_operator.render.unsupported_fields import unsupported_fields
 
 _PHASES = list(LoadingPhase)
 _LOADED = (LoadingPhase.NOT_READY, LoadingPhase.SERVING)
+_WITHOUT_REPORT = (*_LOADED, LoadingPhase.FAILED)
+"""Phases in which a pod's last report says nothing any more."""
 _OF_WHAT_RUNS = (ConditionType.AVAILABLE, ConditionType.MODEL_LOADED, ConditionType.SCALING_ACTIVE)
 
 
@@ -345,7 +347,7 @@ def _loading(facts: Facts) -> LoadingStatus:
         return LoadingStatus(phase=LoadingPhase.PENDING, message="")
     cause, report = furthest.trouble or furthest.waits, facts.reports.get(furthest.uid)
     message = cause.message if cause else ""
-    if report is None or furthest.phase in _LOADED:
+    if report is None or furthest.phase in _WITHOUT_REPORT:
         return LoadingStatus(phase=furthest.phase, message=message)
     return LoadingStatus(
         phase=report.loading_phase or furthest.phase,
