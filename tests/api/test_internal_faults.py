@@ -107,6 +107,38 @@ def test_connections_that_cannot_be_handed_over_keep_no_place(accepting: Accepti
     assert accepting.is_served(accepting.connect())
 
 
+def test_a_probe_that_arrives_while_the_acceptor_ends_begins_nothing(
+    accepting: Accepting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise asyncio reports a destroyed task and an error of the server when the server exits."""
+    silent = accepting.connect(b"")
+    deadline = time.monotonic() + PATIENCE
+    while not accepting.acceptor._silent and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+    begun = threading.Event()
+
+    async def probe_while_ending() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with contextlib.suppress(OSError):
+                silent.sendall(b"GET /health/live HTTP/1.1\r\n\r\n")
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+
+    async def connect(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    loop = accepting.acceptor._loop
+    monkeypatch.setattr(loop, "connect_accepted_socket", connect)
+    loop.call_soon_threadsafe(lambda: accepting.acceptor._begin(probe_while_ending()))
+    assert begun.wait(PATIENCE)
+    accepting.acceptor.stop()
+    assert not accepting.acceptor._tasks
+
+
 def test_a_protocol_that_cannot_be_made_costs_one_connection(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

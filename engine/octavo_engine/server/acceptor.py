@@ -145,10 +145,11 @@ class Acceptor:
         self._closing = True
         for listener, _ in self._listeners:
             self._loop.remove_reader(listener)
-        self._loop.run_until_complete(self._end_tasks())
         for silent in list(self._silent):
             self._forget(silent)
             silent.close()
+        self._scrapes.close()
+        self._loop.run_until_complete(self._end_tasks())  # nothing is left that begins another task meanwhile
         last: list[socket.socket] = []
         self._accept(self._listeners[0][0], last.append, _MOST_AT_THE_END)
         for listener, _ in self._listeners:
@@ -156,7 +157,6 @@ class Acceptor:
         for connection in (*self._waiting, *last):
             with self._closed_by_an_error(connection):
                 self._hand_over(connection)
-        self._scrapes.close()
         self._loop.close()
 
     async def _end_tasks(self) -> None:
