@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from octavo_engine.model.supported_models import SupportedModel, supported_models
 
-COLUMNS = ("architecture", "model_type", "gives", "feed-forward", "ranks", "windows", "--quantization", "GGUF")
+COLUMNS = ("architecture", "model_type", "gives", "feed-forward", "windows", "--quantization", "GGUF")
 
 
 def run() -> int:
@@ -27,7 +27,6 @@ def table(models: Iterable[SupportedModel]) -> list[tuple[str, ...]]:
             model.model_type,
             model.gives,
             model.feed_forward,
-            "yes",
             _yes(model.windows),
             " ".join(model.quantization) or "no",
             _yes(model.gguf),
