@@ -406,6 +406,21 @@ def test_a_crowd_gets_the_same_answers(name: str, tmp_path: Path) -> None:
     assert_same(model, [*alone, *crowd, *again], 16)
 
 
+def test_blip_2_answers_text_by_its_opt(tmp_path: Path) -> None:
+    """transformers asks for an image; only the language model within is the reference."""
+    from transformers import Blip2Config, Blip2ForConditionalGeneration
+
+    torch.manual_seed(1234)
+    text = {**SMALL, "model_type": "opt", "ffn_dim": 96, "word_embed_proj_dim": 64, "pad_token_id": 1}
+    sizes = {name: IMAGES[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads")}
+    parts = {"vision_config": IMAGES, "qformer_config": {**sizes, "num_hidden_layers": 1, "vocab_size": 40}}
+    model = drawn(Blip2ForConditionalGeneration(Blip2Config(text_config=text, **parts)))
+    save(model, tmp_path)
+    with torch.inference_mode():
+        expected = model.language_model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
 def test_what_reads_images_and_sound_within_phi_4_is_not_loaded(tmp_path: Path) -> None:
     from transformers import Phi4MultimodalConfig, Phi4MultimodalForCausalLM
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_engine.model.families.wrappers import BY_MODEL_TYPE, NEVER_TIED, WRAPPERS
+from octavo_engine.model.families.wrapped_models import BY_MODEL_TYPE, NEVER_TIED
+from octavo_engine.model.families.wrappers import WRAPPERS
 from octavo_engine.model.names import StoredNames
 
 _OUTER_FIELDS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
@@ -60,6 +61,8 @@ _OTHER_MODULES = (
     "layerwise_projectors",
     "spatial_projectors",
     "vit_large_projector",
+    "qformer",
+    "language_projection",
 )
 STORED_NAMES = StoredNames(
     renamed=(
@@ -79,6 +82,7 @@ STORED_NAMES = StoredNames(
         "mtp.",  # layers of multi-token prediction (Qwen3-Next)
         *(f"{part}." for part in _OTHER_MODULES),
         *(f"model.{part}." for part in _OTHER_MODULES),
+        "query_tokens",  # of BLIP-2
         "image_newline",
         "model.image_newline",
         "model.high_res_vision_alpha",

@@ -8,6 +8,7 @@ WRAPPERS: Mapping[str, str] = {
     "AriaForConditionalGeneration": "AriaTextForCausalLM",
     "AudioFlamingo3ForConditionalGeneration": "",
     "AyaVisionForConditionalGeneration": "",
+    "Blip2ForConditionalGeneration": "",
     "Cohere2VisionForConditionalGeneration": "",
     "CohereCompassForConditionalGeneration": "CohereCompassForCausalLM",
     "DeepseekVLForConditionalGeneration": "",
@@ -36,6 +37,7 @@ WRAPPERS: Mapping[str, str] = {
     "HyperCLOVAXVisionV2ForConditionalGeneration": "HyperCLOVAXForCausalLM",
     "Idefics2ForConditionalGeneration": "",
     "Idefics3ForConditionalGeneration": "",
+    "InstructBlipForConditionalGeneration": "",
     "InternVLForConditionalGeneration": "",
     "JanusForConditionalGeneration": "",
     "Kimi_K25ForConditionalGeneration": "DeepseekV3ForCausalLM",
@@ -83,38 +85,3 @@ WRAPPERS: Mapping[str, str] = {
     "VoxtralForConditionalGeneration": "",
 }
 """The architecture of the language model inside each; empty: the one in BY_MODEL_TYPE for `text_config`."""
-BY_MODEL_TYPE = {
-    "cohere2": "Cohere2ForCausalLM",
-    "exaone4": "Exaone4ForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "granite": "GraniteForCausalLM",
-    "lfm2": "Lfm2ForCausalLM",
-    "llama": "LlamaForCausalLM",
-    "ministral3": "Ministral3ForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "mistral4": "Mistral4ForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
-    "phi": "PhiForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-}
-PLAIN_HEADS = frozenset(WRAPPERS) - {
-    "CohereCompassForConditionalGeneration",
-    "Gemma3nForConditionalGeneration",
-    "Gemma4ForConditionalGeneration",
-    "Gemma4UnifiedForConditionalGeneration",
-    "Granite4VisionForConditionalGeneration",
-    "GraniteDoclingForConditionalGeneration",
-    "HyperCLOVAXVisionV2ForConditionalGeneration",
-    "NemotronH_Omni_Reasoning_V3",
-    "MistralLarge4ForConditionalGeneration",
-}
-"""Architectures that compute logits without the scales and softcaps of their language model."""
-NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
-"""Architectures whose head has its own weight, even where `tie_word_embeddings` is true."""

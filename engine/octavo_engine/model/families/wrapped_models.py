@@ -1,0 +1,44 @@
+"""How the language model inside a model that also takes images or sound is found, and how its logits are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo_engine.model.families.wrappers import WRAPPERS
+
+BY_MODEL_TYPE: Mapping[str, str] = {
+    "cohere2": "Cohere2ForCausalLM",
+    "exaone4": "Exaone4ForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mistral4": "Mistral4ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "opt": "OPTForCausalLM",
+    "phi": "PhiForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+}
+PLAIN_HEADS = frozenset(WRAPPERS) - {
+    "CohereCompassForConditionalGeneration",
+    "Gemma3nForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+    "Granite4VisionForConditionalGeneration",
+    "GraniteDoclingForConditionalGeneration",
+    "HyperCLOVAXVisionV2ForConditionalGeneration",
+    "NemotronH_Omni_Reasoning_V3",
+    "MistralLarge4ForConditionalGeneration",
+}
+"""Architectures that compute logits without the scales and softcaps of their language model."""
+NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
+"""Architectures whose head has its own weight, even where `tie_word_embeddings` is true."""
