@@ -52,7 +52,9 @@ ROTATING = {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 1
 CASES: dict[str, dict[str, Any]] = {
     "Bert": SIZES,
     "Ernie": {**SIZES, "hidden_act": "relu"},
-    "Electra": {**SIZES, "embedding_size": 64},
+    "Electra": {**SIZES, "embedding_size": 40},
+    "MPNet": {**SIZES, "max_position_embeddings": 132},
+    "Albert": {**SIZES, "embedding_size": 24},
     "Gte": {**ROTATING, "type_vocab_size": 0},
     "NomicBert": ROTATING,
     "Gemma3Text": {

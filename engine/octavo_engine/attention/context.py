@@ -70,16 +70,24 @@ class AttentionContext:
         return self.backend.attend(query, cache, metadata, variant)
 
     def attend_both_ways(
-        self, heads: Tensor, kv_heads: int, scale: float, window: int | None, rope: Rope | None, qk_norm: QKNorm | None
+        self,
+        heads: Tensor,
+        kv_heads: int,
+        scale: float,
+        window: int | None,
+        rope: Rope | None,
+        qk_norm: QKNorm | None,
+        distance_terms: Tensor | None = None,
     ) -> Tensor:
         """Return bidirectional attention [T, H, D] of the fused projection [T, H + 2 K, D] of whole prompts.
 
-        A query sees all tokens of its prompt, or `window` of them to each side. Nothing is cached.
+        A query sees all tokens of its prompt, or `window` of them to each side. Nothing is cached. `distance_terms`
+        [buckets, H] are added to scores by distance.
         """
         heads = normalise(heads, kv_heads, qk_norm)
         if rope is not None:
             heads = torch.cat((rotate(heads[:, :-kv_heads], rope), heads[:, -kv_heads:]), dim=1)
-        return attend_both_ways(heads, kv_heads, self.lengths, scale, window)
+        return attend_both_ways(heads, kv_heads, self.lengths, scale, window, distance_terms)
 
     def attend_again(
         self, layer: int, query: Tensor, variant: AttentionVariant, rope: Rope | None, norm: NormWeights | None

@@ -20,7 +20,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.layers.alternating_updates import TokenVectors
-from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.attention import Attention, share_distance_terms
 from octavo_engine.model.layers.attention_experts import AttentionExperts
 from octavo_engine.model.layers.biased_attention import BiasedAttention
 from octavo_engine.model.layers.choose_compute import choose_compute
@@ -105,6 +105,7 @@ class Decoder(nn.Module):
             for index, layer in enumerate(spec.layers)
         )
         share_layers(self.decoder_layers)
+        share_distance_terms([mixer for mixer in self.attentions() if isinstance(mixer, Attention)])
         self.reads_embeddings = share_blocks(self.decoder_layers)
         self.reads_tokens = any(mixture.table is not None for mixture in self.mixtures())
         self.norm = None if spec.norm is None else Norm(spec.hidden_size, spec.norm, options)

@@ -53,8 +53,10 @@ def dequantized_bytes(decoder: Decoder) -> int:
 
 def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
     """Return the scratch bytes of bidirectional attention, in the layer that needs most."""
-    sizes = {(mixer.heads.size, mixer.spec.head_dim) for mixer in decoder.attentions() if isinstance(mixer, Attention)}
-    each = (scratch_bytes(heads, size, max_tokens, longest, decoder.dtype.itemsize) for heads, size in sizes)
+    mixers = [mixer for mixer in decoder.attentions() if isinstance(mixer, Attention)]
+    sizes = {(mixer.heads.size, mixer.spec.head_dim, mixer.distance_terms is not None) for mixer in mixers}
+    itemsize = decoder.dtype.itemsize
+    each = (scratch_bytes(heads, size, max_tokens, longest, itemsize, distances=terms) for heads, size, terms in sizes)
     return max(each, default=0)
 
 

@@ -88,6 +88,8 @@ class TensorNames:
     """The key's norm; with `{head}` if each head has weights of its own."""
     sinks: str = "model.layers.{layer}.self_attn.sinks"
     """The full name."""
+    distance_terms: str = "encoder.relative_attention_bias"
+    """The table of the terms for distances, which all layers share."""
     query_down: str = "model.layers.{layer}.self_attn.q_a_proj"
     query_latent_norm: str = "model.layers.{layer}.self_attn.q_a_layernorm"
     query_up: str = "model.layers.{layer}.self_attn.q_b_proj"

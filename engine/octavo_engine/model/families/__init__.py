@@ -1,6 +1,7 @@
 """The registry of model families: one small file describes each family."""
 
 from octavo_engine.model.families.afmoe import AFMOE
+from octavo_engine.model.families.albert import ALBERT_FAMILIES
 from octavo_engine.model.families.apertus import APERTUS
 from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
 from octavo_engine.model.families.aria import ARIA_TEXT
@@ -84,6 +85,7 @@ from octavo_engine.model.families.mistral_large4 import MISTRAL_LARGE4
 from octavo_engine.model.families.mixtral import MIXTRAL
 from octavo_engine.model.families.modernbert import MODERNBERT_FAMILIES
 from octavo_engine.model.families.modernbert_decoder import MODERNBERT_DECODER
+from octavo_engine.model.families.mpnet import MPNET_FAMILIES
 from octavo_engine.model.families.mpt import MPT
 from octavo_engine.model.families.nanochat import NANOCHAT
 from octavo_engine.model.families.nemotron_h import NEMOTRON_H
@@ -256,6 +258,8 @@ _ALL = (
     YOUTU,
     *BERT_FAMILIES,
     *BERT_DECODERS,
+    *MPNET_FAMILIES,
+    *ALBERT_FAMILIES,
     *GTE_FAMILIES,
     *NOMIC_BERT_FAMILIES,
     *EUROBERT_FAMILIES,

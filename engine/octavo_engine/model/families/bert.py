@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from octavo_engine.model.families import reading
-from octavo_engine.model.families.encoder import EncoderKind, encoder_families
+from octavo_engine.model.families.encoder import encoder_families
+from octavo_engine.model.families.encoder_kind import EncoderKind, other_embedding_size
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import AttentionSpec, MLPSpec
@@ -52,8 +53,6 @@ def bert_parts(fields: Fields) -> tuple[AttentionSpec, MLPSpec]:
     name = "position_embedding_type"
     if fields.text(name, "absolute") != "absolute":
         raise fields.wrong(name, fields.values[name], "is not supported, only absolute")
-    if fields.integer("embedding_size", 1, 1 << 20, default=reading.hidden_size(fields)) != reading.hidden_size(fields):
-        raise fields.wrong("embedding_size", fields.values["embedding_size"], "is not supported, only hidden_size")
     attention = reading.attention(fields, grouped=False, rope=None, causal=False, qkv_bias=True, output_bias=True)
     return attention, reading.plain_mlp(fields, bias=True)
 
@@ -65,7 +64,14 @@ def first_row_after_padding(fields: Fields) -> int:
 
 _BERT = EncoderKind(prefixes=("bert.",), names=BERT_NAMES, parts=bert_parts)
 _ERNIE = replace(_BERT, prefixes=("ernie.",))
-_ELECTRA = replace(_BERT, prefixes=("electra.",), head=("classifier.dense", "classifier.out_proj"), activation="gelu")
+_ELECTRA = replace(
+    _BERT,
+    prefixes=("electra.",),
+    names=replace(BERT_NAMES, embedding_in="embeddings_project"),
+    embedding_size=other_embedding_size,
+    head=("classifier.dense", "classifier.out_proj"),
+    activation="gelu",
+)
 _ROBERTA = replace(
     _BERT,
     prefixes=("roberta.",),

@@ -44,6 +44,8 @@ def _read(architecture: str, fields: Fields) -> ModelSpec:
     if not fields.boolean("is_decoder", False):
         raise fields.wrong("is_decoder", False, f"is not supported for {architecture}: tokens would see what follows")
     reading.refuse_if_true(fields, "add_cross_attention")
+    if fields.integer("embedding_size", 1, 1 << 20, default=reading.hidden_size(fields)) != reading.hidden_size(fields):
+        raise fields.wrong("embedding_size", fields.values["embedding_size"], "is not supported, only hidden_size")
     attention, mlp = bert_parts(fields)
     norm, megatron = reading.layer_norm(fields, bias=True), architecture.startswith("Megatron")
     after = LayerNorms(after_mixer=norm, after_feed_forward=norm, after_adding=True)

@@ -6,47 +6,37 @@ not read, or the encoder with a classification head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.classes import classifier
+from octavo_engine.model.families.encoder_kind import EncoderKind
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import StoredNames, TensorNames
+from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import (
-    AttentionSpec,
     ClassifierSpec,
     HeadTransformSpec,
     LayerNorms,
     LayerSpec,
-    MLPSpec,
     ModelSpec,
     PositionSpec,
 )
 
-_UNREAD = ("embeddings.position_ids", "cls.", "lm_head.", "vocab_", "qa_outputs.", "discriminator_predictions.")
+_UNREAD = (
+    "embeddings.position_ids",
+    "cls.",
+    "predictions.",
+    "sop_classifier.",
+    "lm_head.",
+    "vocab_",
+    "qa_outputs.",
+    "discriminator_predictions.",
+)
 """Prefixes of tensors that are not read: position ids, and the heads of pretraining and of question answering."""
 OLD_NORM_ENDINGS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderKind:
-    """What differs between the encoders that this module reads."""
-
-    prefixes: tuple[str, ...]
-    """Prefixes of the encoder's tensor names where it is a part of a model with a head."""
-    names: TensorNames
-    parts: Callable[[Fields], tuple[AttentionSpec, MLPSpec]]
-    """The attention and the feed-forward of every layer."""
-    first_position: Callable[[Fields], int] | None = lambda _: 0
-    """The row of the first token's position; None: there is no table of positions."""
-    head: tuple[str, str] = ("pooler.dense", "classifier")
-    """The two linears of the classification head: the one before the activation, and the one that gives logits."""
-    activation: str = "tanh"
-    """The activation between these two linears."""
 
 
 def encoder_families(kind: EncoderKind, stem: str, model_type: str, **values: Any) -> tuple[Family, ...]:
@@ -71,14 +61,19 @@ def _read(kind: EncoderKind, architecture: str, fields: Fields) -> ModelSpec:
         feed_forward=mlp,
         norms=LayerNorms(after_mixer=norm, after_feed_forward=norm, after_adding=True),
     )
+    layers, size = reading.repeated(fields, layer), kind.embedding_size(fields)
+    if kind.shared_layers:
+        layers = (layer, *(replace(other, weights_of_layer=0) for other in layers[1:]))
     spec = reading.model(
         fields,
         architecture,
-        reading.repeated(fields, layer),
+        layers,
         norm=None,
         head=None,
         classifier=_classifier(kind, fields) if _classifies(architecture) else None,
         embedding_norm=norm,
+        embedding_size=size,
+        projected_last=size is not None,
         token_types=fields.integer("type_vocab_size", 0, 1 << 16),
         names=replace(kind.names, classifier_dense=kind.head[0], classifier=kind.head[1]),
         stored_names=_stored_names(kind, architecture),
@@ -107,6 +102,6 @@ def _stored_names(kind: EncoderKind, architecture: str) -> StoredNames:
     """Return the names in files; a pooler is read only where it is a part of the classification head."""
     heads: tuple[str, ...] = ("pooler.", "classifier.", "pre_classifier.")
     if _classifies(architecture):  # old files of RoBERTa have a pooler that nothing reads
-        heads = () if kind.head[0].startswith("pooler.") else ("pooler.",)
+        heads = () if kind.head[0].startswith("pooler") else ("pooler.",)
     renamed = tuple((prefix, "") for prefix in kind.prefixes)
     return StoredNames(renamed=renamed, endings=OLD_NORM_ENDINGS, ignored=(*_UNREAD, *heads))

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.bert import BERT_DEFAULTS
-from octavo_engine.model.families.encoder import EncoderKind, encoder_families
+from octavo_engine.model.families.encoder import encoder_families
+from octavo_engine.model.families.encoder_kind import EncoderKind
 from octavo_engine.model.families.rope import rope
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import QKVLayout, TensorNames

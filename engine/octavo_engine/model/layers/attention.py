@@ -82,6 +82,12 @@ class Attention(nn.Module):
         self.key_norm = self._norm(spec.qk_norm, self.kv_heads) if spec.kv_of_layer is None else None
         self.value_norm = None if spec.value_norm is None else Norm(size, spec.value_norm, options)
         self.sinks = parameter(self.heads.size, dtype=options.dtype, device=options.device) if spec.sinks else None
+        buckets = spec.distance_buckets if layer == 0 else None
+        terms = (
+            None if buckets is None else parameter(buckets, self.heads.size, dtype=options.dtype, device=options.device)
+        )
+        self.distance_terms = terms
+        """[buckets, heads]: the terms added to scores by distance, which the first layer has for all; None: none."""
         self.variant = AttentionVariant(spec.scale, spec.softcap, self.sinks, self._alibi(spec.alibi))
 
     def _norm(self, spec: QKNormSpec | None, heads: Span) -> Norm | None:
@@ -147,7 +153,7 @@ class Attention(nn.Module):
         elif not self.spec.causal:
             with_value, kv_heads = self._with_value(heads), self.kv_heads.size
             attended = attention.attend_both_ways(
-                with_value, kv_heads, self.spec.scale, self.spec.window, rope, self.qk_norm
+                with_value, kv_heads, self.spec.scale, self.spec.window, rope, self.qk_norm, self.distance_terms
             )
         else:
             attended = attention.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
@@ -199,6 +205,8 @@ class Attention(nn.Module):
                 yield from self._norm_tensors(names.of_layer(f"{role}_norm", layer), norm, heads)
         if self.sinks is not None:
             yield plain(names.of_layer("sinks", layer), self.sinks, self.heads)
+        if self.distance_terms is not None and layer == 0:
+            yield self._distance_tensor(f"{names.distance_terms}.weight", self.distance_terms)
         yield from self._kv_scales(names.of_layer("attention", layer))
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
 
@@ -229,6 +237,11 @@ class Attention(nn.Module):
 
         piece = Piece(norm.weight, (heads.slice, slice(0, self.spec.head_dim)), fill)
         return CheckpointTensor(name=name, shape=(heads.total, self.spec.head_dim), pieces=(piece,))
+
+    def _distance_tensor(self, name: str, terms: Tensor) -> CheckpointTensor:
+        """Return the tensor [buckets, heads] of terms for distances, of which a rank reads its heads' columns."""
+        piece = Piece(terms, (slice(0, len(terms)), self.heads.slice))
+        return CheckpointTensor(name=name, shape=(len(terms), self.heads.total), pieces=(piece,))
 
     def _kv_scales(self, prefix: str) -> Iterator[CheckpointTensor]:
         """Yield the scales of cached keys and values in e4m3, by the names of compressed-tensors and of modelopt."""
@@ -263,3 +276,9 @@ class Attention(nn.Module):
         gated += 2 * (query + 2 * key) * size * (self.value_dim < self.spec.head_dim)
         gated += 0 if self.adapters is None else self.adapters.step_bytes()
         return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized + norm + gated
+
+
+def share_distance_terms(layers: list[Attention]) -> None:
+    """Make all layers use the first one's terms for distances, if it has any."""
+    for layer in layers:
+        layer.distance_terms = layers[0].distance_terms

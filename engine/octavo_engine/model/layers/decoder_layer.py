@@ -313,6 +313,7 @@ class DecoderLayer(nn.Module):
         mixer, others = cast("Attention", self.mixer), cast("Attention", other.mixer)
         mixer.qkv, mixer.output, mixer.gate = others.qkv, others.output, others.gate
         self.before_mixer, self.before_feed_forward = other.before_mixer, other.before_feed_forward
+        self.after_mixer, self.after_feed_forward = other.after_mixer, other.after_feed_forward
         self.feed_forward, self.stacked = other.feed_forward, other.stacked
 
     def tensors(self) -> Iterator[CheckpointTensor]:

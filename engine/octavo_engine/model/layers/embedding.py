@@ -78,26 +78,34 @@ class Input(nn.Module):
 
     def __init__(self, spec: ModelSpec, options: LayerOptions) -> None:
         super().__init__()
-        self.names, hidden, size = options.names, spec.hidden_size, spec.embedding_size or spec.hidden_size
+        self.names, self.projected_last = options.names, spec.projected_last
+        size = spec.embedding_size or spec.hidden_size
         self.tokens = Embedding(self.names.embedding, spec.vocab_size, size, spec.embedding_scale, options)
-        self.projection = projection(size, hidden, options)
-        self.positions = None if spec.positions is None else PositionTable(spec, options)
+        self.projection = (
+            Linear(unsharded(size), (unsharded(spec.hidden_size),), bias=True, options=options)
+            if spec.projected_last
+            else projection(size, spec.hidden_size, options)
+        )
+        added = size if spec.projected_last else spec.hidden_size
+        self.positions = None if spec.positions is None else PositionTable(spec, added, options)
         types = spec.token_types
-        self.types = parameter(types, hidden, dtype=options.dtype, device=options.device) if types else None
-        """[rows, hidden]: the vectors added to tokens of the first text and of the second (token types)."""
-        self.norm = None if spec.embedding_norm is None else Norm(hidden, spec.embedding_norm, options)
+        self.types = parameter(types, added, dtype=options.dtype, device=options.device) if types else None
+        """[rows, added]: the vectors added to tokens of the first text and of the second (token types)."""
+        self.norm = None if spec.embedding_norm is None else Norm(added, spec.embedding_norm, options)
 
     def forward(self, token_ids: Tensor, positions: Tensor, second_text: Tensor | None = None) -> Tensor:
         """Map token ids [T] and positions [T] to [T, hidden]. `second_text` [T]: True for a pair's second text."""
         x: Tensor = self.tokens(token_ids)
-        if self.projection is not None:
+        if self.projection is not None and not self.projected_last:
             x = self.projection(x)
         if self.positions is not None:
             x = x + self.positions(positions, token_ids)
         if self.types is not None:
             pair = second_text is not None and len(self.types) > 1
             x = x + (self.types[cast("Tensor", second_text).long()] if pair else self.types[0])
-        return x if self.norm is None else cast("Tensor", self.norm(x)[0])
+        if self.norm is not None:
+            x = self.norm(x)[0]
+        return self.projection(x) if self.projection is not None and self.projected_last else x
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yield the layer's tensors in a checkpoint."""

@@ -20,17 +20,18 @@ class PositionTable(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, spec: ModelSpec, options: LayerOptions) -> None:
+    def __init__(self, spec: ModelSpec, size: int, options: LayerOptions) -> None:
+        """`size` is the size of a position's vector."""
         super().__init__()
         self.spec = spec.positions or PositionSpec()
         rows = self.spec.rows or spec.max_position + self.spec.offset
         if self.spec.sinusoidal:
-            table = sinusoids(rows, spec.hidden_size, whole_range=self.spec.whole_range)
+            table = sinusoids(rows, size, whole_range=self.spec.whole_range)
             if self.spec.zero_row is not None:
                 table[self.spec.zero_row : self.spec.zero_row + 1] = 0
             self.register_buffer("weight", table.to(options.device, options.dtype), persistent=False)
         else:
-            self.weight = parameter(rows, spec.hidden_size, dtype=options.dtype, device=options.device)
+            self.weight = parameter(rows, size, dtype=options.dtype, device=options.device)
 
     def forward(self, positions: Tensor, token_ids: Tensor) -> Tensor:
         """Return the vectors [T, hidden] of positions [T] int64 and token ids [T]."""

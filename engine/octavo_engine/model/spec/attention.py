@@ -93,6 +93,9 @@ class AttentionSpec:
     """Whether each query head has one further logit in the softmax, which has no value (attention sinks)."""
     alibi: ALiBiSpec | None = None
     """The terms added to scaled scores for the distance of a key."""
+    distance_buckets: int | None = None
+    """The number of learnt terms of a head for distances to keys, which are added to scaled scores (MPNet); only where
+    not causal. All layers have the same terms. None: there are none."""
 
     @property
     def rope_size(self) -> int:

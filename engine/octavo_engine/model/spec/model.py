@@ -64,6 +64,9 @@ class ModelSpec:
     states back, without biases."""
     embedding_norm: NormSpec | None = None
     """The norm of the first layer's input."""
+    projected_last: bool = False
+    """Whether vectors of positions and token types are as large as token embeddings, and the norm comes before the
+    projection, which has a bias (ALBERT, ELECTRA)."""
     positions: PositionSpec | None = None
     """None: only attention depends on positions (RoPE, ALiBi)."""
     token_types: int = 0
