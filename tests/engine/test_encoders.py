@@ -291,3 +291,12 @@ def test_what_is_not_computed_is_refused_by_name(tmp_path: Path) -> None:
         path.write_text(json.dumps({**config, field: value}))
         with pytest.raises(ModelLoadError, match=field):
             read_spec(ModelFiles("x", directory=tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["max_tokens", "weightedmean_tokens"])
+def test_a_pooling_that_is_not_computed_is_refused_at_the_start(kind: str, tmp_path: Path) -> None:
+    """An encoder would start and refuse every request. A model that also generates starts."""
+    saved("BertModel", tmp_path)
+    say_pooling(tmp_path, kind)
+    with pytest.raises(ModelLoadError, match=f"embeddings by {kind.removesuffix('_tokens')}.* supported: cls"):
+        resolve_config(EngineConfig(model="x", device="cpu"), ModelFiles("x", directory=tmp_path), Shard(0, 1))

@@ -10,7 +10,8 @@ from octavo_engine.attention.backend import AttentionBackend, AttentionTask, KVG
 from octavo_engine.attention.select import select_backend
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.settings import LongContext
-from octavo_engine.errors import ConfigurationError
+from octavo_engine.engine.info import COMPUTED_POOLINGS
+from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.collectives import Collectives
@@ -19,7 +20,7 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.gguf_blocks import quantized
 from octavo_engine.model.layers.choose_compute import keeps_codes
-from octavo_engine.model.pooling import pooling_of
+from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -84,6 +85,15 @@ def resolve_for_estimate(config: EngineConfig, files: ModelFiles) -> ResolvedCon
     return _resolve(replace(config, attention_backend="auto"), files, shard, torch.device("cuda"), fp8_products=True)
 
 
+def _pooling(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
+    """Return the model's pooling; ModelLoadError if it is not supported, and the model can do nothing else."""
+    pooling = pooling_of(files, spec)
+    if spec.head is None and pooling.kind not in COMPUTED_POOLINGS:
+        supported = ", ".join(COMPUTED_POOLINGS)
+        raise ModelLoadError(f"{files.name}: embeddings by {pooling.kind} are not supported; supported: {supported}")
+    return pooling
+
+
 def _resolve(
     config: EngineConfig,
     files: ModelFiles,
@@ -102,7 +112,7 @@ def _resolve(
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, spec)
     on_triton = triton_runs_on(device)
     blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products, mxfp4_experts=on_triton, device=device)
-    blueprint.dense = DenseModules(pooling_of(files, spec).dense, torch.device("meta"))
+    blueprint.dense = DenseModules(_pooling(files, spec).dense, torch.device("meta"))
     check_alignment(spec, shard.size)
     variants = (mixer.variant for mixer in blueprint.attentions())
     task = AttentionTask(
