@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.server import run, text_pool
+from octavo_engine.server import lifecycle, text_pool
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 from tests.api.kept_worker import KeptWorker
 from tests.api.real_server import RealServer
@@ -28,7 +28,7 @@ def tokenizer() -> Tokenizer:
 def _loaded_once(tokenizer: Tokenizer) -> Iterator[None]:
     """Makes all servers share one tokenizer and two text workers, since loading them for each would take long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "_read_tokenizer", lambda config: tokenizer)
+        patch.setattr(lifecycle, "_read_tokenizer", lambda config: tokenizer)
         patch.setattr(text_pool, "Worker", KeptWorker)
         patch.setattr(text_pool, "default_workers", lambda: 2)
         yield

@@ -16,7 +16,8 @@ import openai
 
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.server.auth import KeyRing
-from octavo_engine.server.run import Server, bind
+from octavo_engine.server.lifecycle import Server
+from octavo_engine.server.run import bind
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.text_pool import PROGRAM, TextPool
 from octavo_engine.server.tracing import Tracing

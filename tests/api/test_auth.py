@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server import run
+from octavo_engine.server import lifecycle
 from octavo_engine.server.auth import KeyRing, read_keys
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.served import Served, serve, write_keys
@@ -226,7 +226,7 @@ def test_bad_key_files_are_reported_without_showing_keys(tmp_path: Path, content
 def test_the_key_files_loop_survives_whatever_a_reload_raises(
     start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_RELOAD_INTERVAL", 0.02)
+    monkeypatch.setattr(lifecycle, "_RELOAD_INTERVAL", 0.02)
     path = write_keys(tmp_path / "keys.yaml", "alice")
     server = start(api_key_file=path)
     reads = 0

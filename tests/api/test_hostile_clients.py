@@ -432,7 +432,7 @@ def test_the_rest_of_a_refused_request_takes_no_time_from_the_next_one(
 
 def test_idle_connections_are_kept_for_longer_than_proxies_keep_theirs(server: Served) -> None:
     """Go's transport, and so Kubernetes' API server, keeps them for 90 s, a load balancer of Google's for 600 s."""
-    assert server.server._http.config.timeout_keep_alive > 600
+    assert server.server._connections.http.config.timeout_keep_alive > 600
 
 
 def test_probes_answer_beside_silent_connections_and_the_oldest_of_them_goes(
@@ -465,7 +465,7 @@ def test_with_too_many_connections_the_one_that_is_idle_for_longest_goes(start: 
         ask(kept[-1])
         if number >= 7:
             ask(kept[2])  # the oldest but two, and in use
-    server.wait_until(lambda: len(server.server._http.server_state.connections) <= 8)
+    server.wait_until(lambda: len(server.server._connections.http.server_state.connections) <= 8)
     for number in (0, 1, 3, 4):
         with contextlib.suppress(ConnectionResetError):
             assert kept[number].recv(1) == b""
@@ -496,7 +496,9 @@ def test_a_key_that_uploads_on_all_connections_leaves_room_for_others(
         slow = []
         for number, name in enumerate(["other", *["small"] * 6], 2):
             slow.append(opened.enter_context(begin(name, 1000)))
-            server.wait_until(lambda number=number: len(server.server._http.server_state.connections) == number)
+            server.wait_until(
+                lambda number=number: len(server.server._connections.http.server_state.connections) == number
+            )
         newcomer = opened.enter_context(begin("other", len(body), body))
         server.do(server.engine.release.set)
         for client in (newcomer, answered):
@@ -856,7 +858,7 @@ def test_requests_that_come_before_the_last_is_answered_wait_with_the_client(ser
     count = 600
 
     def held() -> int:
-        connections = server.server._http.server_state.connections
+        connections = server.server._connections.http.server_state.connections
         ours = [each for each in connections if isinstance(each, connection.ClientConnection)]
         return max((len(each.conn._receive_buffer) for each in ours), default=0)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.errors import EngineDeadError
-from octavo_engine.server import acceptor, load_lines, run
+from octavo_engine.server import acceptor, lifecycle, load_lines
 from octavo_engine.server.acceptor import Acceptor
 from octavo_engine.server.connection import ClientConnection
 from octavo_engine.server.prepared import Setup
@@ -165,7 +165,7 @@ def test_a_protocol_that_cannot_be_made_costs_one_connection(
 
 def acceptor_fails(server: Served) -> None:
     """Its thread ends."""
-    accepting = server.server._acceptor
+    accepting = server.server._connections.acceptor
     accepting._loop.call_soon_threadsafe(accepting._loop.stop)
 
 
@@ -176,7 +176,7 @@ def heartbeat_fails(server: Served) -> None:
 
 def http_fails(server: Served) -> None:
     """uvicorn's own loop ends."""
-    server.do(lambda: setattr(server.server._http, "should_exit", True))
+    server.do(lambda: setattr(server.server._connections.http, "should_exit", True))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_server_without_one_of_its_parts_drains_and_ends(
 def test_the_log_of_the_load_is_no_reason_to_end(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(run, "log_load", lambda read: load_lines.log_load(read, 0.01))
+    monkeypatch.setattr(lifecycle, "log_load", lambda read: load_lines.log_load(read, 0.01))
     monkeypatch.setattr(load_lines, "line", lambda *_: 1 / 0)
     server = start()
     server.wait_until(lambda: "the load cannot be logged" in caplog.text)
@@ -220,7 +220,7 @@ def test_the_log_of_the_load_is_no_reason_to_end(
 def test_neither_is_a_first_reading_that_fails(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(run, "log_load", lambda _: load_lines.log_load(lambda: 1 / 0, 0.01))  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(lifecycle, "log_load", lambda _: load_lines.log_load(lambda: 1 / 0, 0.01))  # type: ignore[arg-type, return-value]
     server = start()
     server.wait_until(lambda: "the load cannot be logged" in caplog.text)
     assert server.http.get("/health/ready").status_code == 200

@@ -11,7 +11,7 @@ import httpx2
 import openai
 import pytest
 
-from octavo_engine.server import run
+from octavo_engine.server import lifecycle
 from octavo_engine.server.auth import Key, read_keys
 from octavo_engine.server.key_limits import KeyLimits, KeyMeter
 from octavo_engine.server.refusal import RefusedError
@@ -210,7 +210,7 @@ def test_a_key_with_enough_under_way_waits_for_one_to_end(start: Callable[..., S
 def test_what_a_key_has_used_outlives_a_new_key_file(
     start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_RELOAD_INTERVAL", 0.02)
+    monkeypatch.setattr(lifecycle, "_RELOAD_INTERVAL", 0.02)
     server = start(api_key_file=write(tmp_path, "requestsPerMinute: 1"))
     server.play("Hello")
     assert [ask(server).status_code for _ in range(2)] == [200, 429]
@@ -224,7 +224,7 @@ def test_what_a_key_has_used_outlives_a_new_key_file(
 def test_a_key_that_was_removed_is_forgotten_but_not_what_it_owes(
     start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_RELOAD_INTERVAL", 0.02)
+    monkeypatch.setattr(lifecycle, "_RELOAD_INTERVAL", 0.02)
     server = start(api_key_file=write(tmp_path, "requestsPerMinute: 1"))
     server.play("Hello")
     assert ask(server).status_code == 200

@@ -24,7 +24,7 @@ from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
 from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError
-from octavo_engine.server import acceptor, progress, run
+from octavo_engine.server import acceptor, lifecycle, progress
 from octavo_engine.server.run import bind
 from tests.api import odd_worker
 from tests.api.scripted_engine import READY
@@ -103,7 +103,7 @@ def test_a_broken_tokenizer_ends_loading(start: Callable[..., Served], monkeypat
     def broken(config: object) -> None:
         raise ModelLoadError("no tokenizer.json")
 
-    monkeypatch.setattr(run, "_read_tokenizer", broken)
+    monkeypatch.setattr(lifecycle, "_read_tokenizer", broken)
     server = start(load=False)
     assert isinstance(server.join(), ModelLoadError)
 
@@ -118,7 +118,7 @@ def test_a_signal_while_an_adapter_loads_or_a_file_comes_ends_in_an_explicit_err
     start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvicorn cancels what has not ended by then; the client saw a 500 without a word about why."""
-    monkeypatch.setattr(run, "_CLOSING", 1.0)
+    monkeypatch.setattr(lifecycle, "_CLOSING", 1.0)
     server, began = start(batch_storage=tmp_path), threading.Event()
     server.engine.state.ready = replace(READY, max_loras=2)
 
@@ -187,7 +187,7 @@ def test_a_request_that_is_being_tokenized_when_draining_begins_is_answered(
 def test_drain_waits_for_a_client_that_reads_slowly(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_CLOSING", 0)
+    monkeypatch.setattr(lifecycle, "_CLOSING", 0)
     monkeypatch.setattr(acceptor, "_SEND_BUFFER", 16 << 10)
     server = start()
     server.play(" word" * 400)
@@ -542,7 +542,7 @@ def test_clients_that_do_not_read_leave_one_line_in_the_log_of_a_server_that_end
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The traceback of each filled the log at the end."""
-    monkeypatch.setattr(run, "_CLOSING", 1.0)
+    monkeypatch.setattr(lifecycle, "_CLOSING", 1.0)
     server = start(drain_timeout=0.2)
     body = json.dumps({"tokens": [100] * 700_000}).encode()
     with contextlib.ExitStack() as opened:
