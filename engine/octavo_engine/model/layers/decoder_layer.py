@@ -15,95 +15,24 @@ from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
 from octavo_engine.model.layers.attention import Attention
-from octavo_engine.model.layers.attention_experts import AttentionExperts
-from octavo_engine.model.layers.biased_attention import BiasedAttention
-from octavo_engine.model.layers.compressed_attention import CompressedAttention
-from octavo_engine.model.layers.differential_attention import DifferentialAttention
-from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
-from octavo_engine.model.layers.gated_recurrence import GatedRecurrence
 from octavo_engine.model.layers.hyper_connections import Connections, connections
-from octavo_engine.model.layers.kimi_delta_attention import KimiDeltaAttention
-from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.laurel import Laurel
-from octavo_engine.model.layers.lightning_attention import LightningAttention
-from octavo_engine.model.layers.mamba import Mamba
-from octavo_engine.model.layers.mamba2 import Mamba2
-from octavo_engine.model.layers.mamba_heads import MambaHeads
+from octavo_engine.model.layers.mixers import Mixing, build_mixer
 from octavo_engine.model.layers.mlp import MLP
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.parallel_mixers import ParallelMixers
 from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import Carrying, LayerStream, ResidualStream, ResidualSum, summed
 from octavo_engine.model.layers.self_gated_norm import SelfGatedNorm
 from octavo_engine.model.layers.shared_block import SharedBlock
-from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.layers.stacked import Stacked
 from octavo_engine.model.quantization.unquantized import parameter
-from octavo_engine.model.spec import (
-    AttentionExpertsSpec,
-    AttentionSpec,
-    BiasedAttentionSpec,
-    CompressedAttentionSpec,
-    DifferentialAttentionSpec,
-    GatedDeltaNetSpec,
-    GatedRecurrenceSpec,
-    KimiDeltaAttentionSpec,
-    LatentAttentionSpec,
-    LayerSpec,
-    LightningAttentionSpec,
-    Mamba2Spec,
-    MambaHeadsSpec,
-    MambaSpec,
-    MLPSpec,
-    MoESpec,
-    NormSpec,
-    ParallelMixersSpec,
-    ShortConvSpec,
-)
+from octavo_engine.model.spec import LayerSpec, MLPSpec, MoESpec, NormSpec
 
 _FLOAT32_BYTES = 4
 
-StateMixing = (
-    ShortConv
-    | Mamba2
-    | Mamba
-    | MambaHeads
-    | ParallelMixers
-    | GatedDeltaNet
-    | KimiDeltaAttention
-    | LightningAttention
-    | GatedRecurrence
-)
-Mixing = (
-    Attention
-    | LatentAttention
-    | DifferentialAttention
-    | BiasedAttention
-    | AttentionExperts
-    | CompressedAttention
-    | StateMixing
-)
 Part = Mixing | MLP | MoE
-_MIXERS: dict[type, Any] = {
-    AttentionSpec: Attention,
-    LatentAttentionSpec: LatentAttention,
-    AttentionExpertsSpec: AttentionExperts,
-    BiasedAttentionSpec: BiasedAttention,
-    CompressedAttentionSpec: CompressedAttention,
-    DifferentialAttentionSpec: DifferentialAttention,
-    ShortConvSpec: ShortConv,
-    GatedDeltaNetSpec: GatedDeltaNet,
-    GatedRecurrenceSpec: GatedRecurrence,
-    KimiDeltaAttentionSpec: KimiDeltaAttention,
-    LightningAttentionSpec: LightningAttention,
-    Mamba2Spec: Mamba2,
-    MambaSpec: Mamba,
-    MambaHeadsSpec: MambaHeads,
-    ParallelMixersSpec: ParallelMixers,
-}
-"""The module that computes each kind of mixer, by the type of the mixer's spec."""
 
 
 class DecoderLayer(nn.Module):
@@ -124,7 +53,7 @@ class DecoderLayer(nn.Module):
         block = spec.shared_block
         self.block = None if block is None else SharedBlock(block, hidden_size, layer, options)
         self.before_mixer = self._norm(spec.norms.before_mixer)
-        self.mixer = _mixer(spec, hidden_size, layer, options)
+        self.mixer = build_mixer(spec.mixer, hidden_size, layer, options)
         self.after_mixer = self._norm(spec.norms.after_mixer)
         self.before_feed_forward = self._norm(spec.norms.before_feed_forward)
         self.feed_forward = _feed_forward(spec, hidden_size, layer, options)
@@ -360,13 +289,6 @@ class DecoderLayer(nn.Module):
         beside += 0 if self.stacked is None else self.stacked.step_bytes()
         beside += 2 * hidden * size  # the result of a shortcut, added after the next layer
         return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
-
-
-def _mixer(spec: LayerSpec, hidden_size: int, layer: int, options: LayerOptions) -> Mixing | None:
-    if spec.mixer is None:
-        return None
-    mixing: Mixing = _MIXERS[type(spec.mixer)](spec.mixer, hidden_size, layer, options)
-    return mixing
 
 
 def _connections(spec: LayerSpec, hidden_size: int, options: LayerOptions) -> nn.ModuleList | None:
