@@ -17,11 +17,11 @@ from octavo_engine.kernels.attention_reduce import attention_reduce_kernel
 from octavo_engine.kernels.attention_segments import ContextSplit, PagedSequences, list_segments_kernel, max_segments
 from octavo_engine.kernels.paged_attention import (
     paged_attention,
-    paged_attention_kernel,
     scratch_floats,
     split_of,
     tile_shape,
 )
+from octavo_engine.kernels.paged_attention_kernel import paged_attention_kernel
 from tests.kernels.check import Build, Check
 
 FP8 = torch.float8_e4m3fn
