@@ -48,20 +48,19 @@ class AdapterSlots:
         self._in_use: set[int] = set()
         self._step = 0
 
-    def before_plan(self, running: Iterable[str], *, most: int, reading: Set[str] = frozenset()) -> None:
+    def before_plan(self, running: Iterable[str], *, reading: Set[str], most: int) -> None:
         """Begin a step beside running requests with the adapters `running`; write at most `most` parts into slots.
 
         `reading` are those of the adapters whose requests still read their prompts.
         """
         self._step += 1
         digests = set(running)
-        self._in_use = {
-            index for index, slot in enumerate(self._slots) if slot.adapter and slot.adapter.digest in digests
-        }
-        for index in self._in_use:
-            slot = self._slots[index]
-            slot.used = self._step
-            slot.decoded += slot.adapter is not None and slot.adapter.digest not in reading
+        self._in_use = set()
+        for index, slot in enumerate(self._slots):
+            if slot.adapter is not None and slot.adapter.digest in digests:
+                self._in_use.add(index)
+                slot.used = self._step
+                slot.decoded += slot.adapter.digest not in reading
         for slot in self._slots:
             while slot.writes and most > 0:
                 self._executor.write_adapter(slot.writes.popleft())

@@ -30,7 +30,7 @@ class Adapters:
         most = 1 if not device_is_idle else _IDLE_PARTS if self._executor.idle else 0
         states = list(running)
         reading = {state.request.adapter for state in self._scheduler.running.prefilling}
-        self._slots.before_plan((state.request.adapter for state in states), most=most, reading=reading)
+        self._slots.before_plan((state.request.adapter for state in states), reading=reading, most=most)
         for digest in self._slots.overdue():
             if self._stop([state for state in states if state.request.adapter == digest]):
                 self._slots.vacate(digest)
