@@ -46,7 +46,7 @@ exit codes: 0 done; 2 usage, or input that was refused; local ends with the engi
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     parser = Parser(
         prog="octavo-operator",
         description="Octavo's operator. `run` and `metrics-api` are for a cluster, all other commands need none.",
@@ -198,7 +198,7 @@ def _metrics_url(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code: 0, or 2 for input that was refused."""
+    """Run the program and return its exit code: 0, or 2 for input that was refused."""
     arguments = build_parser().parse_args(argv)
     if arguments.command in ("run", "metrics-api"):
         return _run(arguments) if arguments.command == "run" else _metrics_api(arguments)
@@ -298,7 +298,7 @@ def _check(path: Path) -> int:
 
 
 def _convert(files: Sequence[Path]) -> int:
-    """All files are read before any is converted, since an autoscaler may be in another file than its workload."""
+    """Read all files before any is converted, since an autoscaler may be in another file than its workload."""
     documents: list[dict[str, Any]] = []
     for path in files:
         try:

@@ -81,7 +81,7 @@ class LocalEngine:
         return self._process.pid
 
     def wait_ready(self, report: Report) -> None:
-        """Returns when the readiness probe passes; LocalError if the engine ends or its startup budget is spent."""
+        """Return when the readiness probe passes; LocalError if the engine ends or its startup budget is spent."""
         startup = self._container["startupProbe"]
         budget = startup["periodSeconds"] * startup["failureThreshold"]
         started = time.monotonic()
@@ -102,7 +102,7 @@ class LocalEngine:
             time.sleep(_POLL_SECONDS)
 
     def supervise(self) -> int:
-        """Waits for the engine to end, watching its liveness; returns its exit code (128 + n for signal n)."""
+        """Wait for the engine to end, watching its liveness; return its exit code (128 + n for signal n)."""
         probe = self._container["livenessProbe"]
         failures, next_probe = 0, time.monotonic() + probe["periodSeconds"]
         while self._process.poll() is None:
@@ -118,7 +118,7 @@ class LocalEngine:
         return self._exit_code()
 
     def stop(self) -> None:
-        """Asks the engine to drain and end; asked a second time, ends it at once."""
+        """Ask the engine to drain and end; asked a second time, end it at once."""
         if self._process.poll() is not None:
             return
         if self._stop_deadline is None:
@@ -128,7 +128,7 @@ class LocalEngine:
             self._process.kill()
 
     def close(self) -> None:
-        """Ends the engine and whatever it started; interrupted meanwhile, at once."""
+        """End the engine and whatever it started; interrupted meanwhile, at once."""
         try:
             if self._stop_deadline is None:
                 self.stop()
@@ -178,7 +178,7 @@ class LocalEngine:
 
 @contextlib.contextmanager
 def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | None = None) -> Iterator[LocalEngine]:
-    """Runs the engine of `service` while the block runs; afterwards no process and no folder is left.
+    """Run the engine of `service` while the block runs; afterwards no process and no folder is left.
 
     `port` 0 takes any free one. `volumes` gives folders to volumes of the pod that cannot be made here. To be called
     from a thread that lives as long as the engine: the kernel ends the engine with it. LocalError says what is missing.
@@ -228,7 +228,7 @@ def _start(command: Command, root: str) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def _beside(command: Command, root: str) -> Iterator[None]:
-    """A native sidecar, and whatever it starts, while the block runs."""
+    """Run a native sidecar, and whatever it starts, while the block runs."""
     process = _start(command, root)
     try:
         yield
@@ -258,7 +258,7 @@ def _end_with_parent() -> None:
 def translate(
     container: Mapping[str, Any], port: int, folders: Mapping[str, Path], environ: Mapping[str, str]
 ) -> Command:
-    """The process for `container`: its places become `folders` (by volume name), its port becomes `port`."""
+    """Return the process for `container`: its places become `folders` (by volume name), its port becomes `port`."""
     here = _places(container, folders)
 
     def argument(text: str) -> str:
@@ -312,7 +312,7 @@ def _executable(name: str) -> str:
 
 
 def _folders(volumes: Sequence[Mapping[str, Any]], root: Path, given: Mapping[str, Path]) -> dict[str, Path]:
-    """A folder for each volume: the one given, or a new one for what is empty at first anyway."""
+    """Return a folder for each volume: the one given, or a new one for what is empty at first anyway."""
     names = {volume["name"] for volume in volumes}
     if unknown := set(given) - names:
         raise LocalError(f"--volume {min(unknown)}: the pod has no such volume; it has {', '.join(sorted(names))}")
@@ -334,7 +334,7 @@ def _folders(volumes: Sequence[Mapping[str, Any]], root: Path, given: Mapping[st
 
 
 def parse_volumes(values: Sequence[str]) -> dict[str, Path]:
-    """Volumes by name from NAME=DIR; LocalError if one is written otherwise or is no folder."""
+    """Return volumes by name from NAME=DIR; LocalError if one is written otherwise or is no folder."""
     volumes = {}
     for value in values:
         name, _, folder = value.partition("=")
@@ -345,7 +345,7 @@ def parse_volumes(values: Sequence[str]) -> dict[str, Path]:
 
 
 def _claim_port(port: int) -> int:
-    """`port`, or a free one for 0; LocalError if another program has it."""
+    """Return `port`, or a free one for 0; LocalError if another program has it."""
     if not 0 <= port <= 65_535:
         raise LocalError(f"--port {port}: must be from 0 to 65535")
     with socket.socket() as probe:
@@ -358,7 +358,7 @@ def _claim_port(port: int) -> int:
 
 
 def main(service: LLMService, port: int, volumes: Mapping[str, Path]) -> int:
-    """The command: runs the engine until it ends or a signal asks for it; returns its exit code."""
+    """Run the engine until it ends or a signal asks for it, and return its exit code."""
 
     def report(line: str) -> None:
         sys.stderr.write(f"octavo-operator local: {line}\n")

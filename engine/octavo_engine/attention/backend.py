@@ -69,7 +69,7 @@ class KVGroupSpec:
         return not self.states and not self.rows
 
     def rows_of_block(self, block_size: int) -> int:
-        """The most rows that end in one block."""
+        """Return the most rows that end in one block."""
         return -(-block_size // self.rate)
 
     def state_bytes(self, dtype: torch.dtype) -> int:

@@ -94,7 +94,7 @@ class BlockPool:
         self._free += self.cache.expire(now)
 
     def check_integrity(self, held: Sequence[int]) -> None:
-        """Raises RuntimeError unless free + cached + used = all, and references are `held`'s (with repetitions)."""
+        """Raise RuntimeError unless free + cached + used = all, and references are `held`'s (with repetitions)."""
         counts = [0] * self.num_blocks
         for block in held:
             counts[block] += 1

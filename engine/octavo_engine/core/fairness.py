@@ -62,7 +62,7 @@ class Accounts:
         return self._accounts[tenant]
 
     def check_integrity(self, requests: int) -> None:
-        """Raises RuntimeError unless the tenants have so many requests together."""
+        """Raise RuntimeError unless the tenants have so many requests together."""
         if sum(account.requests for account in self._accounts.values()) != requests:
             raise RuntimeError("a request is on no account, or one that has ended still is on one")
 

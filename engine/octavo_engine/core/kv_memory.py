@@ -70,7 +70,7 @@ class KVMemory:
         return operations
 
     def check_ever_fits(self, tokens: int) -> None:
-        """Raises NotAdmissibleError if a sequence of so many tokens would not fit even into the empty memory."""
+        """Raise NotAdmissibleError if a sequence of so many tokens would not fit even into the empty memory."""
         for group in self.groups:
             if group.peak(tokens) > group.pool.num_blocks:
                 raise NotAdmissibleError(
@@ -214,7 +214,7 @@ class KVMemory:
                 pool.forget(digest, state.request_id)
 
     def check_integrity(self, requests: Sequence[RequestState]) -> None:
-        """Raises RuntimeError unless pools, block tables and reservations agree on every block."""
+        """Raise RuntimeError unless pools, block tables and reservations agree on every block."""
         holding = [state for state in requests if state.block_tables]
         for index, pool in enumerate(self.pools):
             pool.check_integrity([b for state in holding for b in state.block_tables[index] if b != NO_BLOCK])

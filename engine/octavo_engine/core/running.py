@@ -42,7 +42,7 @@ class RunningRequests:
         state.row = -1
 
     def check_integrity(self, max_preemptions: int) -> None:
-        """Raises RuntimeError unless each row is free or held once, and every request in a row may be there."""
+        """Raise RuntimeError unless each row is free or held once, and every request in a row may be there."""
         if sorted([*self._free_rows, *(state.row for state in self)]) != list(range(self._num_rows)):
             raise RuntimeError("a state-table row is lost or held twice")
         for state in self:

@@ -193,7 +193,7 @@ class Scheduler:
         self._updated_at = now if self._launched or self._requests else None
 
     def check_integrity(self) -> None:
-        """Raises RuntimeError unless requests, rows and blocks are all accounted for. To be called when idle."""
+        """Raise RuntimeError unless requests, rows and blocks are all accounted for. To be called when idle."""
         self.memory.check_integrity(list(self._requests.values()))
         if len(self.running) + len(self.waiting) + len(self._forks) != len(self._requests):
             raise RuntimeError("a request is neither waiting nor running")

@@ -62,7 +62,7 @@ class SwapSpace:
         state.swapped = None
 
     def check_integrity(self, requests: Iterable[RequestState]) -> None:
-        """Raises RuntimeError unless every block is free or held exactly once."""
+        """Raise RuntimeError unless every block is free or held exactly once."""
         saved = [state.swapped for state in requests if state.swapped is not None]
         for index, pool in enumerate(self.pools):
             try:

@@ -229,11 +229,11 @@ class EngineLoop:
         return stats
 
     def check_integrity(self) -> None:
-        """Raises RuntimeError unless every request, row and block is accounted for."""
+        """Raise RuntimeError unless every request, row and block is accounted for."""
         self._scheduler.check_integrity()
 
     def check_executor(self) -> None:
-        """Raises EngineDeadError if a rank's process has died while it was idle."""
+        """Raise EngineDeadError if a rank's process has died while it was idle."""
         self._executor.check()
 
     def close(self) -> None:

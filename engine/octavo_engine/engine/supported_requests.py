@@ -9,7 +9,7 @@ from octavo_engine.request_checks import check_length, check_sampling, check_tok
 
 
 def check_supported(request: Request, info: EngineInfo, *, adapters: bool, guided: bool) -> None:
-    """Raises NotAdmissibleError if the engine cannot run the request.
+    """Raise NotAdmissibleError if the engine cannot run the request.
 
     `adapters` and `guided` say whether the engine serves adapters, and whether it has guided decoding.
     """

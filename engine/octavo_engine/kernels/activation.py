@@ -93,7 +93,7 @@ def act_mul(x: Tensor, activation: str) -> Tensor:
 
 
 def act_mul_fp8(x: Tensor, activation: str, scaling: Scaling) -> Quantized:
-    """`act_mul` with its result quantized to e4m3."""
+    """Return `act_mul` with its result quantized to e4m3."""
     tokens, inner = x.shape[0], x.shape[1] // 2
     result = empty_quantized(tokens, inner, scaling, x.device)
     if tokens:

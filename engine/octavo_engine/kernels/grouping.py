@@ -73,7 +73,7 @@ def group_rows_kernel(
 
 
 def group_rows(group_of_row: torch.Tensor, num_groups: int, tile_rows: int) -> RowGroups:
-    """Sorts rows by `group_of_row` [N] (int32 or int64); a row whose number is outside 0..num_groups-1 is in no group.
+    """Sort rows by `group_of_row` [N] (int32 or int64); a row whose number is outside 0..num_groups-1 is in no group.
 
     `tile_rows` is a power of two, 16 or more. Nothing waits for the device.
     """

@@ -70,7 +70,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 def rms_norm_fp8(
     x: Tensor, weight: Tensor, eps: float, scaling: Scaling, residual: Tensor | None = None
 ) -> tuple[Quantized, Tensor]:
-    """`rms_norm` with its first result quantized to e4m3."""
+    """Return `rms_norm` with its first result quantized to e4m3."""
     tokens, size = x.shape
     output = empty_quantized(tokens, size, scaling, x.device)
     return output, _launch(output.values, output.scales, x, weight, eps, residual, scaling)

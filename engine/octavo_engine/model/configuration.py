@@ -183,7 +183,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def find_family(architectures: Any, path: Path) -> Family:
-    """The family of the first supported name in `architectures`; ModelLoadError names one that is nearly the same."""
+    """Return the family of the first supported name in `architectures`.
+
+    ModelLoadError names one that is nearly the same.
+    """
     names = architectures if isinstance(architectures, list) else [architectures]
     names = [name[:_LONGEST_NAME] for name in names if isinstance(name, str)]
     for name in names:

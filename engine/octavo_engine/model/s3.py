@@ -105,7 +105,7 @@ def _parse(url: str) -> tuple[str, str]:
 
 
 def _folder_name(prefix: str) -> str:
-    """One of its own for each prefix, of a length that every file system takes; its end is for people."""
+    """Return a name of its own for each prefix, of a length that every file system takes; its end is for people."""
     return f"{hashlib.sha256(prefix.encode()).hexdigest()[:32]}-{quote(prefix, safe='')[-100:]}"
 
 
@@ -127,7 +127,7 @@ def _connect(bucket: str) -> S3Store:
 
 
 def _have_certificates() -> None:
-    """The library takes the system's and fails where there are none, as in a small image; then Mozilla's are taken."""
+    """Have the library use Mozilla's certificates where the system has none, as in a small image: it would fail."""
     paths = ssl.get_default_verify_paths()
     if paths.cafile is None and paths.capath is None:
         import certifi
@@ -154,7 +154,7 @@ def _listing(store: S3Store, url: str, prefix: str) -> list[Entry]:
 
 
 def _module_folders(prefixes: Sequence[str]) -> list[str]:
-    """Folders whose names begin with a number, as sentence-transformers name its modules (1_Pooling)."""
+    """Return the folders whose names begin with a number, as sentence-transformers name its modules (1_Pooling)."""
     paths = (prefix.rstrip("/") for prefix in prefixes)
     return sorted(path for path in paths if path.rpartition("/")[2][:1].isdecimal())[:_MOST_FOLDERS]
 
@@ -182,7 +182,7 @@ def _wanted(entries: Sequence[Entry], weights: bool) -> list[Entry]:
 
 
 def _remember(home: Path, entries: Sequence[Entry]) -> Path:
-    """The folder for this state of the prefix; the state is written down for when the store cannot be asked."""
+    """Return the folder for this state of the prefix; the state is written down for when the store cannot be asked."""
     text = json.dumps([_noted(entry) for entry in entries])
     folder = home / hashlib.sha256(text.encode()).hexdigest()[:32]
     try:
@@ -274,7 +274,7 @@ class _Files:
     etags_are_digests: bool | None = None
 
     def fetch(self, entry: Entry) -> None:
-        """One object, going on where an earlier try ended; its file has its name only when it is complete."""
+        """Fetch one object, going on where an earlier try ended; its file has its name only when it is complete."""
         file = self.folder / entry.name
         try:
             file.parent.mkdir(exist_ok=True)
@@ -293,7 +293,7 @@ class _Files:
         self.counter.at(entry.name, entry.size)
 
     def _fill(self, entry: Entry, making: Path) -> bool:
-        """Fetches what `making` lacks, each byte to its place. False: another program has fetched it meanwhile."""
+        """Fetch what `making` lacks, each byte to its place. False: another program has fetched it meanwhile."""
         making.touch()
         with making.open("r+b") as file:
             done = file.seek(0, os.SEEK_END)
@@ -313,7 +313,7 @@ class _Files:
         return size == entry.size
 
     def _is_good(self, entry: Entry, making: Path) -> bool:
-        """Compares what lies on the disk with the ETag; fetches it once more if they differ. False as of `_fill`."""
+        """Compare what lies on the disk with the ETag; fetch it once more if they differ. False as of `_fill`."""
         expected = _MD5.fullmatch(entry.etag) if self.etags_are_digests is not False else None
         if expected is None:
             return True
@@ -368,7 +368,7 @@ def _digest(file: Path) -> str:
 
 
 def _explain(url: str, error: Exception) -> ModelLoadError:
-    """The library distinguishes refusals only by their text: the status and the store's own code."""
+    """Return the error for a refusal, which the library shows by its text alone: status and the store's own code."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "AWS"
     status, code = (re.search(wanted, str(error)) for wanted in (r"status code: (\d+)", r"<Code>(\w+)</Code>"))
     not_there = code is None or code[1].startswith("NoSuch")  # an unknown access key is status 404 too at some stores

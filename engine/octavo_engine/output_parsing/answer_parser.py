@@ -79,7 +79,7 @@ class AnswerParser:
 
 
 def _reasoning(text: StreamedText, begun: bool) -> Steps[Event]:
-    """Reasoning, if the answer begins with it."""
+    """Yield the reasoning, if the answer begins with it."""
     if not begun:
         text.mark()
         yield from skip_spaces(text)

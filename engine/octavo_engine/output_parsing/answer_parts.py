@@ -119,7 +119,7 @@ class AnswerParts:
 
 
 def _new_call_id(form: AnswerForm) -> str:
-    """An id of the length that the templates of the form's format accept."""
+    """Return an id of the length that the templates of the form's format accept."""
     format_ = FORMATS.get(form.format or "")
     if format_ is not None and format_.id_length != _ID_LENGTH:
         return _random(format_.id_length)

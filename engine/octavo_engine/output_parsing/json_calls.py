@@ -48,7 +48,7 @@ class _Scanner:
 
 
 def json_value(text: StreamedText, scanner: _Scanner | None = None) -> Steps[str]:
-    """Yields the next JSON value as it is written, piece by piece; False if none comes, or the text ends within it.
+    """Yield the next JSON value as it is written, piece by piece; False if none comes, or the text ends within it.
 
     With a `scanner` that has seen the value's beginning, the rest of it.
     """
@@ -68,7 +68,7 @@ def json_value(text: StreamedText, scanner: _Scanner | None = None) -> Steps[str
 
 
 def collected(steps: Steps[str]) -> Generator[None, None, str | None]:
-    """All pieces of a value as one text; None if it is not complete."""
+    """Yield all pieces of a value as one text; None if it is not complete."""
     parts: list[str] = []
     while True:
         try:
@@ -94,7 +94,7 @@ class _Call:
 
 
 def json_call(text: StreamedText, tools: Container[str] | None = None) -> Steps[Event]:
-    """One call as a JSON object; False if what comes is none (of `tools`, if they are given), or not complete.
+    """Yield one call as a JSON object; False if what comes is none (of `tools`, if they are given), or not complete.
 
     Arguments are passed on as they are written once the name is known.
     """
@@ -114,7 +114,7 @@ def json_call(text: StreamedText, tools: Container[str] | None = None) -> Steps[
 
 
 def _member(text: StreamedText, call: _Call) -> Steps[Event]:
-    """A key and its value; False if that is no JSON, or no tool's name."""
+    """Yield a key and its value; False if that is no JSON, or no tool's name."""
     key = yield from _string(text)
     if key is None or not ((yield from skip_spaces(text)) and (yield from expect(text, ":"))):
         return False
@@ -137,7 +137,7 @@ def _member(text: StreamedText, call: _Call) -> Steps[Event]:
 
 
 def json_calls(text: StreamedText) -> Steps[Event]:
-    """One call, or a JSON list of calls."""
+    """Yield one call, or a JSON list of calls."""
     if not (yield from skip_spaces(text)):
         return False
     if text[0] != "[":
@@ -155,7 +155,7 @@ def json_calls(text: StreamedText) -> Steps[Event]:
 
 
 def json_arguments(text: StreamedText) -> Steps[Event]:
-    """The arguments as they are written; those that a model wrote as a string of JSON are that JSON.
+    """Yield the arguments as they are written; those that a model wrote as a string of JSON are that JSON.
 
     An object with nothing in it is `{}`, whatever white space the model wrote within.
     """
@@ -184,7 +184,10 @@ def json_arguments(text: StreamedText) -> Steps[Event]:
 
 
 def _object_begun(text: StreamedText, scanner: _Scanner) -> Generator[None, None, str]:
-    """The brace that opens an object, with the white space behind it; all of the object if there is nothing in it."""
+    """Yield the brace that opens an object, with the white space behind it.
+
+    All of the object if there is nothing in it.
+    """
     scanner.place(text[0])
     read = [text.take(1)]
     while True:
@@ -209,7 +212,7 @@ def _unquoted(value: str) -> str:
 
 
 def _string(text: StreamedText) -> Generator[None, None, str | None]:
-    """A JSON string's value; None if none comes."""
+    """Yield a JSON string's value; None if none comes."""
     if not (yield from skip_spaces(text)) or text[0] != '"':
         return None
     value = yield from collected(json_value(text))

@@ -111,7 +111,7 @@ def expect(text: StreamedText, marker: str) -> Steps[E]:
 
 
 def read_until(text: StreamedText, *markers: str) -> Generator[None, None, str | None]:
-    """All text before the first of some markers, which is read too; None if the text ends before one comes."""
+    """Yield all text before the first of some markers, which is read too; None if the text ends before one comes."""
     parts: list[str] = []
     while (found := _first(text, markers)) is None:
         keep = 0 if text.ended else min(len(text), max(map(len, markers)) - 1)
@@ -126,7 +126,7 @@ def read_until(text: StreamedText, *markers: str) -> Generator[None, None, str |
 
 
 def pass_until(text: StreamedText, make: Callable[[str], E], *markers: str) -> Steps[E]:
-    """Yields what `make` makes of the text before the first of some markers, as it arrives; the marker is read too.
+    """Yield what `make` makes of the text before the first of some markers, as it arrives; the marker is read too.
 
     White space before a marker belongs to it.
     """
@@ -144,6 +144,6 @@ def pass_until(text: StreamedText, make: Callable[[str], E], *markers: str) -> S
 
 
 def _first(text: StreamedText, markers: Sequence[str]) -> tuple[str, int] | None:
-    """The marker that comes first, and where."""
+    """Return the marker that comes first, and where."""
     found = [(marker, at) for marker in markers if (at := text.find(marker)) >= 0]
     return min(found, key=lambda each: each[1], default=None)

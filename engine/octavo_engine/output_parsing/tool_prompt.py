@@ -23,7 +23,7 @@ For each function call, return a json object with function name and arguments wi
 
 
 def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with the tools described in the first, and with calls and their results as text."""
+    """Return the messages with the tools described in the first, and with calls and their results as text."""
     found = [_as_text(message) for message in messages]
     if not tools:
         return found
@@ -34,7 +34,7 @@ def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[st
 
 
 def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without fields that only templates with tools know."""
+    """Return a message without fields that only templates with tools know."""
     content, calls = message["content"], message.get("tool_calls") or ()
     if message["role"] == "tool":
         return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}

@@ -50,7 +50,7 @@ class Executor(Protocol):
         """Wait for the oldest launched step and return its result, or raise the error that it had."""
 
     def check(self) -> None:
-        """Raises EngineDeadError if a process that it needs is dead."""
+        """Raise EngineDeadError if a process that it needs is dead."""
 
     def close(self) -> None:
         """Release the device and end the processes."""
@@ -179,7 +179,7 @@ class GroupExecutor:
         return result
 
     def check(self) -> None:
-        """Raises EngineDeadError if a rank is dead or stalled."""
+        """Raise EngineDeadError if a rank is dead or stalled."""
         self._ranks.check()
 
     def close(self) -> None:

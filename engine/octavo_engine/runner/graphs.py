@@ -44,7 +44,7 @@ def uses_graphs(config: EngineConfig, device: torch.device, backend: AttentionBa
 
 
 def ladder(max_sampled: int) -> list[int]:
-    """The batch sizes that get a graph, ascending: close together, so that few padded rows are computed.
+    """Return the batch sizes that get a graph, ascending: close together, so that few padded rows are computed.
 
     The last is `max_sampled` itself or `LARGEST`.
     """

@@ -108,7 +108,7 @@ class Ranks:
             time.sleep(0.02)
 
     def check(self) -> None:
-        """Raises an OctavoError unless all ranks live: the error that a rank reported, or how its process ended."""
+        """Raise an OctavoError unless all ranks live: the error that a rank reported, or how its process ended."""
         now = time.monotonic()
         if now - self._looked > _SILENCE / 2:  # this process was suspended, or `check` was not called
             self._seen = {rank: (beats, now) for rank, (beats, _) in self._seen.items()}

@@ -285,7 +285,7 @@ class Worker:
 
 
 def _nothing(device: torch.device) -> Sampled:
-    """A placeholder result for a row that could not be sampled."""
+    """Return a placeholder result for a row that could not be sampled."""
     return Sampled(
         torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, dtype=torch.bool, device=device), None
     )

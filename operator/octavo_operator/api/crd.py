@@ -26,7 +26,7 @@ _COLUMNS = (
 
 
 def custom_resource_definition() -> Schema:
-    """The CRD as a plain object, ready to be written as YAML."""
+    """Return the CRD as a plain object, ready to be written as YAML."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -96,7 +96,7 @@ def _column(name: str, kind: str, path: str, priority: int, description: str) ->
 
 
 def structural(schema: Schema) -> Schema:
-    """A Kubernetes structural schema from pydantic's: references inlined, no `null` branches, no titles."""
+    """Return a Kubernetes structural schema from pydantic's: references inlined, no `null` branches, no titles."""
     return _structural(schema, schema.get("$defs", {}))
 
 
@@ -148,7 +148,7 @@ def default_sentence(default: Any) -> str:
 
 
 def _resolved(schema: Schema, definitions: Schema) -> Schema:
-    """`schema` with its reference, or the one branch of `X | null`, folded into it; its own keys win."""
+    """Return `schema` with its reference, or the one branch of `X | null`, folded into it; its own keys win."""
     if "x-kubernetes-int-or-string" in schema:
         return schema
     if "$ref" in schema:

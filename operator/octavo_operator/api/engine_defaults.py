@@ -23,7 +23,7 @@ class EngineDefaults(SpecModel):
     fixed_user: bool = Field(True, description="Whether pods run as the image's user and group.")
 
     def applied_to(self, spec: LLMServiceSpec) -> LLMServiceSpec:
-        """`spec` with these defaults in it."""
+        """Return `spec` with these defaults in it."""
         scheduling, engine = spec.scheduling, spec.engine
         more = [each for each in self.tolerations if each not in scheduling.tolerations]
         changed = {

@@ -89,7 +89,7 @@ _UNITS = {"h": 3600, "m": 60, "s": 1}
 
 
 def seconds(duration: str) -> int:
-    """The length of a `Duration`."""
+    """Return the length of a `Duration`."""
     return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hms])", duration))
 
 

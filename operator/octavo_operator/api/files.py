@@ -20,7 +20,7 @@ class Inspection:
 
 
 def inspect(path: Path) -> Inspection:
-    """Reads and judges one file; never raises for what is in it."""
+    """Read and judge one file; never raises for what is in it."""
     found = Inspection()
     try:
         documents = read(path)

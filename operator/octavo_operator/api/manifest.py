@@ -67,12 +67,12 @@ class _Dumper(yaml.SafeDumper):
 
 
 def dump(*documents: Any) -> str:
-    """`documents` as YAML, keys in the order given, so that equal input gives equal bytes."""
+    """Return `documents` as YAML, keys in the order given, so that equal input gives equal bytes."""
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def read(path: Path) -> list[Document]:
-    """The documents of the file; ManifestError (or OSError) if it cannot be read."""
+    """Return the documents of the file; ManifestError (or OSError) if it cannot be read."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -81,7 +81,7 @@ def read(path: Path) -> list[Document]:
 
 
 def load(data: bytes) -> list[Document]:
-    """The documents of `data`, empty ones left out; ManifestError says line and reason."""
+    """Return the documents of `data`, empty ones left out; ManifestError says line and reason."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -112,7 +112,7 @@ def _documents(text: str) -> Iterator[Document]:
 
 
 def _refuse_bombs(text: str) -> None:
-    """Raises ManifestError if the text nests too deeply or its aliases stand for too much."""
+    """Raise ManifestError if the text nests too deeply or its aliases stand for too much."""
     sizes: dict[str, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
     total = 0

@@ -50,7 +50,7 @@ def is_dns_label(text: str) -> bool:
 
 
 def labels(service_name: str) -> dict[str, str]:
-    """The labels of every child of the LLMService called `service_name`."""
+    """Return the labels of every child of the LLMService called `service_name`."""
     return {
         NAME_LABEL: "octavo",
         "app.kubernetes.io/instance": service_name,
@@ -61,12 +61,12 @@ def labels(service_name: str) -> dict[str, str]:
 
 
 def pod_labels(service_name: str) -> dict[str, str]:
-    """The labels of the engine's pods."""
+    """Return the labels of the engine's pods."""
     return {**labels(service_name), TRACK_LABEL: STABLE}
 
 
 def selector(service_name: str) -> dict[str, str]:
-    """The labels that select the engine's pods of a service. They never change, since a Deployment's selector cannot.
+    """Return the labels that select a service's engine pods. They never change, as a Deployment's selector cannot.
 
     They are more than one, so that pods of another role or track can be distinguished, and one label that is set by
     mistake leads no requests to a pod.
@@ -75,7 +75,7 @@ def selector(service_name: str) -> dict[str, str]:
 
 
 def selector_of_component(service_name: str, component: str) -> dict[str, str]:
-    """The labels that select the children of a service with this component."""
+    """Return the labels that select the children of a service with this component."""
     return {SERVICE_LABEL: service_name, COMPONENT_LABEL: component}
 
 
@@ -85,10 +85,10 @@ def is_engine_pod(pod_labels: Mapping[str, str]) -> bool:
 
 
 def metrics_service_name(service_name: str) -> str:
-    """The headless Service by which Prometheus finds the pods."""
+    """Return the headless Service by which Prometheus finds the pods."""
     return f"{service_name}-metrics"
 
 
 def cache_claim(service_name: str) -> str:
-    """The PersistentVolumeClaim that keeps downloads."""
+    """Return the PersistentVolumeClaim that keeps downloads."""
     return f"{service_name}-cache"

@@ -20,7 +20,7 @@ _DECIMAL = {
 
 
 def parse_quantity(value: str | int) -> Decimal:
-    """The number that a quantity stands for (bytes, cores); ValueError if it is none or negative."""
+    """Return the number that a quantity stands for (bytes, cores); ValueError if it is none or negative."""
     match = _SYNTAX.fullmatch(str(value))
     if match is None:
         raise ValueError(f"{value!r} is not a quantity")

@@ -106,7 +106,7 @@ class InvalidLLMServiceError(ValueError):
 
 
 def parse(manifest: Mapping[str, Any]) -> LLMService:
-    """The LLMService that `manifest` describes; InvalidLLMServiceError lists every problem with its path."""
+    """Return the LLMService that `manifest` describes; InvalidLLMServiceError lists every problem with its path."""
     try:
         return LLMService.model_validate(dict(manifest))
     except ValidationError as error:
@@ -179,7 +179,7 @@ _SENTENCES = {
 
 
 def _known_at(location: Sequence[int | str]) -> list[str]:
-    """The names of the fields that the mapping at `location` may have."""
+    """Return the names of the fields that the mapping at `location` may have."""
     schema = LLMService.model_json_schema()
     nodes = list(_choices(schema, schema))
     for part in location:

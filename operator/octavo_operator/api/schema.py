@@ -31,13 +31,13 @@ class Rule:
     holds: Callable[[Any], bool] | None
 
     def check(self, value: Any) -> Any:
-        """`value` itself; PydanticCustomError with the sentence if the rule is broken."""
+        """Return `value` itself; PydanticCustomError with the sentence if the rule is broken."""
         if self.holds is not None and not self.holds(value):
             raise PydanticCustomError("rule", "{sentence}", {"sentence": self.message})
         return value
 
     def as_validation(self) -> dict[str, str]:
-        """The rule as the API server wants it."""
+        """Return the rule as the API server wants it."""
         return {"rule": self.cel, "message": self.message}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -49,7 +49,7 @@ class Rule:
 
 
 def pattern(expression: str, message: str) -> Rule:
-    """A rule that the whole string matches `expression` (RE2 and Python alike), with a sentence instead of a regex."""
+    """Return a rule that the whole string matches `expression` (RE2 and Python alike), with a sentence for people."""
     return Rule(
         cel=f"self.matches(r'^(?:{expression})$')",
         message=message,
@@ -58,7 +58,7 @@ def pattern(expression: str, message: str) -> Rule:
 
 
 def exactly_one_of(*names: str, message: str = "") -> Rule:
-    """A rule that of the members of a union, by their names outside, one is set and no other."""
+    """Return a rule that of the members of a union, by their names outside, one is set and no other."""
     present = ", ".join(f"has(self.{name})" for name in names)
     listed = f"{', '.join(names[:-1])} or {names[-1]}"
     return Rule(
@@ -69,7 +69,7 @@ def exactly_one_of(*names: str, message: str = "") -> Rule:
 
 
 def all_keys(expression: str, message: str) -> Rule:
-    """A rule that each key of a mapping as a whole matches `expression`."""
+    """Return a rule that each key of a mapping as a whole matches `expression`."""
     return Rule(
         cel=f"self.all(key, key.matches(r'^(?:{expression})$'))",
         message=message,
@@ -84,7 +84,7 @@ class ListType:
     key: str | None = None
 
     def check(self, items: list[Any]) -> list[Any]:
-        """`items` itself; PydanticCustomError names the first duplicate."""
+        """Return `items` itself; PydanticCustomError names the first duplicate."""
         seen = set()
         for item in items:
             value = getattr(item, self.key) if self.key else item
@@ -110,7 +110,7 @@ class SpecModel(BaseModel):
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     def as_object(self) -> dict[str, Any]:
-        """The object as Kubernetes writes it: camelCase, without fields that are not set."""
+        """Return the object as Kubernetes writes it: camelCase, without fields that are not set."""
         return self.model_dump(by_alias=True, exclude_none=True)
 
     @model_validator(mode="after")

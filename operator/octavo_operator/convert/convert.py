@@ -62,7 +62,7 @@ def _add(found: Conversions, draft: Draft) -> None:
 
 
 def _objects(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The objects of a file, those of a List (as `kubectl get -o yaml` writes them) one by one."""
+    """Yield the objects of a file, those of a List (as `kubectl get -o yaml` writes them) one by one."""
     for document in documents:
         items = document.get("items")
         if str(document.get("kind", "")).endswith("List") and isinstance(items, list):

@@ -23,7 +23,7 @@ class Draft:
     notes: list[str] = field(default_factory=list)
 
     def manifest(self) -> dict[str, Any]:
-        """The LLMService, without empty sections."""
+        """Return the LLMService, without empty sections."""
         metadata = {"name": self.name, **({"namespace": self.namespace} if self.namespace else {})}
         spec = {key: value for key, value in self.spec.items() if value not in ({}, [], None)}
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
@@ -34,7 +34,7 @@ class Draft:
 
 
 def source_of(url: str, revision: str | None = None) -> dict[str, Any]:
-    """`model.source` of a model's address; NotConvertibleError for an address that Octavo has no source for."""
+    """Return `model.source` of a model's address; NotConvertibleError for an address that Octavo has no source for."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "hf", url

@@ -19,7 +19,7 @@ _NO_COUNTERPART = {
 
 
 def convert_model(document: Mapping[str, Any]) -> Draft:
-    """The LLMService of a Model; NotConvertibleError if Octavo has no source for its url."""
+    """Return the LLMService of a Model; NotConvertibleError if Octavo has no source for its url."""
     metadata, given = document["metadata"], document.get("spec") or {}
     draft = Draft(f"Model {metadata['name']}", metadata["name"], metadata.get("namespace"))
     arguments = read_arguments(given.get("args") or [])

@@ -21,7 +21,7 @@ def runs_vllm(workload: Mapping[str, Any]) -> bool:
 
 
 def convert_workload(workload: Mapping[str, Any], scalers: Sequence[Mapping[str, Any]]) -> Draft:
-    """The LLMService of a Deployment or StatefulSet; `scalers` are the file's HorizontalPodAutoscalers."""
+    """Return the LLMService of a Deployment or StatefulSet; `scalers` are the file's HorizontalPodAutoscalers."""
     metadata = workload["metadata"]
     draft = Draft(f"{workload['kind']} {metadata['name']}", metadata["name"], metadata.get("namespace"))
     container = next(one for one in _containers(workload) if _words(one) is not None)
@@ -50,7 +50,7 @@ def _containers(workload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _words(container: Mapping[str, Any]) -> list[str] | None:
-    """The words after `vllm serve`, or None if the container runs something else."""
+    """Return the words after `vllm serve`, or None if the container runs something else."""
     words = [str(word) for word in (*(container.get("command") or []), *(container.get("args") or []))]
     if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and words[1] in ("-c", "-lc", "-ec"):
         words = shlex.split(words[2].replace("\\\n", " "))
@@ -83,7 +83,7 @@ def _source(arguments: Arguments, container: Mapping[str, Any], pod: Mapping[str
 
 
 def _environment(draft: Draft, container: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    """`env` and `envFrom` of the engine; a token for the hub belongs to the source instead."""
+    """Return `env` and `envFrom` of the engine; a token for the hub belongs to the source instead."""
     kept = []
     for variable in container.get("env") or []:
         secret = (variable.get("valueFrom") or {}).get("secretKeyRef")

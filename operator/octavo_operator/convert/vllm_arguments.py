@@ -10,7 +10,7 @@ from octavo_operator.api.engine_flags import EXTRA
 
 
 def _count(text: str) -> int:
-    """A number of tokens, which vLLM also takes as 32k (32,000) and 32K (32,768)."""
+    """Return a number of tokens, which vLLM also takes as 32k (32,000) and 32K (32,768)."""
     units = {"k": 1000, "K": 1 << 10, "m": 1_000_000, "M": 1 << 20}
     return int(float(text[:-1]) * units[text[-1]]) if text[-1:] in units else int(text)
 
@@ -106,7 +106,7 @@ def _field(found: Arguments, flag: str, value: str) -> None:
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each flag by its present name, with its values; the empty name stands for the model given by position."""
+    """Yield each flag by its present name, with its values; the empty name stands for the model given by position."""
     position = 0
     while position < len(words):
         word = words[position]

@@ -69,11 +69,11 @@ class Dashboard:
             yield from section.panels
 
     def as_json(self) -> str:
-        """The file that Grafana imports."""
+        """Return the file that Grafana imports."""
         return json.dumps(self.as_object(), indent=2, ensure_ascii=False) + "\n"
 
     def as_object(self) -> dict[str, Any]:
-        """The dashboard as Grafana has it."""
+        """Return the dashboard as Grafana has it."""
         return {
             "uid": f"octavo-{self.name}",
             "title": self.title,
@@ -125,7 +125,7 @@ def _label_variable(name: str, title: str, series: str, many: bool) -> dict[str,
 
 
 def _placed(sections: Sequence[Section]) -> Iterator[dict[str, Any]]:
-    """The panels from left to right and from top to bottom, a heading before each section."""
+    """Yield the panels from left to right and from top to bottom, a heading before each section."""
     number, top = 0, 0
     for section in sections:
         number += 1
@@ -203,7 +203,7 @@ def _options(panel: Panel) -> dict[str, Any]:
 
 
 def _columns(panel: Panel) -> dict[str, Any]:
-    """A table's columns are called by the legends of its queries."""
+    """Return how a table calls its columns: by the legends of its queries."""
     names = {f"Value #{chr(ord('A') + n)}": query.legend for n, query in enumerate(panel.queries)}
     return {"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": names}}
 
@@ -214,12 +214,12 @@ def _column_unit(query: Query) -> dict[str, Any]:
 
 
 def quantile(share: float, histogram: str, matchers: str, by: str = "") -> str:
-    """The quantile of a histogram over the reader's window, of all series or for each value of the labels `by`."""
+    """Return a histogram's quantile over the reader's window, of all series or for each value of the labels `by`."""
     labels = f"le, {by}" if by else "le"
     return f"histogram_quantile({share}, sum by ({labels}) (rate({histogram}_bucket{matchers}[{WINDOW}])))"
 
 
 def per_second(counter: str, matchers: str, by: str = "") -> str:
-    """Growth of a counter per second, summed up, or for each value of the labels `by`."""
+    """Return a counter's growth per second, summed up, or for each value of the labels `by`."""
     grouped = f"sum by ({by})" if by else "sum"
     return f"{grouped} (rate({counter}{matchers}[{WINDOW}]))"

@@ -37,7 +37,7 @@ exit codes: 0 done; 1 something keeps the service from serving or scaling; 2 usa
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     parser = Parser(
         prog="kubectl octavo",
         description="What LLMServices do, and why they do not do it.",
@@ -189,7 +189,10 @@ def _run(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
 
 
 def _with_key(kubectl: Kubectl, arguments: argparse.Namespace) -> dict[str, str]:
-    """The environment of a chat; the key is in it and not in the command, which every user of the machine sees."""
+    """Return the environment of a chat.
+
+    The key is in it and not in the command, which every user of the machine sees.
+    """
     given: str | None = arguments.api_key_secret
     return {**os.environ, **({} if given is None else {"OCTAVO_API_KEY": secret_key(kubectl, given)})}
 

@@ -28,17 +28,17 @@ class Kubectl:
     flags: Sequence[str] = ()
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """The object of this kind and name."""
+        """Return the object of this kind and name."""
         found: dict[str, Any] = json.loads(self.output("get", kind, name, "--output=json"))
         return found
 
     def find(self, kind: str, name: str) -> dict[str, Any]:
-        """The object of this kind and name; empty where there is none."""
+        """Return the object of this kind and name; empty where there is none."""
         text = self.output("get", kind, name, "--output=json", "--ignore-not-found")
         return json.loads(text) if text.strip() else {}
 
     def items(self, kind: str, *arguments: str) -> list[dict[str, Any]]:
-        """All objects of this kind that `arguments` of kubectl select."""
+        """Return all objects of this kind that `arguments` of kubectl select."""
         found: list[dict[str, Any]] = json.loads(self.output("get", kind, *arguments, "--output=json"))["items"]
         return found
 
@@ -59,7 +59,7 @@ class Kubectl:
         return done.stdout
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line of a call."""
+        """Return the command line of a call."""
         return ["kubectl", *self.flags, *arguments]
 
 

@@ -18,12 +18,12 @@ Value = TypeVar("Value")
 
 
 def engine_pods(name: str = "") -> str:
-    """The label selector of the engine's pods, of one LLMService or of all."""
+    """Return the label selector of the engine's pods, of one LLMService or of all."""
     return f"{SERVICE_LABEL}{'=' + name if name else ''},{COMPONENT_LABEL}={ENGINE}"
 
 
 def facts_of(kubectl: Kubectl, name: str) -> Facts:
-    """All that `why` looks at. KubectlError: the LLMService itself or its pods cannot be read."""
+    """Return all that `why` looks at. KubectlError: the LLMService itself or its pods cannot be read."""
     unread: list[str] = []
     nothing: dict[str, Any] = {}
 
@@ -48,7 +48,7 @@ def facts_of(kubectl: Kubectl, name: str) -> Facts:
 def pod_readings(
     kubectl: Kubectl, pods: Sequence[Mapping[str, Any]], seconds: float
 ) -> Mapping[tuple[str, str], Sequence[PodReadings | None]]:
-    """Two readings, `seconds` apart, of each pod, by the namespace and name of its LLMService."""
+    """Return two readings, `seconds` apart, of each pod, by the namespace and name of its LLMService."""
     found: dict[tuple[str, str], list[PodReadings | None]] = {}
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         first = list(threads.map(lambda pod: _reading(kubectl, pod), pods))
@@ -62,7 +62,7 @@ def pod_readings(
 
 
 def _reading(kubectl: Kubectl, pod: Mapping[str, Any]) -> tuple[float, Reading] | None:
-    """A reading with the time of it in seconds; None: the pod does not answer, or the user may not ask it."""
+    """Return a reading with the time of it in seconds; None: the pod does not answer, or the user may not ask it."""
     try:
         return time.monotonic(), read(kubectl.pod_answer(pod, PORT, "/metrics"))
     except (KubectlError, ValueError):

@@ -21,7 +21,7 @@ _QUIET_SECONDS = 15.0
 
 
 def manifest(model: str, name: str | None, gpus: int | None) -> dict[str, Any]:
-    """An LLMService of one replica for `model`: smollm2, or a repository of the Hugging Face Hub as OWNER/NAME.
+    """Return an LLMService of one replica for `model`: smollm2, or a repository of the Hugging Face Hub as OWNER/NAME.
 
     `name` defaults to one made of the model's, `gpus` to 0 for smollm2 and else to 1.
     """
@@ -38,7 +38,7 @@ def manifest(model: str, name: str | None, gpus: int | None) -> dict[str, Any]:
 
 
 def name_of(model: str) -> str:
-    """A name that an LLMService may have, made of a model's: `Qwen/Qwen3-8B` becomes `qwen3-8b`."""
+    """Return a name that an LLMService may have, made of a model's: `Qwen/Qwen3-8B` becomes `qwen3-8b`."""
     plain = re.sub("[^a-z0-9]+", "-", model.rpartition("/")[2].lower())
     plain = plain if plain[:1].isalpha() else f"m-{plain}"
     return plain[:_LONGEST_NAME].strip("-")
@@ -56,11 +56,11 @@ class Story:
     _told: float = 0.0
 
     def __post_init__(self) -> None:
-        """Takes the time of its making as the start."""
+        """Take the time of its making as the start."""
         self._began = self.clock()
 
     def tell(self, service: Mapping[str, Any]) -> None:
-        """Writes the state of the service."""
+        """Write the state of the service."""
         phase, now = replicas_sentence(service), self.clock()
         if self.out.isatty():
             line = f"{now - self._began:4.0f} s {line_of(service)}"
@@ -72,13 +72,13 @@ class Story:
         self.out.flush()
 
     def end(self) -> None:
-        """Ends the line that changed."""
+        """End the line that changed."""
         if self.out.isatty():
             self.out.write("\n")
 
 
 def line_of(service: Mapping[str, Any]) -> str:
-    """A progress line, such as `0 of 1 replicas ready, phase Loading, 43 %: pod llama-8b-1 …`."""
+    """Return a progress line, such as `0 of 1 replicas ready, phase Loading, 43 %: pod llama-8b-1 …`."""
     loading = (service.get("status") or {}).get("loading") or {}
     done, total = loading.get("bytesLoaded"), loading.get("bytesTotal")
     percent = f", {100 * done // total} %" if done is not None and total else ""

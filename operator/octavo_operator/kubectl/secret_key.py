@@ -9,7 +9,7 @@ from octavo_operator.kubectl.client import Kubectl, KubectlError
 
 
 def secret_key(kubectl: Kubectl, given: str) -> str:
-    """The key of SECRET/ENTRY, or of SECRET if it has one entry; KubectlError if there is no such key."""
+    """Return the key of SECRET/ENTRY, or of SECRET if it has one entry; KubectlError if there is no such key."""
     name, _, entry = given.partition("/")
     data: dict[str, str] = kubectl.get("secret", name).get("data") or {}
     if not entry and len(data) == 1:

@@ -12,18 +12,18 @@ _HEADER = ("NAMESPACE", "NAME", "MODEL", "READY", "PHASE", "LOADED", "QUEUE", "W
 
 
 def status_table(services: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each LLMService, as `kubectl get -o json` shows it. WHY is empty where all is well."""
+    """Return a row for each LLMService, as `kubectl get -o json` shows it. WHY is empty where all is well."""
     return table(_HEADER, [_row(service) for service in services])
 
 
 def condition_of(service: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
-    """A condition in an LLMService's status; empty while the operator has not written it."""
+    """Return a condition in an LLMService's status; empty while the operator has not written it."""
     conditions = (service.get("status") or {}).get("conditions") or ()
     return next((each for each in conditions if each["type"] == kind), {})
 
 
 def replicas_sentence(service: Mapping[str, Any]) -> str:
-    """A sentence such as `1 of 2 replicas ready, phase Loading`."""
+    """Return a sentence such as `1 of 2 replicas ready, phase Loading`."""
     status = service.get("status") or {}
     phase = (status.get("loading") or {}).get("phase") or "unknown"
     return f"{status.get('readyReplicas', 0)} of {status.get('desiredReplicas', '?')} replicas ready, phase {phase}"

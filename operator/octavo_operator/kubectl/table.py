@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """One line for the header and for each row, columns three spaces apart; the last column is not padded."""
+    """Return one line for the header and for each row, columns three spaces apart; the last column is not padded."""
     every = [header, *rows]
     widths = [max(len(row[index]) for row in every) for index in range(len(header))]
     lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]

@@ -54,16 +54,16 @@ class PodReadings:
     seconds: float
 
     def rate(self, name: str) -> float:
-        """Growth of a counter per second; one that restarted meanwhile counts from 0."""
+        """Return a counter's growth per second; one that restarted meanwhile counts from 0."""
         return self.growth(name) / self.seconds
 
     def growth(self, name: str) -> float:
-        """Growth of a counter between the two readings."""
+        """Return a counter's growth between the two readings."""
         return _growth(self.before.values.get(name, 0.0), self.after.values.get(name, 0.0))
 
 
 def read(text: str) -> Reading:
-    """A reading from what /metrics answers. ValueError: it is no such text."""
+    """Return a reading from what /metrics answers. ValueError: it is no such text."""
     values: defaultdict[str, float] = defaultdict(float)
     buckets: defaultdict[float, float] = defaultdict(float)
     for family in text_string_to_metric_families(text):
@@ -76,7 +76,7 @@ def read(text: str) -> Reading:
 
 
 def top_table(services: Mapping[tuple[str, str], Sequence[PodReadings | None]]) -> str:
-    """A row for each service, by namespace and name; None stands for a pod whose metrics could not be read."""
+    """Return a row for each service, by namespace and name; None stands for a pod whose metrics could not be read."""
     return table(_HEADER, [(*name, *_row(pods)) for name, pods in services.items()])
 
 
@@ -106,7 +106,7 @@ def _now(pods: Sequence[PodReadings], name: str) -> float:
 
 
 def _first_token(pods: Sequence[PodReadings], share: float) -> str:
-    """The bound of the bucket that holds this share of the first tokens that came between the readings."""
+    """Return the bound of the bucket that holds this share of the first tokens that came between the readings."""
     counts: defaultdict[float, float] = defaultdict(float)
     for pod in pods:
         for bound, count in pod.after.buckets.items():

@@ -57,7 +57,7 @@ def obstacles(facts: Facts) -> list[Obstacle]:
 
 
 def report(facts: Facts, found: Sequence[Obstacle]) -> str:
-    """The obstacles as numbered lines below a line on the whole service."""
+    """Return the obstacles as numbered lines below a line on the whole service."""
     name, replicas = facts.service["metadata"]["name"], replicas_sentence(facts.service)
     serves = condition_of(facts.service, ConditionType.READY).get("status") == "True"
     head = f"{name} {'serves' if serves else 'does not serve'}: {replicas}"
@@ -108,7 +108,7 @@ def _pods(facts: Facts) -> Iterator[Obstacle]:
 
 
 def _unready(facts: Facts) -> list[PodView]:
-    """The pods that are to serve and do not."""
+    """Return the pods that are to serve and do not."""
     resource = ((facts.service.get("spec") or {}).get("accelerator") or {}).get("resourceName") or GPU
     return [pod for pod in (view(each, resource) for each in facts.pods) if not pod.ready and not pod.ended]
 
@@ -134,7 +134,7 @@ def _autoscaler(autoscaler: Mapping[str, Any]) -> Iterator[Obstacle]:
 
 
 def _quotas(facts: Facts) -> Iterator[Obstacle]:
-    """Quotas that are used up, while there are fewer pods than there should be."""
+    """Yield quotas that are used up, while there are fewer pods than there should be."""
     status = facts.service.get("status") or {}
     if status.get("replicas", 0) >= status.get("desiredReplicas", 0):
         return
@@ -147,7 +147,7 @@ def _quotas(facts: Facts) -> Iterator[Obstacle]:
 
 
 def _events(facts: Facts, reasons: set[str]) -> Iterator[Obstacle]:
-    """The last warnings, without those of the LLMService that repeat a condition: its reason is one of `reasons`."""
+    """Yield the last warnings, without those of the LLMService whose reason is one of `reasons`, as conditions have."""
     name = facts.service["metadata"]["name"]
     pods = {pod["metadata"]["name"] for pod in facts.pods}
     claims = {claim for pod in facts.pods for claim in view(pod, GPU).claims}
@@ -176,7 +176,7 @@ def _is_of(regarding: Mapping[str, Any], name: str, pods: set[str], claims: set[
 
 
 def _is_of_a_start(event: Mapping[str, Any]) -> bool:
-    """Whether it is a startup probe's, which fails at each start until the model is loaded."""
+    """Return True if it is a startup probe's, which fails at each start until the model is loaded."""
     return event.get("reason") == "Unhealthy" and (event.get("message") or "").startswith("Startup probe failed")
 
 

@@ -115,7 +115,7 @@ def _unless(wrong: Wrong, remark: Wrong) -> Handler:
 
 
 def _name(request: web.Request, part: str) -> str:
-    """A part of the path, decoded, which may be a name; HTTPNotFound where nothing can be called so."""
+    """Return a part of the path, decoded, which may be a name; HTTPNotFound where nothing can be called so."""
     text = request.match_info[part]
     if not is_dns_label(text):
         raise web.HTTPNotFound

@@ -37,7 +37,7 @@ class Decision:
 
 
 def proposal(current: int, loads: Sequence[tuple[float, float]]) -> int:
-    """Replicas for the largest of `loads`, each a sum over all pods and its target per replica."""
+    """Return the number of replicas for the largest of `loads`, each a sum over all pods and its target per replica."""
     return max(_one_proposal(current, total, target) for total, target in loads)
 
 
@@ -50,7 +50,7 @@ def _one_proposal(current: int, total: float, target: float) -> int:
 def decide(
     current: int, proposed: int, floor: int, most: int, behavior: Mapping[str, Any], history: History, now: float
 ) -> Decision:
-    """The replicas to have after `proposed` was computed; takes it into the `history`."""
+    """Return the replicas to have after `proposed` was computed; takes it into the `history`."""
     history.forget_before(now)
     if not history.proposals:  # a new leader: what is there was wanted until now
         history.proposals.append((now, current))
@@ -84,7 +84,7 @@ def _stabilized(
 
 
 def _limit(current: int, wanted: int, behavior: Mapping[str, Any], history: History, now: float) -> int:
-    """`wanted`, or as far on the way to it as the policies of that direction let it."""
+    """Return `wanted`, or as far on the way to it as the policies of that direction let it."""
     if wanted == current:
         return wanted
     up = wanted > current

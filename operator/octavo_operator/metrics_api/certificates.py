@@ -46,7 +46,7 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def serve_with(self, context: ssl.SSLContext) -> None:
-        """Makes a new serving certificate and has `context` show it to all who connect from now on."""
+        """Make a new serving certificate and make `context` show it to all who connect from now on."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._hosts[0][:64])])
         own = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())

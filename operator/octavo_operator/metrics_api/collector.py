@@ -81,11 +81,11 @@ class Collector:
         self._namespaces: dict[str, _Namespace] = {}
 
     async def services(self, namespace: str) -> list[str]:
-        """The LLMServices of the namespace that have pods."""
+        """Return the LLMServices of the namespace that have pods."""
         return sorted({pod.service for pod in (await self._listed(namespace)).pods})
 
     async def load(self, namespace: str, name: str) -> Load:
-        """The load of one LLMService, all its pods together; NoAnswerError if it is not known."""
+        """Return the load of one LLMService, all its pods together; NoAnswerError if it is not known."""
         known = await self._listed(namespace)
         pods = [pod for pod in known.pods if pod.service == name]
         if not pods:
@@ -117,7 +117,7 @@ class Collector:
         return known
 
     async def _ask(self, service: _Service, pods: Iterable[EnginePod]) -> None:
-        """Asks all pods at once; answers of pods that are gone are dropped."""
+        """Ask all pods at once; answers of pods that are gone are dropped."""
         pods = list(pods)
         answers = await asyncio.gather(*(self._scrape(pod) for pod in pods), return_exceptions=True)
         now = self._clock()
@@ -137,7 +137,7 @@ class Collector:
 def total(
     service: str, pods: Sequence[EnginePod], samples: Mapping[str, Sample], failures: Mapping[str, str], now: float
 ) -> Load:
-    """The sum of the recent reports of `pods`; NoAnswerError if one that has or takes requests did not, or none. Pure.
+    """Return the sum of the recent reports of `pods`. NoAnswerError: one that has or takes requests made none.
 
     Of those that are not ready and do not answer, one that had requests when it was last heard is overloaded or hangs.
     Any other counts as nothing: it starts, or has ended its last answer.

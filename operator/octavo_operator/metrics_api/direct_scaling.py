@@ -68,7 +68,7 @@ class DirectScaler:
             await scraper.close()
 
     async def look(self, collector: Collector) -> None:
-        """One look at every LLMService that is to be scaled."""
+        """Scale every LLMService that is to be scaled, once."""
         services = {key: service for key, service in self._services().items() if is_scaled_directly(service.spec)}
         for known in (self.reports, self._histories, self._others):
             for gone in known.keys() - services.keys():

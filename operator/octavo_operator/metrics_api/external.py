@@ -31,18 +31,18 @@ class SelectorError(ValueError):
 
 
 def groups() -> Object:
-    """The answer of /apis."""
+    """Return the answer of /apis."""
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]}
 
 
 def group() -> Object:
-    """The answer of /apis/external.metrics.k8s.io."""
+    """Return the answer of /apis/external.metrics.k8s.io."""
     version = {"groupVersion": METRICS_API, "version": _VERSION}
     return {"kind": "APIGroup", "apiVersion": "v1", "name": _GROUP, "versions": [version], "preferredVersion": version}
 
 
 def resources() -> Object:
-    """The answer of /apis/external.metrics.k8s.io/v1beta1: each metric is a resource."""
+    """Return the answer of /apis/external.metrics.k8s.io/v1beta1: each metric is a resource."""
     known = [
         {"name": name, "singularName": "", "namespaced": True, "kind": "ExternalMetricValueList", "verbs": ["get"]}
         for name in METRICS
@@ -51,7 +51,7 @@ def resources() -> Object:
 
 
 def value_list(metric: str, loads: Mapping[str, Load], timestamp: str) -> Object:
-    """The values of one metric for LLMServices by name; `timestamp` is RFC 3339."""
+    """Return the values of one metric for LLMServices by name; `timestamp` is RFC 3339."""
     items = [
         {
             "metricName": metric,
@@ -65,13 +65,13 @@ def value_list(metric: str, loads: Mapping[str, Load], timestamp: str) -> Object
 
 
 def refusal(code: int, reason: str, message: str) -> Object:
-    """A Status, as Kubernetes refuses."""
+    """Return a Status, as Kubernetes refuses."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
             "reason": reason, "code": code}  # fmt: skip
 
 
 def selected(selector: str) -> list[str] | None:
-    """The LLMServices that a label selector asks for; None: all. SelectorError for what is not understood."""
+    """Return the LLMServices that a label selector asks for; None: all. SelectorError for what is not understood."""
     text = selector.strip()
     if not text:
         return None

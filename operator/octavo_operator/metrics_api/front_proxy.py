@@ -39,7 +39,7 @@ class FrontProxy:
         return cls(authority, frozenset(json.loads(data.get("requestheader-allowed-names") or "[]")))
 
     def context(self) -> ssl.SSLContext:
-        """A server's context that checks client certificates, where a client has one."""
+        """Return a server's context that checks client certificates, where a client has one."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = ssl.CERT_OPTIONAL

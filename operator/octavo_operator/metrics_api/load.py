@@ -33,7 +33,10 @@ class NoMetricsError(ValueError):
 
 
 def parse(text: str) -> Load:
-    """The load in `text`, in Prometheus' text format, summed over all models; NoMetricsError if there is none."""
+    """Return the load in `text`, in Prometheus' text format, summed over all models.
+
+    NoMetricsError if there is none.
+    """
     wanted = (WAITING_METRIC, _RUNNING_METRIC)
     lines = [line for line in text.splitlines() if line.startswith(wanted)]
     sums: dict[str, float] = {}

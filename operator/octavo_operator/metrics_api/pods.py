@@ -25,7 +25,7 @@ class EnginePod:
 
 
 def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:
-    """The pod, or None if no engine runs in it (any more): then nothing can wait there."""
+    """Return the pod, or None if no engine runs in it (any more): then nothing can wait there."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels, address = metadata.get("labels") or {}, status.get("podIP")
     if not is_engine_pod(labels) or not address or not _runs(status):

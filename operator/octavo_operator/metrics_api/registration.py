@@ -33,13 +33,13 @@ class Registry(Protocol):
     """The API calls that registration makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        """The live object, or None."""
+        """Return the live object, or None."""
 
     async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> Any:
-        """Merges `patch` into the object."""
+        """Merge `patch` into the object."""
 
     async def apply_cluster_wide(self, kind: Kind, manifest: dict[str, Any]) -> None:
-        """Creates an object without a namespace, or takes its fields over."""
+        """Create an object without a namespace, or take its fields over."""
 
 
 class Registration:
@@ -85,19 +85,19 @@ class Registration:
         return state
 
     def not_trusted(self) -> str:
-        """A sentence while the API server does not trust this replica yet; empty if it does, or asks another server.
+        """Return a sentence while the API server does not trust this replica yet; empty if it does or asks another.
 
         What fails later keeps no replica from answering.
         """
         return "" if self._registered else self._told or "has not looked at its APIService yet"
 
     def trouble(self) -> str:
-        """The problem, as a sentence, once it has lasted for `FAILED_SECONDS`; empty if there is none."""
+        """Return the problem, as a sentence, once it has lasted for `FAILED_SECONDS`; empty if there is none."""
         failed = self._clock() - self._succeeded_at
         return f"for {failed:.0f} s: {self._told or 'has not looked yet'}" if failed > FAILED_SECONDS else ""
 
     def standstill(self) -> str:
-        """A sentence if no attempt to read the APIService was made for `FAILED_SECONDS`; empty otherwise."""
+        """Return a sentence if no attempt to read the APIService was made for `FAILED_SECONDS`; empty otherwise."""
         silent = self._clock() - self._looked_at
         return f"has not looked at its APIService for {silent:.0f} s" if silent > FAILED_SECONDS else ""
 
@@ -121,7 +121,7 @@ class Registration:
         return f"answers {METRICS_API}"
 
     async def _create(self) -> str:
-        """Creates the APIService if that is wanted.
+        """Create the APIService if that is wanted.
 
         The operator deletes it while the API server reaches no replica; one that ran meanwhile waits for a while.
         """
@@ -146,7 +146,7 @@ class Registration:
 
 
 def _certificates(bundle: str) -> list[bytes]:
-    """The certificates of a caBundle, each as PEM; none of one that cannot be read."""
+    """Return the certificates of a caBundle, each as PEM; none of one that cannot be read."""
     try:
         text = base64.b64decode(bundle, validate=True)
     except ValueError:

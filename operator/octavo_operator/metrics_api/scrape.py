@@ -25,11 +25,11 @@ class Scraper:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._session.close()
 
     async def scrape(self, pod: EnginePod) -> Load:
-        """The pod's load; ScrapeError says why there is none."""
+        """Return the pod's load; ScrapeError says why there is none."""
         try:
             async with self._turns, self._session.get(pod.url, allow_redirects=False) as response:
                 if response.status != 200:

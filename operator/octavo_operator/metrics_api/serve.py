@@ -43,7 +43,7 @@ class MetricsApiOptions:
 
 
 async def run(options: MetricsApiOptions) -> None:
-    """Serves until SIGINT or SIGTERM; NoAggregationError or ApiError if it cannot begin.
+    """Serve until SIGINT or SIGTERM; NoAggregationError or ApiError if it cannot begin.
 
     AuthorityChangedError asks for a new start; autoscalers leave the replicas as they are meanwhile.
     """
@@ -96,7 +96,7 @@ def _states(registration: Registration) -> tuple[Wrong, Wrong, Wrong]:
 
 
 def hosts(options: MetricsApiOptions) -> tuple[str, ...]:
-    """The names of the server; the API server asks for the first."""
+    """Return the names of the server; the API server asks for the first."""
     name = f"{options.service}.{options.namespace}"
     return (f"{name}.svc", f"{name}.svc.cluster.local")
 
@@ -116,7 +116,7 @@ class Clients:
         self.context = front_proxy.context()
 
     def change(self, front_proxy: FrontProxy) -> None:
-        """Admits `front_proxy` from now on; AuthorityChangedError if its authority is another."""
+        """Admit `front_proxy` from now on; AuthorityChangedError if its authority is another."""
         if front_proxy.authority != self.front_proxy.authority:
             raise AuthorityChangedError("the API server's front-proxy authority has changed")
         if front_proxy != self.front_proxy:

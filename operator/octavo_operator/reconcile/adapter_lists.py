@@ -22,7 +22,7 @@ class PodWriter(Protocol):
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> Any:
-        """Merges `patch` into an object that exists; the live object."""
+        """Merge `patch` into an object that exists; the live object."""
 
 
 async def write_adapter_lists(

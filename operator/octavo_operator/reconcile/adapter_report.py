@@ -12,7 +12,7 @@ _LONGEST_MESSAGE = 600
 
 
 def _known_state(text: Any) -> Any:
-    """A state of a newer engine that is not known here says no more than that the adapter is not loaded."""
+    """Return a known state; one that only a newer engine has says no more than that the adapter is not loaded."""
     return text if isinstance(text, str) and text in set(AdapterState) else AdapterState.PENDING
 
 

@@ -101,7 +101,7 @@ def adapter_problem(statuses: Sequence[AdapterStatus]) -> Problem | None:
 
 
 def adapters_ready(statuses: Sequence[AdapterStatus], replicas: int) -> tuple[str, Reason, str]:
-    """Status, reason and message of the condition AdaptersReady, where `replicas` pods should have the adapters."""
+    """Return status, reason and message of AdaptersReady, where `replicas` pods should have the adapters."""
     if not statuses:
         return "True", Reason.NO_ADAPTERS, "spec.adapters lists none"
     if problem := adapter_problem(statuses):

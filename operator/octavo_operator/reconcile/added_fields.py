@@ -68,7 +68,7 @@ def nulls(paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def _of_others(live: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The sets of fields (FieldsV1) of all managers but us; the subresource /scale sets replicas alone."""
+    """Return the sets of fields (FieldsV1) of all managers but us; the subresource /scale sets replicas alone."""
     entries = live["metadata"].get("managedFields") or ()
     others = (each for each in entries if each.get("manager") != FIELD_MANAGER and "subresource" not in each)
     return [each.get("fieldsV1") or {} for each in others]
@@ -83,7 +83,7 @@ def _has(fields: Mapping[str, Any], root: Iterable[str]) -> bool:
 
 
 def _added(fields: Mapping[str, Any], ours: Any, live: Any, path: Path) -> Iterator[Path]:
-    """The deepest-owned places of `fields` that `ours` does not have and `live` does."""
+    """Yield the deepest-owned places of `fields` that `ours` does not have and `live` does."""
     for name, below in fields.items():
         step = _step(name, live)
         if step is None:
@@ -96,7 +96,10 @@ def _added(fields: Mapping[str, Any], ours: Any, live: Any, path: Path) -> Itera
 
 
 def _step(name: str, live: Any) -> str | int | None:
-    """The key or index in `live` that a key of FieldsV1 means; None: it has none, or this is the place itself."""
+    """Return the key or index in `live` that a key of FieldsV1 means.
+
+    None: it has none, or this is the place itself.
+    """
     sort, _, rest = name.partition(":")
     if sort == "f":
         return rest if isinstance(live, Mapping) and rest in live else None

@@ -55,7 +55,7 @@ class ApiServer:
         await self._api.close()
 
     async def credentials(self) -> dict[str, Any]:
-        """The credentials for the watches, as the fields of `kopf.ConnectionInfo`; read again at each call."""
+        """Return the credentials for the watches, as the fields of `kopf.ConnectionInfo`; read again at each call."""
         known = self._api.configuration
         bearer = await known.get_api_key_with_prefix("BearerToken")
         return {

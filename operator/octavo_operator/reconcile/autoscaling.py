@@ -46,7 +46,7 @@ class Scaling:
     unmade: str = ""
 
     def status(self) -> AutoscalingStatus:
-        """The autoscaler's current metric and desired replicas."""
+        """Return the autoscaler's current metric and desired replicas."""
         seen = (self.hpa or {}).get("status") or {}
         averages = _averages(seen)
         waiting, in_flight = averages.get(WAITING_METRIC), averages.get(IN_FLIGHT_METRIC)
@@ -144,7 +144,7 @@ def scaling(
 
 
 def _averages(status: Mapping[str, Any]) -> dict[str, Decimal]:
-    """Each metric's value per replica. KEDA calls its metrics by the number of their trigger."""
+    """Return each metric's value per replica. KEDA calls its metrics by the number of their trigger."""
     found = {}
     for metric in status.get("currentMetrics") or ():
         external = metric.get("external") or {}

@@ -78,15 +78,15 @@ class Writer(Applier, Protocol):
     """The API calls that reconciling makes."""
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str, version: str = "") -> None:
-        """Deletes the object of that uid, where `version` is given in that resource version alone."""
+        """Delete the object of that uid, where `version` is given in that resource version alone."""
 
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> Object:
-        """Merges `patch` into an object that exists; the live object."""
+        """Merge `patch` into an object that exists; the live object."""
 
     async def put_back(self, manifest: Object, added: Sequence[Path] = (), dry_run: bool = False) -> Object:
-        """Sets `manifest` without others' items in its lists and the `added` fields; returns the live object."""
+        """Set `manifest` without others' items in its lists and the `added` fields; return the live object."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Children:
         self._left: dict[Key, set[Identity]] = {}
 
     def forget(self, key: Key) -> None:
-        """The LLMService is gone."""
+        """Forget an LLMService that is gone."""
         self._applied.pop(key, None)
         self._left.pop(key, None)
         self._field_conflicts.forget(key)
@@ -284,7 +284,7 @@ class Children:
         return {path: others(live, path) for path in paths}
 
     async def _tried(self, manifest: Object, added: Sequence[Path]) -> Object:
-        """The live object as it would be with `manifest` applied and without what others have `added` (a dry run)."""
+        """Return the object as it would be with `manifest` applied and without what others have `added` (a dry run)."""
         try:
             if added:
                 return await self._cluster.put_back(manifest, added, dry_run=True)
@@ -363,7 +363,7 @@ def has_other_address(manifest: Object, live: Mapping[str, Any]) -> bool:
 
 
 def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], service: LLMService) -> None:
-    """NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go."""
+    """Raise NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go."""
     metadata, uid = live["metadata"], service.metadata.uid or ""
     ours = belongs_to(live, service.name, uid)
     if not ours and not is_of_a_namesake(live, service.name):

@@ -13,7 +13,7 @@ CLAIM_IN_USE = "kubernetes.io/pvc-protection"
 
 
 def with_live_size(manifest: dict[str, Any], live: Mapping[str, Any] | None) -> dict[str, Any]:
-    """`manifest`, but a claim with the size that it has in `live` where that is larger: a smaller one is refused."""
+    """Return `manifest`; a claim gets its size in `live` where that is larger, since a smaller one is refused."""
     if manifest["kind"] != CLAIM or live is None:
         return manifest
     wanted, there = _size(manifest), _size(live)

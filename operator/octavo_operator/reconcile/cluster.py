@@ -42,7 +42,7 @@ class Cluster:
         return cls(await ApiServer.connect())
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self.server.close()
 
     async def wait_for_crd(self) -> None:
@@ -61,7 +61,7 @@ class Cluster:
             await asyncio.sleep(_CRD_POLL_SECONDS)
 
     async def plurals(self, api_version: str) -> frozenset[str]:
-        """The plurals of the kinds that the API server has in `api_version`; none if it does not know that."""
+        """Return the plurals of the kinds that the API server has in `api_version`; none if it does not know that."""
         try:
             known = await self.server.request("GET", f"/apis/{api_version}")
         except ApiError as error:
@@ -71,7 +71,7 @@ class Cluster:
         return frozenset(resource["name"] for resource in known["resources"])
 
     async def probe(self, kind: Kind, namespace: str) -> None:
-        """Raises ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster.
+        """Raise ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster.
 
         HistoryLostError if the API server has forgotten what it said before.
         """
@@ -98,7 +98,7 @@ class Cluster:
         return bool(answer["status"]["allowed"])
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The live object, or None."""
+        """Return the live object, or None."""
         try:
             return await self.server.request("GET", kind.path(namespace, name), at_once=kind is LEASE)
         except ApiError as error:
@@ -107,7 +107,7 @@ class Cluster:
             raise
 
     async def list_all(self, kind: Kind, namespaces: Sequence[str]) -> Listing:
-        """The metadata of all objects of the kind (children and pods: of our label), in the cluster or `namespaces`."""
+        """Return the metadata of all objects of the kind, in the cluster or `namespaces`; of children, our own."""
         items: list[Object] = []
         versions = []
         for namespace in namespaces or [""]:
@@ -137,7 +137,7 @@ class Cluster:
         manager: str = FIELD_MANAGER,
         force: bool = True,
     ) -> Object:
-        """Creates `manifest` or takes its fields over (`force`: our fields are ours); returns the live object.
+        """Create `manifest` or take its fields over (`force`: our fields are ours); return the live object.
 
         With `dry_run` nothing is written, and what is returned is what the object would be. Without `force` it is an
         ApiError 409 if another manager has set a field to another value; to the same value, the two share it.
@@ -158,7 +158,7 @@ class Cluster:
             raise
 
     async def put_back(self, manifest: Object, added: Sequence[Path] = (), dry_run: bool = False) -> Object:
-        """Sets `manifest` without other managers' items in its lists and the `added` fields; returns the live object.
+        """Set `manifest` without other managers' items in its lists and the `added` fields; return the live object.
 
         Server-side apply merges lists item by item, and leaves what others have put there beside ours; a merge patch
         replaces each list as a whole. What it makes us own is then owned by server-side apply alone, so that a field
@@ -183,7 +183,7 @@ class Cluster:
         return live
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str, version: str = "") -> None:
-        """Deletes the object of that uid and no other, where `version` is given only as it is in that resource version;
+        """Delete the object of that uid and no other, where `version` is given only as it is in that resource version;
         one that is gone already, or has changed, is fine.
         """
         only = {"uid": uid} | ({"resourceVersion": version} if version else {})
@@ -195,8 +195,9 @@ class Cluster:
                 raise
 
     async def list_whole(self, kind: Kind, namespace: str) -> list[Object]:
-        """All objects of the kind in the namespace that have our label, as the API server last saw them (it asks no
-        other for this, so that it is cheap).
+        """Return all objects of the kind in the namespace that have our label, as the API server last saw them.
+
+        It asks no other for this, so that it is cheap.
         """
         query = [("labelSelector", SERVICE_LABEL), ("resourceVersion", "0")]
         return list((await self.server.request("GET", kind.path(namespace), None, query)).get("items") or ())
@@ -204,20 +205,20 @@ class Cluster:
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> Object:
-        """Merges `patch` into an object that exists; returns the live object."""
+        """Merge `patch` into an object that exists; return the live object."""
         path, what = kind.path(namespace, name) + subresource, kind.name + subresource
         return await self.server.write(
             "patch", what, "PATCH", path, dict(patch), [("fieldManager", FIELD_MANAGER)], content_type=_MERGE
         )
 
     async def scale(self, kind: Kind, namespace: str, name: str, replicas: int) -> None:
-        """Sets the number of replicas by the subresource /scale, under another name than that of server-side apply."""
+        """Set the number of replicas by the subresource /scale, under another name than that of server-side apply."""
         path, patch = f"{kind.path(namespace, name)}/scale", {"spec": {"replicas": replicas}}
         query = [("fieldManager", SCALE_MANAGER)]
         await self.server.write("scale", kind.name, "PATCH", path, patch, query, _MERGE)
 
     async def apply_cluster_wide(self, kind: Kind, manifest: Object) -> None:
-        """Creates an object without a namespace, or takes its fields over.
+        """Create an object without a namespace, or take its fields over.
 
         By server-side apply the right to create it can be limited to its name, unlike by POST.
         """
@@ -227,7 +228,7 @@ class Cluster:
         )
 
     async def create_event(self, event: Object) -> bool:
-        """Creates the event; False: one of its name exists already."""
+        """Create the event; return False if one of its name exists already."""
         try:
             await self.server.write("create", EVENT.name, "POST", EVENT.path(event["metadata"]["namespace"]), event)
         except ApiError as error:
@@ -244,7 +245,7 @@ class Cluster:
         await self.server.write("patch", EVENT.name, "PATCH", path, series, content_type=_MERGE)
 
     async def put(self, kind: Kind, manifest: Object) -> Object:
-        """Creates `manifest`, or replaces the version that its resourceVersion names, also where this replica may not
+        """Create `manifest`, or replace the version that its resourceVersion names, also where this replica may not
         write else: for the lease itself. ApiError 409: another client was quicker.
         """
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
@@ -260,6 +261,6 @@ def _joined(fields: Mapping[str, Any], more: Mapping[str, Any]) -> Object:
 
 
 def _applied_only(live: Object) -> list[Any]:
-    """The managed fields without the entries by which we own fields otherwise than by server-side apply."""
+    """Return the managed fields without the entries by which we own fields otherwise than by server-side apply."""
     ours = (FIELD_MANAGER, "Update")
     return [each for each in live["metadata"]["managedFields"] if (each.get("manager"), each.get("operation")) != ours]

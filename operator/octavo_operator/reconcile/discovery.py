@@ -27,24 +27,24 @@ class Discoverer(Protocol):
     """The API calls that discovery makes."""
 
     async def plurals(self, api_version: str) -> frozenset[str]:
-        """The plurals of the kinds that the API server has in `api_version`; none if it does not know that."""
+        """Return the plurals of the kinds that the API server has in `api_version`; none if it does not know that."""
 
 
 async def present_kinds(cluster: Discoverer) -> tuple[Kind, ...]:
-    """The optional kinds that the cluster has; ApiError if it cannot be asked."""
+    """Return the optional kinds that the cluster has; ApiError if it cannot be asked."""
     versions = {kind.api_version for kind in OPTIONAL}
     found = {version: await cluster.plurals(version) for version in sorted(versions)}
     return tuple(kind for kind in OPTIONAL if kind.plural in found[kind.api_version])
 
 
 async def check_crd(cluster: Discoverer) -> None:
-    """Raises KindsChangedError if the cluster does not serve LLMServices any more."""
+    """Raise KindsChangedError if the cluster does not serve LLMServices any more."""
     if LLMSERVICE.plural not in await cluster.plurals(LLMSERVICE.api_version):
         raise KindsChangedError(f"the CRD of {LLMSERVICE.api_version} was removed")
 
 
 async def check_kinds(cluster: Discoverer, known: Sequence[Kind]) -> None:
-    """Raises KindsChangedError if the cluster has other optional kinds than `known`."""
+    """Raise KindsChangedError if the cluster has other optional kinds than `known`."""
     found = await present_kinds(cluster)
     if set(found) != set(known):
         come = ", ".join(kind.name for kind in found if kind not in known)

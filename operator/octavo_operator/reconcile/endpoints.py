@@ -16,7 +16,7 @@ _SETTLE_SECONDS = 10.0  # the controller of EndpointSlices is quicker, also on a
 
 
 def summary_of_slice(endpoint_slice: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an EndpointSlice to keep: the names of its ready pods, and the engine's port, if it has one."""
+    """Return the part of an EndpointSlice to keep: the names of its ready pods, and the engine's port, if any."""
     pods = [
         name
         for endpoint in endpoint_slice.get("endpoints") or ()
@@ -27,7 +27,7 @@ def summary_of_slice(endpoint_slice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reachable_pods(slices: Iterable[Mapping[str, Any]], pods: Iterable[PodView]) -> list[PodView]:
-    """The ready pods to which one of the `slices`, as `summary_of_slice` leaves them, leads."""
+    """Return the ready pods to which one of the `slices`, as `summary_of_slice` leaves them, leads."""
     found = {(pod, each["port"]) for each in slices for pod in each["pods"]}
     return [pod for pod in pods if pod.ready and (pod.name, pod.port) in found]
 

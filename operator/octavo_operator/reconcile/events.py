@@ -47,14 +47,17 @@ class EventWriter(Protocol):
     """The API calls that recording events makes."""
 
     async def create_event(self, event: dict[str, Any]) -> bool:
-        """Creates the event; False: one of its name exists already."""
+        """Create the event; return False if one of its name exists already."""
 
     async def repeat_event(self, namespace: str, name: str, now: str) -> None:
-        """Counts one more of an event that exists."""
+        """Count one more of an event that exists."""
 
 
 def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Transition]:
-    """The changes between two statuses, as the API has them, each once; where there was none, only what is bad."""
+    """Return the changes between two statuses, as the API has them, each once.
+
+    Where there was none, only what is bad.
+    """
     old = {condition["type"]: condition for condition in before.get("conditions") or ()}
     found: dict[tuple[str, str], Transition] = {}
     for condition in after.get("conditions") or ():
@@ -79,7 +82,7 @@ class Recorder:
         self._instance = socket.gethostname()[:_LONGEST_INSTANCE]
 
     async def record(self, regarding: Mapping[str, str], changes: Sequence[Transition], now: str) -> None:
-        """One event for each of `changes` of the LLMService with this name, namespace and uid, at `now` (RFC 3339)."""
+        """Write an event for each of `changes` of the LLMService `regarding`; `now` is RFC 3339."""
         moment = datetime.fromisoformat(now).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         for change in changes:
             event = _event(regarding, change, self._instance, moment)
@@ -100,7 +103,7 @@ class Recorder:
 
 
 def _event(regarding: Mapping[str, str], change: Transition, instance: str, now: str) -> dict[str, Any]:
-    """The name is made of what is said, so that the same event again, also of another replica, finds it."""
+    """Return the Event. Its name is made of what it says, so that the same event, also of another replica, finds it."""
     note = change.note if len(change.note) <= _LONGEST_NOTE else change.note[: _LONGEST_NOTE - 1] + "…"
     said = "\0".join((regarding["uid"], change.type, change.reason, change.note))
     return {

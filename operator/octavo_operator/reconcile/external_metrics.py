@@ -19,7 +19,7 @@ class Reader(Protocol):
     """The API calls that this file makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        """The live object, or None."""
+        """Return the live object, or None."""
 
 
 async def others_answer(cluster: Reader, metrics_url: str) -> bool | None:

@@ -68,7 +68,7 @@ class Facts:
         return 0 if self.unreached else self.count("readyReplicas")
 
     def count(self, name: str) -> int:
-        """A counter of the Deployment's status, which omits zeros."""
+        """Return a counter of the Deployment's status, which omits zeros."""
         return count_of(self.deployment, name)
 
     @property

@@ -91,7 +91,7 @@ class FieldConflicts:
         self._mends: dict[Key, dict[tuple[Child, Path], _Revert]] = {}
 
     def forget(self, key: Key) -> None:
-        """The LLMService is gone."""
+        """Forget an LLMService that is gone."""
         self._mends.pop(key, None)
 
     def settled(self, key: Key, child: Child) -> None:
@@ -124,7 +124,7 @@ class FieldConflicts:
         self._mends[key] = mends
 
     def conflicts(self, key: Key) -> list[Conflict]:
-        """The present conflicts over children of `key`, one for each child."""
+        """Return the present conflicts over children of `key`, one for each child."""
         now, contested = self._clock(), dict[Child, dict[Path, _Revert]]()
         for (child, path), mend in self._lasting(key).items():
             if mend.contested:
@@ -287,6 +287,6 @@ def _names(name: str, step: str | int, item: Any) -> bool:
 
 
 def spelled(path: Path) -> str:
-    """The path as text, such as `spec.template.spec.containers[0].image`; empty for the whole object."""
+    """Return the path as text, such as `spec.template.spec.containers[0].image`; empty for the whole object."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".") or "the whole object"

@@ -28,7 +28,7 @@ class Applier(Protocol):
     """The API calls that a hand-over makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The live object, or None."""
+        """Return the live object, or None."""
 
     async def apply(
         self,
@@ -38,7 +38,7 @@ class Applier(Protocol):
         manager: str = FIELD_MANAGER,
         force: bool = True,
     ) -> Object:
-        """Server-side apply; the live object."""
+        """Apply the object by server-side apply, and return the live one."""
 
 
 def start_of(wanted: Sequence[Mapping[str, Any]]) -> int:
@@ -60,7 +60,7 @@ def is_scaled(manifest: Mapping[str, Any]) -> bool:
 def without_replicas_during_handover(
     manifest: Object, children: Mapping[tuple[str, str], Any], wanted: set[tuple[str, str]]
 ) -> Object:
-    """`manifest` without its replicas while an autoscaler that is no longer wanted is still there, else as it is.
+    """Return `manifest`, without its replicas while an autoscaler that is no longer wanted is still there.
 
     Except for 0: an autoscaler does nothing with a Deployment of none, and suspension does not wait.
     """
@@ -71,13 +71,13 @@ def without_replicas_during_handover(
 
 
 def leaving(children: Collection[tuple[str, str]], wanted: Collection[tuple[str, str]] = ()) -> tuple[str, str] | None:
-    """An autoscaler that is no longer `wanted` and still there, a ScaledObject first: its own autoscaler follows it."""
+    """Return an autoscaler that is no longer `wanted` and still there; a ScaledObject first, which has another."""
     there = [child for child in children if child[0] in SCALERS and child not in wanted]
     return max(there, key=lambda child: SCALERS.index(child[0]), default=None)
 
 
 async def apply_scaled(cluster: Applier, manifest: Object, start: int) -> Object:
-    """Applies a Deployment whose replicas are an autoscaler's, and which has `start` of them when it is made.
+    """Apply a Deployment whose replicas are an autoscaler's, and which has `start` of them when it is made.
 
     May be ended at any point and called again: what is left to do is read from the live object.
     """

@@ -33,7 +33,7 @@ class Heartbeat:
 
 
 def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
-    """The problem, as a sentence; empty if there is none."""
+    """Return the problem, as a sentence; empty if there is none."""
     stalled, hangs, silent = queue.stalled_seconds(), queue.longest_work_seconds(), heartbeat.silent_seconds()
     if stalled > STALLED_SECONDS:
         return f"no worker has finished anything for {stalled:.0f} s"
@@ -47,7 +47,7 @@ def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
 async def serve_health(
     port: int, wrong: Callable[[], str], problems: Callable[[], Sequence[str]], metrics: Callable[[], bytes]
 ) -> web.AppRunner | None:
-    """Serves until the runner's cleanup; port 0 serves nothing.
+    """Serve until the runner's cleanup; port 0 serves nothing.
 
     `/healthz` answers 200, or 503 with what is `wrong` and a restart may fix; `problems`, which no restart fixes, are
     lines below. `/metrics` is in Prometheus' text format.

@@ -22,7 +22,7 @@ class Kind:
         return self.api_version.rpartition("/")[0]
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """The path of one object, of all in the namespace, or of all in the cluster; ValueError for "." and "..".
+        """Return the path of one object, of all in a namespace or of all in the cluster; ValueError for "." and "..".
 
         Names may come from a request: what they hold cannot lead to another path.
         """

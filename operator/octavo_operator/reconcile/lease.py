@@ -42,10 +42,10 @@ class LeaseApi(Protocol):
     """The API calls that a lease makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        """The live object, or None."""
+        """Return the live object, or None."""
 
     async def put(self, kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Creates it, or replaces the version that its resourceVersion names; ApiError 409: it is another by now."""
+        """Create it, or replace the version that its resourceVersion names; ApiError 409: it is another by now."""
 
 
 class LeaseLostError(Exception):
@@ -76,7 +76,7 @@ class Lease:
         return self._renewed + DEADLINE_SECONDS - self._clock()
 
     async def acquire(self) -> None:
-        """Returns once this replica leads."""
+        """Return once this replica leads."""
         known, failure = "", ""
         while True:
             try:
@@ -97,14 +97,14 @@ class Lease:
             await self._sleep(PAUSE_SECONDS)
 
     async def keep(self) -> None:
-        """Renews the lease forever; LeaseLostError if another replica leads, or might lead by now."""
+        """Renew the lease forever; LeaseLostError if another replica leads, or might lead by now."""
         pause = PAUSE_SECONDS
         while True:
             await self._sleep(pause)
             pause = await self._renew_in_time()
 
     async def _renew_in_time(self) -> float:
-        """Tries once to renew; returns in how many seconds to try again. LeaseLostError as `keep`."""
+        """Try once to renew; return in how many seconds to try again. LeaseLostError as `keep`."""
         try:
             async with asyncio.timeout(max(0.0, min(REQUEST_SECONDS, self.seconds_left()))):
                 await self._renew()
@@ -118,7 +118,7 @@ class Lease:
         return PAUSE_SECONDS
 
     async def release(self) -> None:
-        """Lets another replica lead at once, if this one does. To be called when all work has ended."""
+        """Let another replica lead at once, if this one does. To be called when all work has ended."""
         if self._live is None or self.seconds_left() <= 0:
             return
         self._renewed = float("-inf")
@@ -129,7 +129,7 @@ class Lease:
             logger.warning("cannot release the lease: %s", str(error) or _NO_ANSWER)
 
     async def _write_no_holder(self) -> None:
-        """Writes that no replica holds the Lease, unless another one does.
+        """Write that no replica holds the Lease, unless another one does.
 
         A renewal that was under way when the work ended may have been written without an answer: then the Lease is
         another version than the one last seen, and is read again.
@@ -152,7 +152,7 @@ class Lease:
         await self._take()
 
     async def _take(self) -> bool:
-        """Writes this replica's name into the Lease as it was last seen; False: it has changed since."""
+        """Write this replica's name into the Lease as it was last seen; False: it has changed since."""
         began = self._clock()
         try:
             self._live = await self._api.put(LEASE, self._manifest(self.identity))

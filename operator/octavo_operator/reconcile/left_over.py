@@ -24,10 +24,10 @@ class Remover(Protocol):
     """The API calls that deleting what is left over makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The live object, or None."""
+        """Return the live object, or None."""
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str, version: str = "") -> None:
-        """Deletes the object of that uid, where `version` is given in that resource version alone."""
+        """Delete the object of that uid, where `version` is given in that resource version alone."""
 
 
 def is_of_a_namesake(live: Mapping[str, Any], name: str) -> bool:
@@ -37,7 +37,7 @@ def is_of_a_namesake(live: Mapping[str, Any], name: str) -> bool:
 
 
 async def remove_left_over(cluster: Remover, kind: Kind, live: Mapping[str, Any], service: LLMService) -> bool:
-    """Deletes a live child of which all owners are deleted LLMServices of this name; False: it is none, and stays.
+    """Delete a live child of which all owners are deleted LLMServices of this name; False: it is none, and stays.
 
     The API server is asked which LLMService lives, since a watch may be behind.
     """

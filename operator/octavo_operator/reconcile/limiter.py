@@ -23,7 +23,7 @@ class Limiter:
         self._until = float("-inf")
 
     async def wait(self) -> None:
-        """Returns once requests may be sent."""
+        """Return once requests may be sent."""
         while (left := self._until - self._clock()) > 0:
             await self._sleep(left)
 
@@ -35,6 +35,9 @@ class Limiter:
 
 
 def retry_after_of(headers: Mapping[str, str]) -> float | None:
-    """The seconds of a Retry-After header; None where there is none, or a date, which the API server never sends."""
+    """Return the seconds of a Retry-After header.
+
+    None where there is none, or a date, which the API server never sends.
+    """
     text = headers.get("Retry-After", "")
     return float(text) if text.isascii() and text.isdigit() else None

@@ -12,7 +12,7 @@ from octavo_operator.reconcile.added_fields import Path
 def with_live_values(
     manifest: Mapping[str, Any], live: Mapping[str, Any], paths: Iterable[Path]
 ) -> dict[str, Any] | None:
-    """`manifest` with what `live` has at `paths` (of `live`); None where one leads to nothing of ours."""
+    """Return `manifest` with what `live` has at `paths` (of `live`); None where one leads to nothing of ours."""
     result = copy.deepcopy(dict(manifest))
     return result if all(_take_live(result, live, path) for path in paths) else None
 
@@ -43,7 +43,7 @@ def _at(container: Any, step: str | int) -> Any:
 
 
 def _inside(ours: Any, live: Any, step: str | int) -> Any:
-    """The part of `ours` for `live[step]`: lists to which others may have added items are matched by name."""
+    """Return the part of `ours` for `live[step]`: lists to which others may have added items are matched by name."""
     item = _at(live, step)
     if isinstance(step, int) and isinstance(ours, list) and isinstance(item, Mapping) and "name" in item:
         return next((each for each in ours if isinstance(each, Mapping) and each.get("name") == item["name"]), None)

@@ -14,7 +14,7 @@ from octavo_operator.render.container import CONTAINER
 
 
 def last_load_seconds(pods: Sequence[Mapping[str, Any]], startup_timeout: int, before: int | None) -> int | None:
-    """Seconds that the pod took that became ready last; `before`, the earlier value, if no pod shows it.
+    """Return the seconds that the pod took that became ready last; `before`, the earlier value, if no pod shows it.
 
     A pod that was not ready for a while does not count: it became ready again, and had loaded long before. Within its
     `startup_timeout` (seconds) a pod loads.

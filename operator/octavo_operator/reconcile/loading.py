@@ -59,7 +59,7 @@ class LoadWatch:
         await poll(self.look, INTERVAL_SECONDS)
 
     async def look(self, session: aiohttp.ClientSession) -> None:
-        """Asks each pod that loads, and a few times each that has loaded, for figures that exist only then."""
+        """Ask each pod that loads, and a few times each that has loaded, for figures that exist only then."""
         pods = {pod["metadata"]["uid"]: (key, pod) for key, pod in self._pods()}
         for known in (self.reports, self._told, self._tries):
             for gone in known.keys() - pods.keys():
@@ -132,7 +132,7 @@ def has_loaded(pod: Object) -> bool:
 
 
 def running_container(pod: Object, name: str) -> Mapping[str, Any] | None:
-    """The status of a container that runs; None: it does not."""
+    """Return the status of a container that runs; None: it does not."""
     return _running((pod.get("status") or {}).get("containerStatuses"), name)
 
 

@@ -33,7 +33,7 @@ def subject(spec: LLMServiceSpec) -> str:
 
 
 def memory_fit(spec: LLMServiceSpec, memory: MemoryStatus | None) -> Verdict:
-    """Status, reason and message of the condition MemoryFits."""
+    """Return status, reason and message of the condition MemoryFits."""
     if memory is None or memory.subject != subject(spec):
         who = "before it downloads the weights" if is_fetched(spec) else "before it loads the weights"
         return "Unknown", Reason.NOT_YET_KNOWN, f"what the model takes is not known yet; its first pod says so, {who}"

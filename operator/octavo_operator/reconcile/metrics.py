@@ -79,26 +79,26 @@ class OperatorMetrics:
         self._leader = Gauge("octavo_operator_leader", "1 on the replica that leads.", registry=self._registry)
 
     def reconciled(self, seconds: float, error: Exception | None) -> None:
-        """A pass has ended."""
+        """Count a pass that has ended."""
         result = "done" if error is None else "refused" if isinstance(error, ExpectedError) else "fault"
         self._reconciles.labels(result).inc()
         self._seconds.observe(seconds)
 
     def wrote(self, verb: str, kind: str) -> None:
-        """A write is being sent."""
+        """Count a write that is being sent."""
         self._writes.labels(verb, kind).inc()
 
     def leads(self) -> None:
-        """This replica leads from now on, and shows the LLMServices: followers would only repeat them."""
+        """Show the LLMServices, as this replica leads from now on: followers would only repeat them."""
         self._leader.set(1)
         self._registry.register(self._services)
 
     def read_services(self, indexes: Mapping[str, Index]) -> None:
-        """Shows the LLMServices in these indexes of the watches, once this replica leads."""
+        """Show the LLMServices in these indexes of the watches, once this replica leads."""
         self._services.read_from(indexes)
 
     def read_from(self, queue: WorkQueue[Key], heartbeat: Heartbeat) -> None:
-        """Adds the gauges of the queue and of the watches."""
+        """Add the gauges of the queue and of the watches."""
         for name, text, read in (
             ("queue_depth", "LLMServices that wait to be reconciled.", lambda: len(queue)),
             ("queue_oldest_seconds", "How long the oldest of them has waited.", queue.oldest_wait_seconds),
@@ -107,13 +107,13 @@ class OperatorMetrics:
             Gauge(f"octavo_operator_{name}", text, registry=self._registry).set_function(read)
 
     def read_namespaces(self, scope: WatchedNamespaces) -> None:
-        """Adds whether each namespace can be read."""
+        """Add whether each namespace can be read."""
         self._registry.register(_NamespaceCollector(scope))
 
     def read_rights(self, rights: MissingRights) -> None:
-        """Adds the rights that the API server refuses."""
+        """Add the rights that the API server refuses."""
         self._registry.register(_RightsCollector(rights))
 
     def render(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

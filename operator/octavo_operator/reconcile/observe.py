@@ -53,7 +53,7 @@ class Observation:
 
 
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
-    """The observation of `key` from the indexes, which are called by their kinds' plurals."""
+    """Return the observation of `key` from the indexes, which are called by their kinds' plurals."""
     service = next(iter(indexes[LLMSERVICE.plural].get(key, ())), None)
     children = {
         (kind.name, child["metadata"]["name"]): child
@@ -74,7 +74,7 @@ _SLICE_OF = "kubernetes.io/service-name"
 
 
 def key_of(kind: Kind, body: Object) -> Key | None:
-    """The LLMService that `body` is or belongs to, by its owner or its labels; None: to none, as another's pod.
+    """Return the LLMService that `body` is or belongs to, by its owner or its labels; None: to none, as another's pod.
 
     The owner counts first: a user may have changed the label of a child.
     """
@@ -89,7 +89,7 @@ def key_of(kind: Kind, body: Object) -> Key | None:
 
 
 def _owner(metadata: Mapping[str, Any]) -> str | None:
-    """The name of the LLMService that controls an object."""
+    """Return the name of the LLMService that controls an object."""
     owners = (each for each in metadata.get("ownerReferences") or () if each.get("controller"))
     return next((each["name"] for each in owners if each["kind"] == KIND), None)
 
@@ -117,7 +117,7 @@ _CONTROLLERS_NOTES = "deployment.kubernetes.io/"  # annotations by which the Dep
 
 
 def trimmed(kind: Kind, body: Object) -> Object:
-    """The part of `body` to keep: of an LLMService nearly all, of other objects only the fields that are read.
+    """Return the part of `body` to keep: of an LLMService nearly all, of other objects only the fields that are read.
 
     Of a child also its `fingerprint`, which changes with everything but its status.
     """
@@ -173,7 +173,7 @@ def _engine_image(spec: Mapping[str, Any]) -> str:
 
 
 def fingerprint(body: Object) -> str:
-    """A fingerprint of a child, which changes with everything but its status.
+    """Return a fingerprint of a child, which changes with everything but its status.
 
     Kinds that count no generation are compared by all that they hold.
     """

@@ -91,7 +91,7 @@ class _Process:
 
 
 async def run(options: OperatorOptions) -> None:
-    """Runs until SIGINT or SIGTERM. Any part that fails ends the whole: Kubernetes starts it again.
+    """Run until SIGINT or SIGTERM. Any part that fails ends the whole: Kubernetes starts it again.
 
     Parts that do not end when they are cancelled are left behind: WatchesHangError.
     """
@@ -118,12 +118,12 @@ async def run(options: OperatorOptions) -> None:
 
 
 def _problems(process: _Process) -> list[str]:
-    """Problems that no restart fixes, as sentences."""
+    """Return problems that no restart fixes, as sentences."""
     return [*process.namespaces.problems, *process.cluster.server.missing_rights.problems]
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    """Replaces kopf's handlers too: kopf waits five seconds for tasks, and no replica would lead meanwhile."""
+    """Replace kopf's handlers too: kopf waits five seconds for tasks, and no replica would lead meanwhile."""
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
@@ -165,7 +165,7 @@ async def _serve_for_ever(process: _Process) -> None:
 
 
 async def _serve(process: _Process) -> None:
-    """Watches and works until stopped.
+    """Watch and work until stopped.
 
     WatchesOutdatedError if a CRD comes or goes that decides what is made, something else can be read than before, or a
     watch has failed.
@@ -261,7 +261,7 @@ async def _work(process: _Process, indexed: Indexed, reconciler: Reconciler) -> 
 
 
 async def _first_of(*parts: Coroutine[Any, Any, Any]) -> None:
-    """Runs the parts until one ends, ends the others, and raises what the first one raised.
+    """Run the parts until one ends, end the others, and raise what the first one raised.
 
     WatchesHangError comes first: what has not ended must not be started a second time.
     """

@@ -20,14 +20,14 @@ Object = Mapping[str, Any]
 
 
 def marked(manifest: Object, digest: str) -> dict[str, Any]:
-    """`manifest` with the annotation of its digest."""
+    """Return `manifest` with the annotation of its digest."""
     metadata = manifest["metadata"]
     annotations = {**(metadata.get("annotations") or {}), APPLIED: digest}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
 def owned_fields(live: Object) -> str:
-    """The fields of a live object that our server-side apply owns, as JSON.
+    """Return the fields of a live object that our server-side apply owns, as JSON.
 
     One string for all objects with the same fields; so their owners, which differ, are counted as one value.
     """

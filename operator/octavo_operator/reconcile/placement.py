@@ -68,7 +68,7 @@ class Placement:
 
 
 def placement_of(spec: Mapping[str, Any]) -> Placement:
-    """The place of a pod with this spec, whole or as `kept_spec` leaves it."""
+    """Return the place of a pod with this spec, whole or as `kept_spec` leaves it."""
     node_affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
@@ -83,7 +83,7 @@ def placement_of(spec: Mapping[str, Any]) -> Placement:
 
 
 def kept_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a pod's spec to keep: what `placement_of` reads, its ports, scheduler and node."""
+    """Return the part of a pod's spec to keep: what `placement_of` reads, its ports, scheduler and node."""
     kept: dict[str, Any] = {name: spec[name] for name in _KEPT if name in spec}
     for name in _CONTAINERS:
         if name in spec:
@@ -95,12 +95,12 @@ def kept_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lacking(message: str) -> frozenset[str]:
-    """The resources that are insufficient on some node, in the scheduler's words."""
+    """Return the resources that are insufficient on some node, in the scheduler's words."""
     return frozenset(name.rstrip(".") for name in re.findall(r"Insufficient ([\w./-]+)", message))
 
 
 def _taken(spec: Mapping[str, Any], field: str) -> Amounts:
-    """The pod's requests or limits as the scheduler and quotas count them.
+    """Return the pod's requests or limits as the scheduler and quotas count them.
 
     Containers and sidecars run together, each init container beside earlier sidecars.
     """

@@ -48,5 +48,5 @@ class PodQuestion:
 
 
 def address_of(pod: Object) -> str:
-    """The address of a pod that stays; empty: it has none, or goes."""
+    """Return the address of a pod that stays; empty: it has none, or goes."""
     return "" if pod["metadata"].get("deletionTimestamp") else str((pod.get("status") or {}).get("podIP") or "")

@@ -112,7 +112,7 @@ class WorkQueue(Generic[Key]):
         return self._clock() - min(moments) if moments and self._workers else 0.0
 
     async def work(self, handle: Callable[[Key], Awaitable[float | None]]) -> None:
-        """Works on keys, one after the other, forever. Several of these may run side by side.
+        """Work on keys, one after the other, forever. Several of these may run side by side.
 
         `handle` returns after how many seconds it wants to see the key again though nothing changes; None: never.
         """

@@ -86,7 +86,7 @@ class Reconciler:
         self._unwatched = unwatched or (lambda _: {})
 
     async def reconcile(self, key: Key) -> float | None:
-        """One pass over `key`; raises ApiError to be called again later, or says in how many seconds it wants to be."""
+        """Make one pass over `key`, and return in how many seconds to make another; ApiError: it is to be repeated."""
         seen = observe(key, self._indexes, self._unwatched(key[0]))
         observed = replace(seen, reports=self._reports, adapter_reports=self._adapter_reports)
         if observed.service is None:
@@ -187,7 +187,7 @@ class Reconciler:
         )
 
     def _reported(self, key: Key, applied: Applied, moment: datetime) -> Mapping[Identity, ApiError]:
-        """The failures that are reported: refusals at once, others once they have lasted."""
+        """Return the failures that are reported: refusals at once, others once they have lasted."""
         if not applied.failures:
             self._failing.pop(key, None)
             return {}
@@ -204,7 +204,7 @@ class Reconciler:
         return rollout_state(service.spec.rollout, deployment, pods, now, exclusive)
 
     async def _missing_claims(self, service: LLMService, observed: Observation) -> frozenset[str]:
-        """The claims of adapters that are not there. Users make them, and no watch reports them."""
+        """Return the claims of adapters that are not there. Users make them, and no watch reports them."""
         now, missing = datetime.fromisoformat(self._clock()), set()
         for name in sorted({claim for adapter in service.spec.adapters if (claim := claim_of(adapter))}):
             key = service.namespace, name
@@ -218,7 +218,7 @@ class Reconciler:
         return frozenset(missing)
 
     async def _claim(self, service: LLMService, observed: Observation, name: str) -> Mapping[str, Any] | None:
-        """A PersistentVolumeClaim, which may be the user's own."""
+        """Return a PersistentVolumeClaim, which may be the user's own."""
         identity = ("PersistentVolumeClaim", name)
         if own := observed.children.get(identity):
             return own
@@ -242,7 +242,10 @@ def _needed(unwatched: Mapping[Kind, str], wanted: Sequence[Mapping[str, Any]]) 
 
 
 def _running_image(service: LLMService, observed: Observation) -> str:
-    """The image that the engine of a service without a status runs, as after a restore from a backup; empty: none."""
+    """Return the image that the engine of a service without a status runs, as after a restore from a backup.
+
+    Empty: none.
+    """
     deployment = observed.children.get(("Deployment", service.name), {})
     return "" if service.spec.engine.image else str(deployment.get("engineImage") or "")
 
@@ -253,10 +256,10 @@ def _is_exclusive(claim: Mapping[str, Any]) -> bool:
 
 
 def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]:
-    """In how many seconds something may have waited too long: a pod for a node, its volumes, or the Service to lead to
-    it, or the Deployment for its controller.
+    """Return in how many seconds something may have waited too long.
 
-    The clock is read in whole seconds.
+    A pod may wait for a node, for its volumes or for the Service to lead to it, a Deployment for its controller. The
+    clock is read in whole seconds.
     """
     pods = views(service, observed.pods)
     left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now)]

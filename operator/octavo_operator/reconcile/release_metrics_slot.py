@@ -30,10 +30,10 @@ class Releaser(Protocol):
     """The API calls that this file makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        """The live object, or None."""
+        """Return the live object, or None."""
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Deletes the object of that uid."""
+        """Delete the object of that uid."""
 
 
 async def watch_metrics_slot(cluster: Releaser, metrics_url: str, clock: Callable[[], str]) -> None:

@@ -32,7 +32,7 @@ class Missed:
 
 
 def keys(listing: Listing) -> set[Key]:
-    """The LLMServices that are listed, or to which what is listed belongs."""
+    """Return the LLMServices that are listed, or to which what is listed belongs."""
     return {key for item in listing.items if (key := key_of(listing.kind, item))}
 
 

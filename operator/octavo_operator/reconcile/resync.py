@@ -29,7 +29,7 @@ class Lister(Protocol):
     """The API calls that a resync makes."""
 
     async def list_all(self, kind: Kind, namespaces: Sequence[str]) -> Listing:
-        """All objects of the kind that the watches should know."""
+        """Return all objects of the kind that the watches should know."""
 
 
 class WatchLostError(Exception):

@@ -32,7 +32,7 @@ class Right:
 
 
 def refused_right(message: str) -> Right | None:
-    """The right that a sentence of the API server's authorization is about; None: it is of something else."""
+    """Return the right that a sentence of the API server's authorization is about; None: it is of something else."""
     found = _REFUSAL.search(message)
     if not found:
         return None
@@ -48,12 +48,12 @@ class MissingRights:
         self._refused: dict[Right, float] = {}
 
     def note(self, message: str) -> None:
-        """The API server has refused something with this sentence."""
+        """Note a sentence with which the API server has refused something."""
         if right := refused_right(message):
             self._refused[right] = self._clock()
 
     def lately(self) -> list[Right]:
-        """The missing rights, sorted."""
+        """Return the missing rights, sorted."""
         since = self._clock() - LASTING_SECONDS
         self._refused = {right: when for right, when in self._refused.items() if when > since}
         return sorted(self._refused)

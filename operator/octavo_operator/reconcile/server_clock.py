@@ -39,6 +39,6 @@ class ServerClock:
         self._offset = offset
 
     def now(self) -> str:
-        """The API server's time, RFC 3339 in whole seconds."""
+        """Return the API server's time, RFC 3339 in whole seconds."""
         moment = datetime.fromtimestamp(self._local(), UTC) + timedelta(seconds=self._offset)
         return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -50,13 +50,13 @@ def reconciling(facts: Facts, now: str) -> Verdict:
 
 
 def patience_seconds(pods: Iterable[PodView], now: str) -> list[float]:
-    """In how many seconds waiting pods will count as stalled, for those that do not yet."""
+    """Return in how many seconds waiting pods will count as stalled, for those that do not yet."""
     left = [PATIENCE_SECONDS - _waited(pod, now) for pod in pods if _waits(pod)]
     return [seconds for seconds in left if seconds > 0]
 
 
 def _obstacle(facts: Facts, now: str) -> Problem | None:
-    """The problem that a person must solve before the wanted state can be reached; None if there is none."""
+    """Return the problem that a person must solve before the wanted state can be reached; None if there is none."""
     result = facts.result
     if refused := result.problem or result.unserved or result.refused or facts.overruled:
         return refused
@@ -89,7 +89,7 @@ def _has_just_begun(facts: Facts, now: str) -> bool:
 
 
 def _newest(pods: Sequence[PodView]) -> list[PodView]:
-    """The pods of the newest revision: the others go."""
+    """Return the pods of the newest revision: the others go."""
     newest = max(pods, key=lambda pod: pod.created).revision if pods else ""
     return [pod for pod in pods if pod.revision == newest]
 

@@ -49,15 +49,15 @@ class StatusCluster(EventWriter, Protocol):
         manager: str = FIELD_MANAGER,
         force: bool = True,
     ) -> Object:
-        """Server-side apply; the live object."""
+        """Apply the object by server-side apply, and return the live one."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The live object, or None."""
+        """Return the live object, or None."""
 
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
     ) -> Object:
-        """Merges `patch` into an object that exists; the live object."""
+        """Merge `patch` into an object that exists; the live object."""
 
 
 class NoStatusError(ApiError):
@@ -94,13 +94,13 @@ class StatusWriter:
         self._unknown: dict[tuple[str, ...], float] = {}
 
     def forget(self, key: Key) -> None:
-        """The LLMService is gone."""
+        """Forget an LLMService that is gone."""
         self._written.pop(key, None)
         self._written_at.pop(key, None)
         self._last.pop(key, None)
 
     def newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The LLMService as the watch reported it, or as it was after our own last write if that is newer."""
+        """Return the LLMService as the watch reported it, or as it was after our own last write if that is newer."""
         written = self._written.get(key)
         if written and _version(written) > _version(seen):
             return written
@@ -143,7 +143,7 @@ class StatusWriter:
         return last.asked if last is not None and last.status == own else own
 
     def _truce_seconds(self, key: Key, live: Mapping[str, Any]) -> float:
-        """Seconds still to wait before a write, since another client keeps overwriting this status."""
+        """Return the seconds still to wait before a write, since another client keeps overwriting this status."""
         last, now = self._last.get(key), self._clock()
         if last is None or _own(live.get("status") or {}) == last.status:
             return 0.0
@@ -159,7 +159,7 @@ class StatusWriter:
         return last.when + FIGHT_PAUSE_SECONDS - now
 
     async def _put(self, metadata: Mapping[str, Any], status: Object, before: Mapping[str, Any]) -> Object:
-        """Writes `status`, but for fields that the CRD turns out not to have, and removes what others have added.
+        """Write `status`, but for fields that the CRD turns out not to have, and remove what others have added.
 
         `before` is the status that is there.
         """
@@ -182,7 +182,7 @@ class StatusWriter:
         return written
 
     async def _replace(self, metadata: Mapping[str, Any], status: Object, before: Mapping[str, Any]) -> Object:
-        """Writes `status` by a merge patch, also where server-side apply refuses what another schema has let in."""
+        """Write `status` by a merge patch, also where server-side apply refuses what another schema has let in."""
         theirs = [each for each in before.get("conditions") or () if each["type"] not in set(ConditionType)]
         conditions = [*status.get("conditions", ()), *theirs]
         whole = {**_superfluous(_own(before), status), **status, "conditions": conditions}
@@ -190,7 +190,7 @@ class StatusWriter:
         return await self._cluster.merge(LLMSERVICE, metadata["namespace"], metadata["name"], patch, "/status")
 
     async def _find(self, metadata: Mapping[str, Any]) -> None:
-        """NoStatusError if the LLMService is there: then it is its subresource that was not found."""
+        """Raise NoStatusError if the LLMService is there: then it is its subresource that was not found."""
         live = await self._cluster.get(LLMSERVICE, metadata["namespace"], metadata["name"])
         if live is not None and live["metadata"]["uid"] == metadata["uid"]:
             raise NoStatusError
@@ -208,7 +208,7 @@ class StatusWriter:
         return bool(found)
 
     def _known(self, status: Object) -> Object:
-        """`status` without the fields that the CRD was lately found not to have."""
+        """Return `status` without the fields that the CRD was lately found not to have."""
         for path, since in self._unknown.items():
             if self._clock() - since < UNKNOWN_SECONDS:
                 status = _without(status, path)
@@ -220,7 +220,7 @@ def _version(live: Mapping[str, Any]) -> int:
 
 
 def _without(content: Object, path: tuple[str, ...]) -> Object:
-    """`content` without the field at `path`."""
+    """Return `content` without the field at `path`."""
     first, *rest = path
     if not rest:
         return {name: value for name, value in content.items() if name != first}
@@ -232,7 +232,7 @@ def _without(content: Object, path: tuple[str, ...]) -> Object:
 
 
 def _own(status: Mapping[str, Any]) -> Object:
-    """`status` without conditions of other controllers, which add types of their own."""
+    """Return `status` without conditions of other controllers, which add types of their own."""
     if "conditions" not in status:
         return dict(status)
     ours = [each for each in status["conditions"] if each["type"] in set(ConditionType)]
@@ -240,7 +240,7 @@ def _own(status: Mapping[str, Any]) -> Object:
 
 
 def _superfluous(there: Mapping[str, Any], wanted: Any) -> Object:
-    """A merge patch that removes the fields of `there` that are not `wanted`, such as those written by hand."""
+    """Return a merge patch that removes the fields of `there` that are not `wanted`, such as those written by hand."""
     patch: Object = {}
     if not isinstance(wanted, Mapping):  # what is there is no mapping any more once that is written
         return patch

@@ -87,7 +87,7 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
 
 
 def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle | None:
-    """A surge pod that the API server does not let be made, while there are pods of an older revision."""
+    """Return a surge pod that the API server does not let be made, while there are pods of an older revision."""
     refusal = refusal_of(deployment)
     if refusal is None:
         return None
@@ -103,7 +103,7 @@ def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle
 
 
 def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodView]:
-    """The pods of older revisions that have a node and stay."""
+    """Return the pods of older revisions that have a node and stay."""
     status = deployment.get("status") or {}
     updated = int(status.get("updatedReplicas") or 0)
     if int(status.get("replicas") or 0) <= updated:

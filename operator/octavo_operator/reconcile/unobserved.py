@@ -29,7 +29,7 @@ def unobserved(deployment: Mapping[str, Any], now: str) -> Problem | None:
 
 
 def unobserved_patience(deployment: Mapping[str, Any], now: str) -> list[float]:
-    """In how many seconds a change that was not looked at yet will count as a problem, if there is one."""
+    """Return in how many seconds a change that was not looked at yet will be a problem, if there is one."""
     waited = _waited(deployment, now)
     return [] if waited is None or waited >= _PATIENCE_SECONDS else [_PATIENCE_SECONDS - waited]
 

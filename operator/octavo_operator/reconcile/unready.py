@@ -44,7 +44,7 @@ def _trouble(pod: str, container: Mapping[str, Any]) -> Problem | None:
 
 
 def _of_lost_node(pod: Mapping[str, Any]) -> Problem:
-    """Only the node controller makes a pod unready whose containers were ready when the kubelet last said so."""
+    """Return the problem of a lost node: only the node controller makes a pod with ready containers unready."""
     name, node = pod["metadata"]["name"], (pod.get("spec") or {}).get("nodeName") or ""
     return Problem(
         Reason.NODE_LOST,

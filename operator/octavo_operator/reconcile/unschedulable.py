@@ -21,7 +21,10 @@ _IN_USE = "No preemption victims found"
 
 
 def why_unschedulable(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_resource: str) -> Problem:
-    """The problem of a pod that has no node, by its `condition` PodScheduled; GPUs are counted as `gpu_resource`."""
+    """Return the problem of a pod that has no node, by its `condition` PodScheduled.
+
+    GPUs are counted as `gpu_resource`.
+    """
     name, said = pod["metadata"]["name"], condition.get("message") or ""
     if condition.get("reason") == "SchedulingGated":
         gates = ", ".join(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ())
@@ -36,7 +39,7 @@ def why_unschedulable(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_
 
 
 def no_scheduler(pod: Mapping[str, Any]) -> Problem:
-    """The problem of a pod that no scheduler has looked at."""
+    """Return the problem of a pod that no scheduler has looked at."""
     name, scheduler = pod["metadata"]["name"], (pod.get("spec") or {}).get("schedulerName") or _DEFAULT_SCHEDULER
     if scheduler == _DEFAULT_SCHEDULER:
         help_ = "see whether kube-scheduler runs: kubectl get pods -n kube-system"

@@ -19,11 +19,11 @@ class Getter(Protocol):
     """The part of `Cluster` that is needed."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        """The live object, or None."""
+        """Return the live object, or None."""
 
 
 async def with_unwatched_children(cluster: Getter, key: Key, observed: Observation) -> Observation:
-    """`observed` with the children of its unwatched kinds, but for those that cannot be asked for either."""
+    """Return `observed` with the children of its unwatched kinds, but for those that cannot be asked for either."""
     if not observed.unwatched or observed.service is None:
         return observed
     (namespace, service), uid = key, observed.service["metadata"]["uid"]

@@ -42,7 +42,7 @@ class Prober(Protocol):
     """The API calls that this file makes."""
 
     async def probe(self, kind: Kind, namespace: str) -> None:
-        """Raises ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster."""
+        """Raise ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster."""
 
 
 class WatchedNamespaces:
@@ -59,7 +59,7 @@ class WatchedNamespaces:
         return tuple(each for each in self._namespaces if (each, LLMSERVICE) not in self._refused)
 
     def groups(self, kinds: Sequence[Kind]) -> dict[tuple[Kind, ...], tuple[str, ...]]:
-        """The readable namespaces by those of `kinds` that can be read there: one group, unless a right is missing."""
+        """Return the namespaces by those of `kinds` that can be read there: one group, unless a right is missing."""
         groups: dict[tuple[Kind, ...], tuple[str, ...]] = {}
         for namespace in self.readable:
             there = tuple(kind for kind in kinds if (namespace, kind) not in self._refused)
@@ -67,7 +67,7 @@ class WatchedNamespaces:
         return groups
 
     def unwatched(self, namespace: str) -> Mapping[Kind, str]:
-        """The kinds that cannot be read in a namespace, each with a sentence."""
+        """Return the kinds that cannot be read in a namespace, each with a sentence."""
         scope = _CLUSTER if self._namespaces == (_CLUSTER,) else namespace
         return {kind: why for (where, kind), why in self._refused.items() if where == scope}
 
@@ -81,7 +81,7 @@ class WatchedNamespaces:
         return {each or "*": each in self.readable for each in self._namespaces}
 
     async def look(self, cluster: Prober, kinds: Sequence[Kind], everything: bool = True) -> None:
-        """Asks for `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable, or of a foreign
+        """Ask for `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable, or of a foreign
         kind MOST_FAILURES failures.
 
         Unless `everything` is asked for, only LLMServices are, and what was refused or has failed.
@@ -131,7 +131,7 @@ class WatchedNamespaces:
 async def check_namespaces(
     cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind], everything: bool = True
 ) -> None:
-    """Raises NamespacesChangedError if something else can be read than when the scope was last asked."""
+    """Raise NamespacesChangedError if something else can be read than when the scope was last asked."""
     before = scope.groups(kinds)
     await scope.look(cluster, kinds, everything)
     if scope.groups(kinds) != before:

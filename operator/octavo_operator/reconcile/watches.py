@@ -166,7 +166,7 @@ class Watches:
         return registry
 
     def _follow(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
-        """Keeps an index of `kind` and queues the owner of whatever changes."""
+        """Keep an index of `kind` and queue the owner of whatever changes."""
         group, _, version = kind.api_version.rpartition("/")
 
         @kopf.index(group, version, kind.plural, registry=registry, id=kind.plural)
@@ -183,7 +183,7 @@ class Watches:
 
 
 def _kept(kind: Kind, body: dict[str, Any]) -> Object:
-    """`trimmed`, or the metadata alone of an object that this version cannot read.
+    """Return `trimmed`, or the metadata alone of an object that this version cannot read.
 
     Without that a resync would take the object for one that the watches have missed, and end the process for ever.
     """

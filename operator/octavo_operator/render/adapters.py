@@ -32,7 +32,7 @@ _S3_TOKEN = "AWS_SESSION_TOKEN"  # noqa: S105 - a variable's name
 
 
 def adapter_list(spec: LLMServiceSpec, volumes: Sequence[Mapping[str, Any]]) -> str:
-    """The annotation of a pod with these volumes: the adapters that it should have.
+    """Return the annotation of a pod with these volumes: the adapters that it should have.
 
     One whose volume or credential the pod does not have waits for the pod that takes its place.
     """
@@ -41,14 +41,14 @@ def adapter_list(spec: LLMServiceSpec, volumes: Sequence[Mapping[str, Any]]) -> 
 
 
 def _files_of(volume: Mapping[str, Any]) -> Iterator[str]:
-    """The files of credentials that a volume has, or would have if there were their Secrets."""
+    """Yield the files of credentials that a volume has, or would have if there were their Secrets."""
     for source in (volume.get("projected") or {}).get("sources") or ():
         for item in (source.get("secret") or {}).get("items") or ():
             yield item["path"]
 
 
 def digest_of_list(text: str) -> str:
-    """A digest of a pod's list of adapters, which changes when the list does; empty where there is none."""
+    """Return a digest of a pod's list of adapters, which changes when the list does; empty where there is none."""
     return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
 
 
@@ -88,13 +88,16 @@ def own_mounts(llmservice: LLMService) -> list[Mount]:
 
 
 def claim_of(adapter: Adapter) -> str:
-    """The PersistentVolumeClaim that an adapter lies on; empty: it lies on none."""
+    """Return the PersistentVolumeClaim that an adapter lies on; empty: it lies on none."""
     claim = adapter.source.persistent_volume_claim
     return claim.claim_name if claim else ""
 
 
 def without_claims(llmservice: LLMService, missing: Container[str]) -> LLMService:
-    """The LLMService without the adapters on these claims: a pod that mounts a claim that is not there never starts."""
+    """Return the LLMService without the adapters on these claims.
+
+    A pod that mounts a claim that is not there never starts.
+    """
     adapters = [adapter for adapter in llmservice.spec.adapters if claim_of(adapter) not in missing]
     return llmservice.model_copy(update={"spec": llmservice.spec.model_copy(update={"adapters": adapters})})
 
@@ -130,7 +133,7 @@ def _entry(adapter: Adapter, present: Container[str]) -> dict[str, Any]:
 
 
 def _fetched_from(source: ModelSource) -> str | None:
-    """The argument of `octavo-engine pull --adapter`; None for an adapter on a volume."""
+    """Return the argument of `octavo-engine pull --adapter`; None for an adapter on a volume."""
     if source.s3 is not None:
         return f"s3://{source.s3.bucket}/{source.s3.prefix.strip('/')}".rstrip("/")
     return source.hugging_face.repository if source.hugging_face else source.demo
@@ -146,7 +149,7 @@ def _variables(source: ModelSource) -> dict[str, str]:
 
 
 def _credentials(source: ModelSource) -> dict[str, str]:
-    """The variables that come from Secrets, with the files in which the sidecar has them."""
+    """Return the variables that come from Secrets, with the files in which the sidecar has them."""
     if source.hugging_face and (token := source.hugging_face.token_secret_ref):
         return {"HF_TOKEN": f"{token.name}/{token.key}"}
     if source.s3 and (keys := source.s3.credentials_secret_ref):

@@ -56,7 +56,7 @@ class RenderConfig:
 
 
 def render(llmservice: LLMService, config: RenderConfig) -> list[dict[str, Any]]:
-    """The objects that `llmservice` should have, each complete for server-side apply."""
+    """Return the objects that `llmservice` should have, each complete for server-side apply."""
     llmservice = llmservice.model_copy(update={"spec": config.defaults.applied_to(llmservice.spec)})
     children: list[dict[str, Any] | None] = [
         persistent_volume_claim(llmservice),

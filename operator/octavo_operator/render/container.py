@@ -43,7 +43,7 @@ class Program:
     lifetime: dict[str, Any] = field(default_factory=dict)
 
     def container(self, llmservice: LLMService, image: str) -> dict[str, Any]:
-        """The container, with the settings of the spec that all of them share."""
+        """Return the container, with the settings of the spec that all of them share."""
         engine = llmservice.spec.engine
         return {
             "name": self.name,
@@ -63,7 +63,7 @@ class Program:
 
 
 def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any]:
-    """The container that serves, with `image` and `mounts`."""
+    """Return the container that serves, with `image` and `mounts`."""
     spec = llmservice.spec
     serve = Program(
         name=CONTAINER,
@@ -80,7 +80,7 @@ def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) ->
 
 
 def arguments(llmservice: LLMService) -> list[str]:
-    """The arguments of `octavo-engine` that serve the model."""
+    """Return the arguments of `octavo-engine` that serve the model."""
     spec = llmservice.spec
     flags: list[tuple[str, Any]] = [
         ("host", "::"),  # IPv4 too: a pod's address may be of either kind
@@ -95,7 +95,7 @@ def arguments(llmservice: LLMService) -> list[str]:
 
 
 def engine_flags(spec: LLMServiceSpec) -> list[str]:
-    """The flags that say how the model is loaded and computed."""
+    """Return the flags that say how the model is loaded and computed."""
     engine = spec.engine
     return [
         *_adapter_flags(spec),
@@ -143,7 +143,7 @@ def model_argument(source: ModelSource) -> str:
 
 
 def variables(spec: LLMServiceSpec, more: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The environment: Octavo's own, `more`, then the user's, who wins."""
+    """Return the environment: Octavo's own, `more`, then the user's, who wins."""
     found: dict[str, dict[str, Any]] = {
         "HOME": {"value": HOME},
         "HF_HOME": {"value": f"{CACHE}/huggingface"},
@@ -177,7 +177,7 @@ def probes(startup_timeout_seconds: int) -> dict[str, Any]:
 
 
 def resources(llmservice: LLMService) -> dict[str, Any]:
-    """Requests and limits; GPUs in both, as device plugins want it."""
+    """Return the requests and limits; GPUs in both, as device plugins want it."""
     spec = llmservice.spec
     found: dict[str, Any] = {
         "requests": {name: str(amount) for name, amount in spec.resources.requests.items()},
@@ -199,16 +199,16 @@ def on_gpu(spec: LLMServiceSpec) -> bool:
 
 
 def _given_flag(spec: LLMServiceSpec, wanted: str) -> str | None:
-    """The value that engine.extraArgs give a flag."""
+    """Return the value that engine.extraArgs give a flag."""
     given = [value for flag, _, value in (arg.partition("=") for arg in spec.engine.extra_args) if flag == wanted]
     return given[-1] if given else None
 
 
 def gpu_resource(llmservice: LLMService) -> str:
-    """The resource by which GPUs are counted."""
+    """Return the resource by which GPUs are counted."""
     return gpu_resource_of(llmservice.spec)
 
 
 def gpu_resource_of(spec: LLMServiceSpec) -> str:
-    """The GPU resource that a spec asks for."""
+    """Return the GPU resource that a spec asks for."""
     return spec.accelerator.resource_name or GPU

@@ -26,7 +26,7 @@ def deployment(
     fixed_user: bool = True,
     tried: str | None = None,
 ) -> dict[str, Any]:
-    """A Deployment named like the LLMService; `default_image` is used where the spec names none.
+    """Return a Deployment named like the LLMService; `default_image` is used where the spec names none.
 
     `in_place`: a rollout of strategy Auto found no GPU for a surge and goes on without. `fixed_user`: pods run as the
     image's user, else as one that the cluster chooses. `tried`: an annotation whose change
@@ -73,7 +73,7 @@ def strategy(rollout: Rollout, in_place: bool = False) -> dict[str, Any]:
 
 
 def progress_deadline(rollout: Rollout) -> int:
-    """Seconds without progress after which a rollout counts as failed: all that it may wait for, and some slack.
+    """Return after how many seconds without progress a rollout has failed: all it may wait for, and some slack.
 
     A pod loads; where old pods end first they may drain before it; with Auto it may have waited for a GPU before that.
     """
@@ -86,19 +86,19 @@ def progress_deadline(rollout: Rollout) -> int:
 
 
 def grace_period(rollout: Rollout) -> int:
-    """Seconds that a pod has to end: preStop, draining, and some slack."""
+    """Return the seconds that a pod has to end: preStop, draining, and some slack."""
     return PRE_STOP_SECONDS + rollout.drain_timeout_seconds + DRAIN_SLACK_SECONDS
 
 
 def pod_template(llmservice: LLMService, image: str, fixed_user: bool = True) -> dict[str, Any]:
-    """The template of the pods, with the spec's own `podTemplate` over it."""
+    """Return the template of the pods, with the spec's own `podTemplate` over it."""
     template = {"metadata": {"labels": pod_labels(llmservice.name)}, "spec": pod_spec(llmservice, image, fixed_user)}
     patch = llmservice.spec.pod_template
     return merge_pod_template(template, patch.as_patch()) if patch else template
 
 
 def pod_spec(llmservice: LLMService, image: str, fixed_user: bool = True) -> dict[str, Any]:
-    """The pod: restricted, without access to the API server, with time to drain."""
+    """Return the pod: restricted, without access to the API server, with time to drain."""
     spec = llmservice.spec
     mounted = mounts(llmservice)
     before = init_containers(llmservice, image, mounted)

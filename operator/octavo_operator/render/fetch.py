@@ -24,7 +24,7 @@ _MOUNTED = ("/tmp", HOME, CACHE)  # noqa: S108 - a path in the container
 
 
 def init_containers(llmservice: LLMService, image: str, mounts: list[Mount]) -> list[dict[str, Any]]:
-    """The init containers, in order."""
+    """Return the init containers, in order."""
     found = []
     if llmservice.spec.cache.type == "HostPath":
         found.append(_own_cache(llmservice, image, mounts))
@@ -47,7 +47,7 @@ def _fetch(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str,
 
 
 def fetch_arguments(spec: LLMServiceSpec) -> list[str]:
-    """The arguments of `octavo-engine` that fetch the model."""
+    """Return the arguments of `octavo-engine` that fetch the model."""
     source = spec.model.source
     limit = spec.cache.size if spec.cache.type == "Ephemeral" else None  # a pod that exceeds it would be evicted
     revision = source.hugging_face.revision if source.hugging_face else None
@@ -69,7 +69,7 @@ def _flag(argument: str) -> str:
 
 
 def model_name(spec: LLMServiceSpec) -> str:
-    """The model as `octavo-engine` is given it: what is fetched, or where it lies."""
+    """Return the model as `octavo-engine` is given it: what is fetched, or where it lies."""
     source = spec.model.source
     if source.s3 is not None:
         return f"s3://{source.s3.bucket}/{source.s3.prefix.strip('/')}".rstrip("/")

@@ -26,7 +26,7 @@ _LOADS = 3  # a replica that is given up must not be missed before it could have
 
 
 def horizontal_pod_autoscaler(llmservice: LLMService, bounds: Bounds) -> dict[str, Any]:
-    """An autoscaler named like the LLMService, between `bounds`."""
+    """Return an autoscaler named like the LLMService, between `bounds`."""
     autoscaling = llmservice.spec.autoscaling
     if autoscaling is None:
         raise ValueError("no target to scale by is set")
@@ -58,12 +58,12 @@ def _metric(llmservice: LLMService, name: str, target: int) -> dict[str, Any]:
 
 
 def scale_target(llmservice: LLMService) -> dict[str, str]:
-    """The Deployment, as autoscalers name it."""
+    """Return the Deployment, as autoscalers name it."""
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": llmservice.name}
 
 
 def target_in_flight(spec: LLMServiceSpec) -> int:
-    """Requests per replica, running and waiting, to aim for."""
+    """Return the requests per replica, running and waiting, to aim for."""
     percent = spec.autoscaling.target_concurrency_percent if spec.autoscaling else 100
     return max(1, spec.engine.max_concurrent_requests * percent // 100)
 

@@ -17,7 +17,7 @@ from octavo_operator.render.servicemonitor import KIND as SERVICE_MONITOR
 
 
 def metrics_service(llmservice: LLMService, kinds: frozenset[str]) -> dict[str, Any] | None:
-    """A Service named `<name>-metrics`, or None where no ServiceMonitor is made."""
+    """Return a Service named `<name>-metrics`, or None where no ServiceMonitor is made."""
     if not is_monitored_by(llmservice, SERVICE_MONITOR, kinds):
         return None
     metadata = child_metadata(llmservice, metrics_service_name(llmservice.name))

@@ -24,7 +24,7 @@ def is_monitored_by(llmservice: LLMService, kind: str, kinds: frozenset[str]) ->
 
 
 def monitoring_metadata(llmservice: LLMService) -> dict[str, Any]:
-    """A child's metadata with the labels by which the user's Prometheus selects."""
+    """Return a child's metadata with the labels by which the user's Prometheus selects."""
     metadata = child_metadata(llmservice)
     return {**metadata, "labels": {**llmservice.spec.monitoring.labels, **metadata["labels"]}}
 

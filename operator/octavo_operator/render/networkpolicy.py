@@ -13,7 +13,7 @@ _OWN_PODS = ("octavo-operator", "octavo-metrics-api")
 
 
 def network_policy(llmservice: LLMService, operator_namespace: str) -> dict[str, Any] | None:
-    """A policy named like the LLMService, or None where the spec has no `networkPolicy`.
+    """Return a policy named like the LLMService, or None where the spec has no `networkPolicy`.
 
     Beside the spec's peers only Octavo's own pods come in: they ask how far loading is and how long queues are.
     """

@@ -10,7 +10,7 @@ from octavo_operator.render.metadata import child_metadata
 
 
 def pod_disruption_budget(llmservice: LLMService) -> dict[str, Any] | None:
-    """A budget named like the LLMService, or None where `disruption` is null."""
+    """Return a budget named like the LLMService, or None where `disruption` is null."""
     disruption = llmservice.spec.disruption
     if disruption is None:
         return None

@@ -9,7 +9,7 @@ _GRACE = "terminationGracePeriodSeconds"
 
 
 def pod_template_problems(llmservice: LLMService) -> list[FieldError]:
-    """One problem for each container whose pause before it is stopped is longer than the pod's time to end."""
+    """Return one problem for each container whose pause before it is stopped is longer than the pod's time to end."""
     pod = pod_template(llmservice, "any")["spec"]
     grace = pod.get(_GRACE)
     if not isinstance(grace, int):

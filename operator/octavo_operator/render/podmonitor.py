@@ -13,7 +13,7 @@ KIND = "PodMonitor"
 
 
 def pod_monitor(llmservice: LLMService, kinds: frozenset[str]) -> dict[str, Any] | None:
-    """A PodMonitor named like the LLMService, or None where none is wanted or `kinds` lacks it."""
+    """Return a PodMonitor named like the LLMService, or None where none is wanted or `kinds` lacks it."""
     if not is_monitored_by(llmservice, KIND, kinds):
         return None
     return {

@@ -26,7 +26,7 @@ class Alert:
 
 
 def prometheus_rule(llmservice: LLMService, kinds: frozenset[str]) -> dict[str, Any] | None:
-    """A PrometheusRule named like the LLMService, or None where none is wanted or `kinds` lacks it."""
+    """Return a PrometheusRule named like the LLMService, or None where none is wanted or `kinds` lacks it."""
     if not llmservice.spec.monitoring.alerts or not is_wanted(llmservice, KIND, kinds):
         return None
     return {
@@ -38,7 +38,7 @@ def prometheus_rule(llmservice: LLMService, kinds: frozenset[str]) -> dict[str, 
 
 
 def rule_group(namespace: str, name: str) -> dict[str, Any]:
-    """The rules of one LLMService, as Prometheus reads them."""
+    """Return the rules of one LLMService, as Prometheus reads them."""
     matchers = f'namespace="{namespace}",{LABEL}="{name}"'
     identity = {"namespace": namespace, LABEL: name}
     record = {"record": BASELINE, "expr": _expression(_UNDER_FULL_LOAD, matchers), "labels": identity}

@@ -10,7 +10,7 @@ from octavo_operator.render.metadata import child_metadata
 
 
 def persistent_volume_claim(llmservice: LLMService) -> dict[str, Any] | None:
-    """The cache's claim, or None if the cache is of another type."""
+    """Return the cache's claim, or None if the cache is of another type."""
     cache = llmservice.spec.cache
     if cache.type != "PersistentVolumeClaim":
         return None

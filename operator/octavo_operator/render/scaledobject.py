@@ -20,7 +20,7 @@ IN_FLIGHT = "inFlight"
 
 
 def scaled_object(llmservice: LLMService, bounds: Bounds, metrics_url: str) -> dict[str, Any]:
-    """A ScaledObject named like the LLMService, between `bounds`; `metrics_url` is Octavo's metrics API."""
+    """Return a ScaledObject named like the LLMService, between `bounds`; `metrics_url` is Octavo's metrics API."""
     autoscaling = llmservice.spec.autoscaling
     if autoscaling is None:
         raise ValueError("no target to scale by is set")

@@ -40,7 +40,7 @@ def why_no_scaler(spec: LLMServiceSpec, metrics_url: str) -> str:
 
 
 def bounds_in_force(spec: LLMServiceSpec, now: datetime | None) -> Bounds | None:
-    """The bounds at `now` (None: outside of all schedules); None where nothing is scaled."""
+    """Return the bounds at `now` (None: outside of all schedules); None where nothing is scaled."""
     if spec.autoscaling is None or spec.suspend:
         return None
     if now is None:
@@ -51,7 +51,7 @@ def bounds_in_force(spec: LLMServiceSpec, now: datetime | None) -> Bounds | None
 def scaler(
     llmservice: LLMService, keda_answers: bool, metrics_url: str, now: datetime | None, directly: bool = False
 ) -> dict[str, Any] | None:
-    """The autoscaler, or None where the spec itself says how many replicas there are, or there can be none.
+    """Return the autoscaler, or None where the spec itself says how many replicas there are, or there can be none.
 
     Without a `metrics_url` there is nothing that KEDA could ask, and `Auto` means a HorizontalPodAutoscaler.
     `directly`: the operator scales by itself, so that none is needed for Octavo's own numbers.

@@ -49,7 +49,7 @@ class _Window:
 
 
 def bounds(autoscaling: Autoscaling, now: datetime) -> Bounds:
-    """The bounds in force at `now` (with a time zone). Of schedules that overlap, the larger bounds win."""
+    """Return the bounds in force at `now` (with a time zone). Of schedules that overlap, the larger bounds win."""
     windows, ignored = [], []
     for schedule in autoscaling.schedules:
         try:
@@ -80,7 +80,7 @@ def _window(schedule: Schedule, now: datetime) -> _Window:
 
 @lru_cache(maxsize=_KNOWN_STARTS)
 def _starts(start: str, time_zone: str, minute: datetime) -> tuple[datetime | None, datetime | None]:
-    """The last start up to a moment, and the first one after it; None: there is none within decades.
+    """Return the last start up to a moment, and the first one after it; None: there is none within decades.
 
     Starts are whole minutes: these are the same in all of a `minute`. A rare one takes milliseconds to find, and a pass
     asks several times.

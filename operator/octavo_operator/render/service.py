@@ -11,7 +11,7 @@ from octavo_operator.render.metadata import child_metadata
 
 
 def service(llmservice: LLMService) -> dict[str, Any]:
-    """A Service named like the LLMService."""
+    """Return a Service named like the LLMService."""
     settings = llmservice.spec.service
     metadata = child_metadata(llmservice)
     if settings.annotations:
@@ -32,5 +32,5 @@ def service(llmservice: LLMService) -> dict[str, Any]:
 
 
 def url(llmservice: LLMService) -> str:
-    """Base URL of the OpenAI API within the cluster."""
+    """Return the base URL of the OpenAI API within the cluster."""
     return f"http://{llmservice.name}.{llmservice.namespace}.svc:{llmservice.spec.service.port}/v1"

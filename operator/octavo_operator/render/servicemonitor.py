@@ -12,7 +12,7 @@ KIND = "ServiceMonitor"
 
 
 def service_monitor(llmservice: LLMService, kinds: frozenset[str]) -> dict[str, Any] | None:
-    """A ServiceMonitor named like the LLMService, or None where none is wanted or `kinds` lacks it."""
+    """Return a ServiceMonitor named like the LLMService, or None where none is wanted or `kinds` lacks it."""
     if not is_monitored_by(llmservice, KIND, kinds):
         return None
     return {

@@ -37,7 +37,7 @@ def _gives_unknown_method(spec: LLMServiceSpec) -> bool:
 
 
 def _method(config: str) -> str:
-    """The method in a --speculative-config; empty if there is none."""
+    """Return the method in a --speculative-config; empty if there is none."""
     try:
         values = json.loads(config)
     except (ValueError, RecursionError):
@@ -57,7 +57,7 @@ _TABLE = (
 
 
 def unsupported_fields(spec: LLMServiceSpec) -> list[UnsupportedField]:
-    """The rows of the table that `spec` asks for."""
+    """Return the rows of the table that `spec` asks for."""
     return [row for row in _TABLE if row.asked_for_by(spec)]
 
 

@@ -43,11 +43,11 @@ class Mount:
     read_only: bool = False
 
     def volume(self) -> dict[str, Any]:
-        """The entry for the pod's `volumes`."""
+        """Return the entry for the pod's `volumes`."""
         return {"name": self.name, **self.source}
 
     def volume_mount(self) -> dict[str, Any]:
-        """The entry for the container's `volumeMounts`."""
+        """Return the entry for the container's `volumeMounts`."""
         mount: dict[str, Any] = {"name": self.name, "mountPath": self.path}
         if self.read_only:
             mount["readOnly"] = True
@@ -55,7 +55,7 @@ class Mount:
 
 
 def mounts(llmservice: LLMService) -> list[Mount]:
-    """All mounts of the engine's container."""
+    """Return all mounts of the engine's container."""
     spec = llmservice.spec
     found = [
         Mount("tmp", "/tmp", {"emptyDir": {}}),  # noqa: S108 - a path in the container
@@ -88,7 +88,7 @@ def _weights(source: ModelSource) -> Mount | None:
 
 
 def _volume(source: ModelSource) -> dict[str, Any] | None:
-    """The volume that holds a source's files; None where they are fetched."""
+    """Return the volume that holds a source's files; None where they are fetched."""
     if claim := source.persistent_volume_claim:
         return {"persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}}
     if image := source.image:
@@ -97,19 +97,19 @@ def _volume(source: ModelSource) -> dict[str, Any] | None:
 
 
 def _adapters(spec: LLMServiceSpec) -> list[Mount]:
-    """The volumes of adapters, each once."""
+    """Return the volumes of adapters, each once."""
     volumes = [volume for volume in (_volume(adapter.source) for adapter in spec.adapters) if volume]
     found = {_volume_name(volume): volume for volume in volumes}
     return [Mount(name, f"{ADAPTERS}/{name}", found[name], read_only=True) for name in sorted(found)]
 
 
 def _volume_name(volume: dict[str, Any]) -> str:
-    """Names of claims and images may be longer than that of a volume, so it is made of their hash."""
+    """Return a volume's name, made of a hash: names of claims and images may be longer than a volume's."""
     return f"adapters-{hashlib.sha256(json.dumps(volume, sort_keys=True).encode()).hexdigest()[:10]}"
 
 
 def adapter_volume(source: ModelSource) -> str | None:
-    """The name of the volume that an adapter lies on; None where it is fetched."""
+    """Return the name of the volume that an adapter lies on; None where it is fetched."""
     volume = _volume(source)
     return _volume_name(volume) if volume else None
 

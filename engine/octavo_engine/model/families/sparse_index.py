@@ -16,7 +16,7 @@ from octavo_engine.model.spec import ModelSpec
 
 
 def read(fields: Fields, architecture: str) -> ModelSpec:
-    """A model of DeepSeek V3's shape whose layers have an indexer."""
+    """Return a model of DeepSeek V3's shape whose layers have an indexer."""
     reading.refuse_if_true(fields, "mlp_bias")
     spec = deepseek.read_by_type(fields, architecture, fields.integer("first_k_dense_replace", 0, 1 << 16))
     indexers = tuple(f"model.layers.{layer}.self_attn.indexer." for layer in range(spec.num_layers))

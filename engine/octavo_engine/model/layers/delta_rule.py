@@ -64,7 +64,7 @@ def _prepared(inputs: DeltaInputs) -> DeltaInputs:
 
 
 def gated_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Tensor:
-    """A `DeltaRule` in plain PyTorch, with a result in float32: the reference, and the way it is computed on CPUs."""
+    """Compute a `DeltaRule` in plain PyTorch, with a float32 result: the reference, and how it is computed on CPUs."""
     inputs = _prepared(inputs)
     alone = [number for number, length in enumerate(step.lens) if length == 1]
     if len(alone) == len(step.lens):

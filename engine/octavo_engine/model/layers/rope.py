@@ -65,7 +65,7 @@ def row_order(rope: RopeSpec | None, head_dim: int, heads: int) -> Tensor | None
 
 
 def _llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
-    """Llama 3.1 (its reference code): long waves are stretched by `factor`, short ones stay, others are in between."""
+    """Scale as Llama 3.1 does (its reference code): long waves by `factor`, short ones not, others in between."""
     wavelengths = 2 * math.pi / frequencies
     longest, shortest = (rope.original_max_position / f for f in (rope.low_freq_factor, rope.high_freq_factor))
     stretched = torch.where(wavelengths > longest, frequencies / rope.factor, frequencies)
@@ -78,7 +78,7 @@ def _llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
 
 
 def _yarn(frequencies: Tensor, rope: RopeSpec, head_dim: int) -> Tensor:
-    """YaRN (arXiv 2309.00071): quick pairs keep their frequency, slow pairs become slower, with a ramp between."""
+    """Scale as YaRN (arXiv 2309.00071): quick pairs keep their frequency, slow ones get slower, with a ramp between."""
 
     def pair_that_turns(times: float) -> float:
         """Return the index (a fraction) of the pair that makes this many turns within the original context."""

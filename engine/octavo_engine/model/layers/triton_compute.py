@@ -81,7 +81,10 @@ def cublas_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
 def triton_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, states: Tensor, step: StateStep
 ) -> Tensor:
-    """A `Convolution` in two launches, the second of which keeps the states; activations but silu are a third."""
+    """Return a `Convolution` in two launches, the second of which keeps the states.
+
+    Activations but silu are a third.
+    """
     silu = activation in {"silu", "swish"}
     convolved = causal_conv(
         x if x.stride(1) == 1 else x.contiguous(),
@@ -98,7 +101,10 @@ def triton_convolution(
 
 
 def triton_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Tensor:
-    """A `DeltaRule` in one launch for decodes and three for prompts; PyTorch's where the kernels have no tiles."""
+    """Return a `DeltaRule` in one launch for decodes and three for prompts.
+
+    PyTorch's where the kernels have no tiles.
+    """
     key_dim, value_dim = states.shape[2:]
     if inputs.log_decay.shape[2] != 1 or not has_tiles_for(key_dim, value_dim):
         return gated_delta_rule(inputs, states, step)

@@ -18,7 +18,7 @@ FORMATS: dict[str, Format] = {format_.name: format_ for format_ in _ALL}
 
 
 def format_of(template: str) -> Format | None:
-    """The format of a model's chat template; None if it knows no tools."""
+    """Return the format of a model's chat template; None if it knows no tools."""
     if "tools" not in template:
         return None
     return next((each for each in _ALL if all(marker in template for marker in each.in_template)), None)

@@ -23,7 +23,7 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # no
 
 
 def forced_schema(tools: Sequence[Tool], *, several: bool) -> dict[str, Any]:
-    """The schema of a list of calls of these tools; of one call, unless `several`."""
+    """Return the schema of a list of calls of these tools; of one call, unless `several`."""
     most = {} if several else {"maxItems": 1}
     return {"type": "array", "items": call_schema(tools, "/items"), "minItems": 1, **most}
 

@@ -33,7 +33,7 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
 
 
 def _arguments(text: StreamedText, tool: Tool) -> Steps[Event]:
-    """The arguments as one JSON object, each when it is complete; False if the text ends before they do."""
+    """Yield the arguments as one JSON object, each when it is complete; False if the text ends before they do."""
     opening = "{"
     while (yield from skip_spaces(text)) and (yield from expect(text, _KEY)):
         key, _ = (yield from read_until(text, _KEY_END)), (yield from read_until(text, _VALUE))

@@ -22,7 +22,7 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # no
 
 
 def _named_call(text: StreamedText) -> Steps[Event]:
-    """A name, then the arguments."""
+    """Yield a name, then the arguments."""
     while (at := text.find("{")) < 0:
         if text.ended or len(text) > LONGEST_NAME:
             text.take()

@@ -40,7 +40,7 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
 
 
 def _calls(source: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]] | None:
-    """Names and arguments as JSON; None if it is anything but a list of calls of these tools."""
+    """Return the names and arguments as JSON; None if it is anything but a list of calls of these tools."""
     if len(source) > _LONGEST:
         return None
     try:

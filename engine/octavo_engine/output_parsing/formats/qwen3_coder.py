@@ -28,7 +28,7 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
 
 
 def _arguments(text: StreamedText, tool: Tool) -> Steps[Event]:
-    """The parameters as one JSON object, each when it is complete; False if the text ends before they do."""
+    """Yield the parameters as one JSON object, each when it is complete; False if the text ends before they do."""
     opening = "{"
     while (yield from skip_spaces(text)) and (yield from expect(text, _PARAMETER)):
         key, value = (yield from read_until(text, ">")), (yield from read_until(text, _PARAMETER_END))

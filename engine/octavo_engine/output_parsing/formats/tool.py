@@ -22,7 +22,7 @@ class Tool:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def argument(self, name: str, value: str) -> str:
-        """`"name": value` in JSON, of an argument that a model wrote as plain text, by its type in the schema."""
+        """Return `"name": value` in JSON, for an argument that a model wrote as plain text, by its type's schema."""
         properties = self.parameters.get("properties")
         schema = properties.get(name) if isinstance(properties, Mapping) else None
         if isinstance(schema, Mapping) and schema.get("type") == "string":
@@ -56,5 +56,5 @@ class Format:
 
 
 def tool_named(tools: Mapping[str, Tool], name: str) -> Tool:
-    """The tool of this name; one without a schema if the model has made the name up."""
+    """Return the tool of this name; one without a schema if the model has made the name up."""
     return tools.get(name) or Tool(name)
