@@ -160,7 +160,7 @@ def test_a_bill_lists_what_the_last_layer_leaves(tmp_path: Path) -> None:
     assert [each["purl"] for each in bill["components"]] == urls
 
 
-def test_what_a_bucket_needs_is_tried_while_the_engines_image_is_built() -> None:
+def test_the_build_of_the_engines_image_imports_what_s3_needs() -> None:
     shipped = _dockerfile().partition("FROM python AS engine\n")[2].partition("\nFROM ")[0]
     assert "import certifi, obstore.store" in shipped
 

@@ -89,7 +89,7 @@ def test_meters_of_keys_that_were_removed_go() -> None:
     assert limits._meters == {"kept": kept}
 
 
-def test_requests_at_once() -> None:
+def test_a_key_with_its_most_concurrent_requests_is_refused_until_one_ends() -> None:
     meter, key = Meter(), Key("a", max_concurrent_requests=2)
     meter.check(key)
     meter.begin()

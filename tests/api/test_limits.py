@@ -176,7 +176,7 @@ def test_a_sequence_that_has_ended_is_not_counted_while_others_of_its_request_ru
     assert admission.in_use == (0, 0, 0, 0, 0)
 
 
-def test_everything_comes_back_whatever_the_order() -> None:
+def test_all_counts_are_zero_after_requests_have_left_in_any_order() -> None:
     admission = ManualAdmission(requests=100, tokens=10_000)
     several = [admission.place(n, key, tokens=t) for n, key, t in ((1, ALICE, 7), (3, BOB, 100), (2, ALICE, 0))]
     several[1].begin()

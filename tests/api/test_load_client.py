@@ -25,7 +25,7 @@ def ask(port: int, *bodies: bytes, key: str = "none", timeout: float = 20) -> li
     return asyncio.run(run())
 
 
-def test_whole_answers_and_streams(server: Served) -> None:
+def test_replies_of_whole_answers_and_streams_have_their_times_and_tokens(server: Served) -> None:
     server.play("one two three")
     whole, stream = body_of("Hi", 8), body_of([5, 6], 8, stream=True)
     for reply in ask(server.port, whole, stream, whole, stream):

@@ -39,7 +39,7 @@ def prompt_of(server: Served) -> str:
     return server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
 
 
-def test_a_response(server: Served) -> None:
+def test_a_response_has_the_answer_the_settings_and_the_usage(server: Served) -> None:
     found = ask(
         server, instructions="Be brief.", max_output_tokens=50, temperature=0.5, metadata={"a": "b"}, store=True
     )

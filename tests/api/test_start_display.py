@@ -121,7 +121,7 @@ def test_the_phase_that_failed_is_marked() -> None:
     assert "✓" not in shown
 
 
-def test_how_many_users_fit() -> None:
+def test_the_display_says_for_how_many_users_the_kv_cache_has_room() -> None:
     assert room_for(replace(READY, max_model_len=8192, num_kv_blocks=1024)).startswith(
         "2 users with 8,192 tokens each, or 8 with 2,048; 4 are answered"
     )

@@ -391,7 +391,9 @@ def test_an_upgrade_of_the_operator_changes_no_pod_template(operator: Client, na
     operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, *ONE_REPLICA, "--wait", "--timeout=120s")
 
 
-def test_made_again_under_the_same_name(operator: Client, namespace: Client) -> None:
+def test_an_llmservice_made_again_under_the_same_name_gets_children_of_its_own(
+    operator: Client, namespace: Client
+) -> None:
     namespace.apply(llmservice())
     old = converged(namespace)["metadata"]["uid"]
     namespace.kubectl("delete", "llms", "model")

@@ -76,7 +76,7 @@ def test_several_are_preempted_for_one_only_if_that_is_enough() -> None:
     assert len(choose_victims(requests, importance, lambda _: [2], [0])) == 1, "a seat is needed even where no block is"
 
 
-def test_victims_are_enough_in_each_group() -> None:
+def test_choose_victims_frees_enough_blocks_in_each_group() -> None:
     requests = [in_state(name, 5, arrival=-i) for i, name in enumerate("abc")]
     for needed, count in (([9, -4], 1), ([11, 0], 2), ([0, 5], 3), ([9, 7], 0)):
         assert len(choose_victims(requests, importance, lambda _: [10, 2], needed)) == count

@@ -174,7 +174,7 @@ def test_limits_come_back_after_the_load(name: str) -> None:
     assert (seen[-1].running_limit, seen[-1].chunk_limit) == (256, 8192)
 
 
-def test_the_floors_hold_and_it_says_that_itl_cannot_be_met() -> None:
+def test_limits_stop_at_their_least_and_the_message_says_that_the_itl_target_cannot_be_met() -> None:
     engine = Engine(AdaptiveLimits(256, 8192, itl_p90=0.004))  # less than a step's base
     seen = engine.load(90, rate=20, prompt=100, answer=300)
     assert (seen[-1].running_limit, seen[-1].chunk_limit, seen[-1].target_met) == (1, 16, False)

@@ -173,7 +173,7 @@ async def test_nothing_is_lost_when_the_engine_is_killed(doomed: EngineClient) -
     assert {record.ends[0] for record in records.values()} == {"length", "engine died"}
 
 
-def test_the_checker_sees_what_is_lost() -> None:
+def test_losses_finds_streams_that_are_cut_or_end_twice() -> None:
     right, left, died = Record(2, [1, 2], ["length"]), Record(3, [1], [], left=True), Record(3, [1], ["engine died"])
     assert losses({"right": right, "left": left, "died": died}, [1, 2, 3]) == []
     for tokens, ends in (([1, 2], []), ([1], ["length"]), ([1, 2], ["length", "length"]), ([2, 2], ["length"])):

@@ -94,7 +94,7 @@ def test_all_ranks_use_symmetric_memory_or_none(
     assert (sums is not None, backend.sums) == (chosen, asked)
 
 
-def test_what_cannot_be_prepared(monkeypatch):
+def test_prepare_raises_where_symmetric_memory_cannot_be_used(monkeypatch):
     """Other types; GPUs without a link, this one's own left out; a second group of the same process."""
     reached: list[int] = []
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda _, rank: reached.append(rank) or rank != 3)

@@ -77,7 +77,9 @@ def cool_model(tiny_model: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("asked", "temperature"), [("auto", 0.0), ("vllm", 1.0)])
-def test_the_flag_decides_whose_they_are(asked: str, temperature: float, cool_model: Path) -> None:
+def test_the_flag_decides_whether_the_models_sampling_defaults_apply(
+    asked: str, temperature: float, cool_model: Path
+) -> None:
     loaded = LLM(str(cool_model), device="cpu", num_kv_blocks=16, generation_config=asked)
     with closing(loaded):
         assert loaded.info.sampling == SamplingDefaults(temperature=temperature)

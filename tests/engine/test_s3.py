@@ -379,7 +379,9 @@ def test_refusals_say_what_to_do(bucket: S3Server, monkeypatch: pytest.MonkeyPat
     assert "refuses (XAdminUserNotFound)" in refused()
 
 
-def test_without_a_way_to_it_what_was_fetched_serves(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_was_fetched_before_is_served_while_the_store_cannot_be_reached(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(s3, "_RETRIES", {"max_retries": 0})
     folder, _ = fetch()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

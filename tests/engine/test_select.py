@@ -228,7 +228,7 @@ def documented_varlen_attn(
 
 @pytest.mark.parametrize("window", [None, 1, 16, 40])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2)])
-def test_varlen_attends_as_everybody(
+def test_varlen_attends_as_the_reference_does(
     monkeypatch: pytest.MonkeyPatch, window: int | None, heads: int, kv_heads: int
 ) -> None:
     """Also that the arguments are those the installed varlen_attn takes, where it knows block tables."""

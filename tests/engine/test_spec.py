@@ -50,7 +50,7 @@ def spec_of(directory, config, generation=None):
     return read_spec(ModelFiles("test", directory=directory))
 
 
-def test_a_published_config(tmp_path):
+def test_the_config_of_llama_3_1_becomes_its_spec(tmp_path):
     spec = spec_of(tmp_path, LLAMA_31)
     mixer = spec.layers[0].mixer
     assert (spec.num_layers, mixer.num_heads, mixer.num_kv_heads, mixer.head_dim) == (32, 32, 8, 128)

@@ -248,7 +248,7 @@ def test_layers_of_windows_alone_hold_any_length() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"max_model_len": 131072}, {"num_kv_blocks": 12_000}, {"kv_cache_memory": 5 * GIB}])
-def test_advice_counts_windows(asked: dict[str, int]) -> None:
+def test_the_setting_that_an_error_advises_fits_also_with_windows(asked: dict[str, int]) -> None:
     card = DeviceMemory(17 * GIB, 17 * GIB, "a GPU")
     with pytest.raises(DoesNotFitError, match=r"Try --(max-model-len|num-kv-blocks|kv-cache-memory) (\d+)") as error:
         plan_memory(GPT_OSS, card, limits(**asked))

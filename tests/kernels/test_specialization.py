@@ -71,7 +71,7 @@ def test_gathering(found: Found) -> None:
 
 
 @pytest.mark.parametrize("filtered", [False, True])
-def test_sampling(found: Found, filtered: bool) -> None:
+def test_sampling_kernels_are_compiled_once_for_all_batch_sizes(found: Found, filtered: bool) -> None:
     params = SamplingParams(max_tokens=9, temperature=0.7, top_k=5 if filtered else 0)
     for count in COUNTS:
         sampler._by_kernels(

@@ -179,7 +179,7 @@ async def test_a_pod_that_is_gone_is_no_failure_and_a_refusal_is() -> None:
     assert await write_adapter_lists(Patches(refusal), of, [a_pod("p")]) == {("Pod", "p"): refusal}
 
 
-def test_what_an_engine_says_of_its_adapters_is_understood() -> None:
+def test_the_operator_reads_the_engines_report_of_its_adapters() -> None:
     entry = AdapterEntry(name="sql", version="1", failed=True, message="no such repository")
     report = AdapterReport.model_validate({"adapters": [_Adapter(entry).report()]})
     assert report.adapters == (ReportedAdapter(name="sql", version="1", state="Failed", message="no such repository"),)

@@ -87,7 +87,7 @@ def test_where_it_goes(found: dict[str, Any], ready: int, sentence: str) -> None
     assert scaled.status().message == sentence
 
 
-def test_at_the_least_number_nothing_waits_to_be_given_up() -> None:
+def test_at_min_replicas_no_scale_down_is_said_to_be_delayed() -> None:
     idle = hpa(("AbleToScale", "True", "ScaleDownStabilized"), desired=1)
     assert judged(idle, replicas=1, ready=1).verdict()[2] == "at minReplicas 1: the load asks for no more"
 
@@ -135,7 +135,7 @@ def test_why_there_is_no_autoscaler_is_reported() -> None:
     assert unmade.verdict() == ("False", Reason.AUTOSCALER_FAILED, "held at 2: KEDA has no source to ask")
 
 
-def test_what_the_autoscaler_sees() -> None:
+def test_the_status_has_the_autoscalers_metrics_and_desired_replicas() -> None:
     status = judged(hpa(desired=3, octavo_requests_waiting="2500m", octavo_requests_in_flight="7")).status()
     assert (status.desired_replicas, status.queue_depth, status.concurrency_percent) == (3, "2.5", 70)
     assert status.last_scale_time == "2026-01-01T00:00:00Z"

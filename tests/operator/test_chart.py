@@ -218,7 +218,7 @@ def test_the_registry_goes_before_the_images_of_the_plain_manifests_as_the_docs_
     assert [each for each in arguments if each.startswith("--engine-image=REGISTRY/octavo-engine:")]
 
 
-def test_it_can_be_a_part_of_another_chart(tmp_path: Path) -> None:
+def test_the_chart_can_be_a_subchart_of_another(tmp_path: Path) -> None:
     """The parent switches it by a condition and shares values of its own with all subcharts."""
     shutil.copytree(CHART, tmp_path / "charts" / "octavo")
     part = {"name": "octavo", "version": "0.1.0", "condition": "octavo.enabled"}

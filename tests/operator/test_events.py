@@ -53,7 +53,7 @@ CRASHED = summary(pod(container=exited(139)), children=deployment())
 WAITS = summary(pod(**NO_GPU), children=deployment())
 
 
-def test_a_good_life_is_reported_in_one_word() -> None:
+def test_a_service_that_begins_to_serve_gets_one_event() -> None:
     assert told(FIRST, RUNS, RUNS) == [("Normal", "Serving")]
 
 

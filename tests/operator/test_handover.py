@@ -125,7 +125,7 @@ async def test_a_number_that_changes_while_it_is_handed_over_is_kept() -> None:
     assert set(server.history) == {7}
 
 
-async def test_once_handed_over_it_is_one_write_that_changes_nothing() -> None:
+async def test_after_the_handover_a_pass_leaves_the_replicas_to_the_autoscaler() -> None:
     server = Server(3, "kube-controller-manager")
     await apply_scaled(server, MANIFEST, START)
     assert (server.history, server.owners) == ([3], {"kube-controller-manager"})

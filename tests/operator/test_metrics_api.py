@@ -409,7 +409,7 @@ async def test_a_former_authority_is_trusted_no_longer_than_until_a_new_start(
         await scraper.close()
 
 
-def test_other_names_are_admitted_at_once(tmp_path: Path) -> None:
+def test_changed_names_of_the_front_proxy_are_admitted_at_once(tmp_path: Path) -> None:
     authority = (pki.Authority(tmp_path / "ca").folder / "ca.crt").read_text()
     clients = serve.Clients(FrontProxy(authority, frozenset({"a"})))
     clients.change(FrontProxy(authority, frozenset({"b"})))
@@ -462,7 +462,7 @@ def pem(number: int) -> bytes:
     return f"-----BEGIN CERTIFICATE-----\n{number}\n-----END CERTIFICATE-----\n".encode()
 
 
-async def test_every_replica_is_trusted_and_of_former_ones_the_last() -> None:
+async def test_the_ca_bundle_has_the_last_eight_replicas_certificates() -> None:
     registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}})
     replicas = [Registration(registry, "octavo-system", "metrics", pem(number)) for number in range(10)]
     for replica in replicas:

@@ -197,7 +197,7 @@ async def test_a_pass_that_never_ends_is_ill_health(workers: int) -> None:
         task.cancel()
 
 
-async def test_a_backlog_is_no_ill_health_as_long_as_passes_end() -> None:
+async def test_a_backlog_is_healthy_as_long_as_passes_end() -> None:
     moments = Moments()
     for number in range(40):
         moments.queue.add(("llm", f"s{number}"))

@@ -134,7 +134,7 @@ def test_the_labels_by_which_pods_are_found_stay() -> None:
 
 
 @pytest.mark.parametrize("label", pod_labels("x"))
-def test_an_attempt_to_set_them_is_refused_with_their_names(label: str) -> None:
+def test_a_pod_template_that_sets_a_selector_label_is_refused(label: str) -> None:
     with pytest.raises(InvalidLLMServiceError) as refused:
         parse(merged(VALID, {"spec": {"podTemplate": {"metadata": {"labels": {label: "mine"}}}}}))
     assert "by these labels Octavo finds its pods" in str(refused.value)

@@ -79,7 +79,7 @@ async def queued(queue: WorkQueue[Key]) -> set[Key]:
     return seen
 
 
-async def test_everything_is_looked_at_again_also_what_no_watch_reported() -> None:
+async def test_a_resync_queues_services_that_have_not_changed() -> None:
     same, queue, _ = resyncing([body(5)], [body(5)])
     await same.once()
     assert await queued(queue) == {KEY}

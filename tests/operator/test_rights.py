@@ -48,7 +48,7 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize(("sentence", "right"), SENTENCES)
-def test_the_right_is_read_from_the_sentence(sentence: str, right: Right | None) -> None:
+def test_the_missing_right_is_parsed_from_the_api_servers_message(sentence: str, right: Right | None) -> None:
     assert refused_right(sentence) == right
 
 
@@ -125,7 +125,7 @@ async def test_an_unwatched_kind_is_asked_for_by_name_and_reported() -> None:
     assert server.live["HorizontalPodAutoscaler"]["spec"]["maxReplicas"] == 2
 
 
-async def test_a_right_that_a_service_does_not_need_is_none_of_its_faults() -> None:
+async def test_a_missing_right_that_a_service_does_not_need_does_not_degrade_it() -> None:
     server = Server()
     assert await blind(server, SCALER).reconcile(KEY) is None
     assert server.reason("Degraded") == "AsExpected"

@@ -134,7 +134,7 @@ def test_an_object_that_is_no_llmservice_has_failed() -> None:
     assert kstatus(invalid_status(raw, "it is none", LATER)) == "Failed"
 
 
-def test_it_is_looked_at_again_when_the_patience_ends() -> None:
+def test_the_next_pass_is_due_when_a_waiting_pod_will_count_as_stalled() -> None:
 
     waits = [view(no_node(f"2026-01-01T00:00:{second}Z"), "nvidia.com/gpu") for second in ("10", "30")]
     assert patience_seconds(waits, LATER) == [15.0]

@@ -219,7 +219,7 @@ def test_junk_ends_without_an_error(name: str) -> None:
             assert event.text if not isinstance(event, CallStart) else isinstance(event.name, str)
 
 
-def test_reasoning_that_the_prompt_has_opened() -> None:
+def test_an_answer_begins_as_reasoning_if_the_prompt_has_opened_it() -> None:
     events = read(None, ["I won", "der</thi", "nk>\n\nYes"], reasons=True, begun=True)
     assert said(events) == ("Yes", "I wonder", [])
     assert said(read(None, ["never ending"], reasons=True, begun=True)) == ("", "never ending", [])
