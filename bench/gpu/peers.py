@@ -18,7 +18,7 @@ import torch
 
 from bench.gpu.context import Context
 from bench.gpu.result import Figure, missing, rate
-from bench.gpu.steps import give_back
+from bench.gpu.steps import free_memory
 
 _VLLM_SECONDS = 540
 """Seconds for vLLM's start and both rounds, less than a lent machine gives a command."""
@@ -33,7 +33,7 @@ def vllm(context: Context) -> Iterator[Figure]:
     numbers = (requests, prompt, answer, settings["max_num_seqs"], settings["max_model_len"], shape.vocab, 2)
     script = Path(__file__).with_name("vllm_offline.py")
     command = [context.vllm_python, str(script), context.checkpoint(shape), *map(str, numbers)]
-    give_back()
+    free_memory()
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_VLLM_SECONDS)
         found = json.loads(ran.stdout.strip().splitlines()[-1])

@@ -12,7 +12,7 @@ from bench.gpu.busy import busy_share, seconds_by_kernel
 from bench.gpu.context import Context
 from bench.gpu.result import Figure, missing, rate, timed
 from bench.gpu.shapes import Shape
-from bench.gpu.steps import Driver, TooLargeError, engine, give_back
+from bench.gpu.steps import Driver, TooLargeError, engine, free_memory
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, ModelLoadError
 
@@ -110,7 +110,7 @@ def _chunks(context: Context, shape: Shape, weights: str, name: str, driver: Dri
 
 def offline(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[Figure]:
     """Measure `LLM.generate` with all requests at once, greedy; output tokens per second, detokenization included."""
-    give_back()
+    free_memory()
     name, extra = _weights(shape, weights)
     try:
         llm = LLM(context.checkpoint(shape), **context.settings, **extra)

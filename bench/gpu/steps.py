@@ -29,7 +29,7 @@ _FULL = 0.94
 @contextmanager
 def engine(model: str, **settings: Any) -> Iterator[EngineLoop]:
     """Load an engine with these settings of EngineConfig, and close it at the end of the block."""
-    give_back()
+    free_memory()
     loop = start_engine(EngineConfig(model=model, **settings), lambda *_: None)
     try:
         yield loop
@@ -37,7 +37,7 @@ def engine(model: str, **settings: Any) -> Iterator[EngineLoop]:
         loop.close()
 
 
-def give_back() -> None:
+def free_memory() -> None:
     """Free the device memory of engines that no longer exist: the next engine takes nine tenths of the free memory."""
     gc.collect()
     if torch.cuda.is_available():

@@ -61,7 +61,7 @@ def backends(*names: str) -> list[Any]:
     return [Named(name) for name in names]
 
 
-def test_the_quickest_over_all_trials_is_chosen_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_quickest_over_all_trials_is_chosen_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Each trial counts alike: twice as quick in three small ones is more than three times as slow in a large one."""
     measure, asked = timed(one=[2e-5, 3e-3, 2e-5, 4e-5], two=[1e-5, 9e-3, 1e-5, 2e-5])
     with caplog.at_level(logging.INFO):

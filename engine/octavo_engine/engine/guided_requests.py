@@ -118,7 +118,7 @@ class GuidedRequests:
             if isinstance(mask, Tensor):
                 masks[index] = mask
                 continue
-            if not isinstance(mask, NotAdmissibleError):  # which is of the client, who is told
+            if not isinstance(mask, NotAdmissibleError):  # that error is reported to the client
                 log.error("request %s has no mask: %s", state.request_id, mask)
             self._fail(state, mask)
         return masks

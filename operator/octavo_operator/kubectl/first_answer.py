@@ -53,7 +53,7 @@ class Story:
     out: TextIO
     clock: Callable[[], float] = time.monotonic
     _last: str = ""
-    _told: float = 0.0
+    _printed_at: float = 0.0
 
     def __post_init__(self) -> None:
         """Take the time of its making as the start."""
@@ -65,9 +65,9 @@ class Story:
         if self.out.isatty():
             line = f"{now - self._began:4.0f} s {line_of(service)}"
             self.out.write(_CLEAR_LINE + line[: shutil.get_terminal_size().columns - 1])
-        elif phase != self._last or now - self._told >= _QUIET_SECONDS:
+        elif phase != self._last or now - self._printed_at >= _QUIET_SECONDS:
             self.out.write(f"{now - self._began:4.0f} s {line_of(service)}\n")
-            self._told = now
+            self._printed_at = now
         self._last = phase
         self.out.flush()
 

@@ -142,14 +142,14 @@ def total(
     Of those that are not ready and do not answer, one that had requests when it was last heard is overloaded or hangs.
     Any other counts as nothing: it starts, or has ended its last answer.
     """
-    told = {uid: sample.load for uid, sample in samples.items() if now - sample.at <= STALE_SECONDS}
+    recent = {uid: sample.load for uid, sample in samples.items() if now - sample.at <= STALE_SECONDS}
     busy = {uid for uid, sample in samples.items() if sample.load.in_flight and now - sample.at <= BUSY_SECONDS}
-    silent = [pod for pod in pods if pod.uid not in told and (pod.ready or (pod.uid in busy and not pod.ending))]
+    silent = [pod for pod in pods if pod.uid not in recent and (pod.ready or (pod.uid in busy and not pod.ending))]
     if silent:
         why = failures.get(silent[0].uid, "it was not asked in time")
         more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
         raise NoAnswerError(f"pod {silent[0].name}{more} of LLMService {service} does not report its load: {why}")
-    heard = [told[pod.uid] for pod in pods if pod.uid in told]
+    heard = [recent[pod.uid] for pod in pods if pod.uid in recent]
     if not heard:
         why = next(iter(failures.values()), "none was asked")
         raise NoAnswerError(f"no pod of LLMService {service} reports its load: {why}")

@@ -62,7 +62,7 @@ class Registration:
         self._authority = authority.strip() + b"\n"
         self._creates = creates
         self._seen_at: float | None = None
-        self._told = ""
+        self._state = ""
         self._clock = clock
         self._looked_at = self._succeeded_at = clock()
         self._registered = False
@@ -78,9 +78,9 @@ class Registration:
             self._registered = self._registered or not self._created
         except ApiError as error:
             state = f"cannot register for {METRICS_API}: {error.message}"
-        if state != self._told:
+        if state != self._state:
             logger.info("%s", state)
-            self._told = state
+            self._state = state
         self._looked_at = self._clock()
         return state
 
@@ -89,12 +89,12 @@ class Registration:
 
         What fails later keeps no replica from answering.
         """
-        return "" if self._registered else self._told or "has not looked at its APIService yet"
+        return "" if self._registered else self._state or "has not looked at its APIService yet"
 
     def trouble(self) -> str:
         """Return the problem, as a sentence, once it has lasted for `FAILED_SECONDS`; empty if there is none."""
         failed = self._clock() - self._succeeded_at
-        return f"for {failed:.0f} s: {self._told or 'has not looked yet'}" if failed > FAILED_SECONDS else ""
+        return f"for {failed:.0f} s: {self._state or 'has not looked yet'}" if failed > FAILED_SECONDS else ""
 
     def standstill(self) -> str:
         """Return a sentence if no attempt to read the APIService was made for `FAILED_SECONDS`; empty otherwise."""

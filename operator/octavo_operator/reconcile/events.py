@@ -78,7 +78,7 @@ class Recorder:
     def __init__(self, cluster: EventWriter, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._told: dict[str, float] = {}
+        self._written_at: dict[str, float] = {}
         self._instance = socket.gethostname()[:_LONGEST_INSTANCE]
 
     async def record(self, regarding: Mapping[str, str], changes: Sequence[Transition], now: str) -> None:
@@ -87,7 +87,7 @@ class Recorder:
         for change in changes:
             event = _event(regarding, change, self._instance, moment)
             name = event["metadata"]["name"]
-            if self._told.get(name, float("-inf")) > self._clock() - _REPEAT_SECONDS:
+            if self._written_at.get(name, float("-inf")) > self._clock() - _REPEAT_SECONDS:
                 continue
             self._remember(name)
             try:
@@ -97,9 +97,9 @@ class Recorder:
                 logger.warning("cannot write the event %s of %s: %s", change.reason, regarding["name"], error)
 
     def _remember(self, name: str) -> None:
-        self._told[name] = self._clock()
-        if len(self._told) > _MOST_REMEMBERED:
-            del self._told[next(iter(self._told))]
+        self._written_at[name] = self._clock()
+        if len(self._written_at) > _MOST_REMEMBERED:
+            del self._written_at[next(iter(self._written_at))]
 
 
 def _event(regarding: Mapping[str, str], change: Transition, instance: str, now: str) -> dict[str, Any]:

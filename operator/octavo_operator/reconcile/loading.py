@@ -46,8 +46,8 @@ class LoadWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.reports: Reports = {}
-        self._told: Reports = {}
-        self._told_at: dict[Key, float] = {}
+        self._written: Reports = {}
+        self._written_at: dict[Key, float] = {}
         self._clock = clock
         self._indexes = indexes
         self._queue = queue
@@ -61,11 +61,11 @@ class LoadWatch:
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Ask each pod that loads, and a few times each that has loaded, for figures that exist only then."""
         pods = {pod["metadata"]["uid"]: (key, pod) for key, pod in self._pods()}
-        for known in (self.reports, self._told, self._tries):
+        for known in (self.reports, self._written, self._tries):
             for gone in known.keys() - pods.keys():
                 del known[gone]
-        for idle in self._told_at.keys() - {key for key, _ in pods.values()}:
-            del self._told_at[idle]
+        for idle in self._written_at.keys() - {key for key, _ in pods.values()}:
+            del self._written_at[idle]
         questions = []
         for uid, (key, pod) in pods.items():
             address, loads = address_of(pod), is_loading(pod)
@@ -95,22 +95,22 @@ class LoadWatch:
             self._tries[uid] = _TRIES
         self.reports[uid] = report
         now = self._clock()
-        waited = now - self._told_at.get(key, float("-inf")) >= NEWS_SECONDS
-        if is_news(self._told.get(uid), report, waited):
-            self._told[uid], self._told_at[key] = report, now
+        waited = now - self._written_at.get(key, float("-inf")) >= NEWS_SECONDS
+        if is_news(self._written.get(uid), report, waited):
+            self._written[uid], self._written_at[key] = report, now
             self._queue.add(key)
 
 
-def is_news(told: LoadReport | None, report: LoadReport, waited: bool) -> bool:
-    """Return True if `report` is worth a write of the status after `told`, the last one that was written.
+def is_news(written: LoadReport | None, report: LoadReport, waited: bool) -> bool:
+    """Return True if `report` is worth a write of the status after `written`, the last one that was written.
 
     More bytes are only if `waited`, or if they complete the download.
     """
-    if told is None or (told.phase, told.memory, told.model) != (report.phase, report.memory, report.model):
+    if written is None or (written.phase, written.memory, written.model) != (report.phase, report.memory, report.model):
         return True
-    if told == report:
+    if written == report:
         return False
-    before, loaded, total = told.bytes_loaded or 0, report.bytes_loaded or 0, report.bytes_total or 0
+    before, loaded, total = written.bytes_loaded or 0, report.bytes_loaded or 0, report.bytes_total or 0
     moved = abs(loaded - before)
     if moved and loaded == total:
         return True
