@@ -35,7 +35,7 @@ class Value:
 
 
 def values() -> Iterator[Value]:
-    """All described values of values.yaml, in its order."""
+    """Yield all described values of values.yaml, in its order."""
     text = (CHART / "values.yaml").read_text()
     defaults, path, comment = yaml.safe_load(text), list[str](), list[str]()
     for line in text.splitlines():
@@ -54,7 +54,7 @@ def values() -> Iterator[Value]:
 
 
 def page() -> str:
-    """The README."""
+    """Return the README."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     lines = [
         "<!-- Made by `make manifests` from values.yaml; edit the comments there. -->\n",
@@ -76,7 +76,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes the page; with --check the exit code says whether it is up to date."""
+    """Write the page; with --check the exit code says whether it is up to date."""
     if "--check" in sys.argv[1:]:
         return int(README.read_text() != page())
     README.write_text(page())

@@ -89,7 +89,7 @@ class Painter:
         return expression.replace("$__rate_interval", WINDOW)
 
     def series(self, target: dict[str, Any]) -> list[Series]:
-        """The series of a query, with their legends as Grafana would write them."""
+        """Return the series of a query, with their legends as Grafana would write them."""
         asked: dict[str, str | float] = {
             "query": self._filled_in(target["expr"]),
             "start": self._start,
@@ -160,7 +160,7 @@ class Painter:
 
 
 def _on(times: Sequence[float], line: Series) -> list[float]:
-    """A line's values at these times; 0 where it has none."""
+    """Return a line's values at these times; 0 where it has none."""
     known = dict(zip(line[1], line[2], strict=True))
     return [known.get(when, 0.0) if math.isfinite(known.get(when, 0.0)) else 0.0 for when in times]
 
@@ -175,7 +175,7 @@ def _dress(axes: Axes, unit: str) -> None:
 
 
 def spelled(value: float, unit: str) -> str:
-    """A value with its unit, as Grafana abbreviates it."""
+    """Return a value with its unit, as Grafana abbreviates it."""
     if unit == "percentunit":
         return f"{value * 100:.3g}%"
     if unit == "s":
@@ -185,7 +185,7 @@ def spelled(value: float, unit: str) -> str:
 
 
 def picture(painter: Painter) -> Figure:
-    """The chosen sections of the dashboard, each panel in its place on the grid of 24 columns."""
+    """Return the chosen sections of the dashboard, each panel in its place on the grid of 24 columns."""
     dashboard = DASHBOARDS["service"]
     wanted = {panel.title for section in dashboard.sections if section.title in SECTIONS for panel in section.panels}
     wanted |= set(SECTIONS)

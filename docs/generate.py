@@ -24,7 +24,7 @@ _HEAD = "<!-- Made by `make docs` from the code; edit the code. -->\n\n"
 
 
 def engine_flags() -> str:
-    """Every setting of `octavo-engine serve`."""
+    """Return every setting of `octavo-engine serve`."""
     lines = [
         _HEAD + "# Engine settings\n",
         "You can give each setting as a flag of `octavo-engine serve`, as an environment variable `OCTAVO_<NAME>`\n"
@@ -53,7 +53,7 @@ def _range(known: Any) -> str:
 
 
 def llmservice() -> str:
-    """Every field of an LLMService's spec."""
+    """Return every field of an LLMService's spec."""
     crd = custom_resource_definition()
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     lines = [
@@ -89,7 +89,7 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def metrics() -> str:
-    """Every octavo_* metric in /metrics."""
+    """Return every octavo_* metric in /metrics."""
     lines = [
         _HEAD + "# Metrics\n",
         "An engine serves these metrics at `/metrics` from the start of its process. All series exist from the\n"
@@ -112,7 +112,7 @@ def metrics() -> str:
 
 
 def models() -> str:
-    """Every family of models."""
+    """Return every family of models."""
     lines = [
         _HEAD + "# Models\n",
         "`octavo-engine models` prints the same table. The architecture of a model is in its config.json\n"

@@ -47,12 +47,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def _source(page: str) -> Path:
-    """The file in the repository that a page of the site is made from."""
+    """Return the file in the repository that a page of the site is made from."""
     return ROOT / page.removeprefix(f"{_PREFIX}/") if page.startswith(f"{_PREFIX}/") else ROOT / "docs" / page
 
 
 def _outside(page: str, markdown: str) -> list[str]:
-    """The files outside docs/ that a page links to, relative to the repository."""
+    """Return the files outside docs/ that a page links to, relative to the repository."""
     targets = (_target(page, link["path"]) for link in _LINK.finditer(markdown))
     return [target for target in targets if target is not None and not target.startswith("docs/")]
 

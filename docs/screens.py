@@ -101,7 +101,7 @@ def _gpu_hog() -> dict[str, Any]:
 
 
 def _screen(client: Client, state: State) -> str:
-    """The output of `kubectl describe` once the state is reached."""
+    """Return the output of `kubectl describe` once the state is reached."""
     _say(f"waits for {state.title}")
     identity = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "metadata": {"name": state.name}}
     client.apply({**identity, "spec": state.spec})

@@ -15,7 +15,10 @@ def connect(
     authorization: str | None = None,
     timeout: float = 60.0,
 ) -> httpx2.Client:
-    """A client whose relative URLs are the API server's paths; `timeout` in seconds. The host's proxies are ignored."""
+    """Return a client whose relative URLs are the API server's paths.
+
+    `timeout` in seconds. The host's proxies are ignored.
+    """
     context = ssl.create_default_context(cafile=ca)
     if certificate:
         context.load_cert_chain(certificate, key)
@@ -24,7 +27,7 @@ def connect(
 
 
 def connect_with(kubeconfig: Path) -> httpx2.Client:
-    """A client with whatever credentials the current context of `kubeconfig` has."""
+    """Return a client with whatever credentials the current context of `kubeconfig` has."""
     import kubernetes.client  # a second of imports: only for those who come with a kubeconfig
     import kubernetes.config
 

@@ -70,7 +70,10 @@ class Client:
     namespace: str = "default"
 
     def in_namespace(self, namespace: str) -> "Client":
-        """A client whose kubeconfig, a copy, has another default namespace; manifests may still name their own."""
+        """Return a client whose kubeconfig, a copy, has another default namespace.
+
+        Manifests may still name their own.
+        """
         settings = yaml.safe_load(self.kubeconfig.read_text())
         (current,) = [each for each in settings["contexts"] if each["name"] == settings["current-context"]]
         current["context"]["namespace"] = namespace
@@ -91,18 +94,18 @@ class Client:
         return self._run("helm", *arguments, stdin=input, timeout=timeout)
 
     def apply(self, *manifests: Manifest) -> str:
-        """`kubectl apply` the manifests; returns what kubectl says of each."""
+        """Apply the manifests by `kubectl apply`; return what kubectl says of each."""
         return self.kubectl("apply", "-f", "-", input=as_yaml(*manifests))
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """The object, as `kubectl get -o json` shows it."""
+        """Return the object, as `kubectl get -o json` shows it."""
         found = self.find(kind, name)
         if found is None:
             raise CommandError(["GET", self.path(kind, name)], httpx2.codes.NOT_FOUND, "there is none")
         return found
 
     def find(self, kind: str, name: str) -> dict[str, Any] | None:
-        """The object, or None where there is none."""
+        """Return the object, or None where there is none."""
         response = self.http.get(self.path(kind, name))
         if response.status_code == httpx2.codes.NOT_FOUND:
             return None
@@ -117,7 +120,10 @@ class Client:
         return self.find(kind, name) is not None
 
     def path(self, kind: str, name: str = "") -> str:
-        """The API server's path for an object in this namespace, or for all of the kind; `kind` as for kubectl."""
+        """Return the API server's path for an object in this namespace, or for all of the kind.
+
+        `kind` as for kubectl.
+        """
 
         def known() -> bool:
             self._kinds.update(served_kinds(self.http))
@@ -270,7 +276,7 @@ def _shown(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_yaml(*manifests: Manifest) -> str:
-    """One YAML text of them all."""
+    """Return one YAML text of them all."""
     texts = []
     for manifest in manifests:
         if isinstance(manifest, Path):

@@ -23,7 +23,7 @@ class Crds:
     files: dict[str, str]
 
     def paths(self) -> list[Path]:
-        """The files, fetched into Go's module cache if need be."""
+        """Return the files, fetched into Go's module cache if need be."""
         command = ["go", "mod", "download", "-json", f"{self.module}@{self.version}"]
         done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:

@@ -27,7 +27,10 @@ class Kind:
 
 
 def served_kinds(http: httpx2.Client) -> dict[str, Kind]:
-    """All kinds by plural, singular and short names, with and without their group; where two have one, the first."""
+    """Return all kinds by plural, singular and short names, with and without their group.
+
+    Where two have one, the first.
+    """
     found: dict[str, Kind] = {}
     for root in ("/api", "/apis"):
         for group in http.get(root, headers=_DISCOVERY).raise_for_status().json()["items"]:

@@ -25,5 +25,5 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def user_cache() -> Path:
-    """The user's cache folder, where built programs outlive the checkout."""
+    """Return the user's cache folder, where built programs outlive the checkout."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo"

@@ -20,7 +20,7 @@ PRINTING = threading.Lock()
 
 
 def user(client: openai.OpenAI, model: str, kind: str, tokens: int, first: int, seconds: float = 60) -> None:
-    """Asks for `first` tokens, then for `tokens` each time, or for as many as come in `seconds` at the last pace."""
+    """Ask for `first` tokens, then for `tokens` each time, or for as many as come in `seconds` at the last pace."""
     wanted, leaves = first, False
     while not leaves:
         began, lost = time.time(), None

@@ -65,7 +65,7 @@ def installed_operator(cluster: Client, *settings: str, chart: Path = CHART) -> 
 
 
 def refuse_to_disturb(cluster: Client) -> None:
-    """Skips the test on a cluster where Octavo was installed before: its operator and CRD belong to others."""
+    """Skip the test on a cluster where Octavo was installed before: its operator and CRD belong to others."""
     if not ON_ANOTHERS_CLUSTER or not cluster.exists("crd", CRD):
         return
     owner = cluster.get("crd", CRD)["metadata"].get("annotations", {}).get(_OWNER, "")
@@ -87,19 +87,19 @@ def accepted_strictly(client: Client, *manifests: Manifest) -> list[str]:
 
 
 def condition(service: dict[str, Any], kind: str) -> dict[str, Any]:
-    """One condition of an LLMService; an empty one while there is none."""
+    """Return one condition of an LLMService; an empty one while there is none."""
     conditions = service.get("status", {}).get("conditions", [])
     return next((found for found in conditions if found["type"] == kind), {})
 
 
 def sdk(client: Client, name: str) -> openai.OpenAI:
-    """The SDK as a client outside of the cluster uses it for the LLMService `name`, through the API server."""
+    """Return the SDK as a client outside of the cluster uses it for the LLMService `name`, through the API server."""
     base_url = client.service_proxy_url(name, "http").rstrip("/") + "/v1"
     return openai.OpenAI(base_url=base_url, api_key="none", http_client=client.http)  # type: ignore[arg-type]
 
 
 def wait_for_condition(client: Client, name: str, kind: str, reason: str, timeout: float = 60) -> dict[str, Any]:
-    """The LLMService once its condition `kind` has `reason`."""
+    """Return the LLMService once its condition `kind` has `reason`."""
 
     def reached() -> dict[str, Any] | None:
         service = client.get("llms", name)

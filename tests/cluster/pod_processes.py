@@ -10,7 +10,10 @@ import psutil
 
 
 def processes(pod: dict[str, Any], program: str) -> list[psutil.Process]:
-    """The processes in the control groups of `pod` in whose command line `program` is; only on our own cluster."""
+    """Return the processes in the control groups of `pod` in whose command line `program` is.
+
+    Only on our own cluster.
+    """
     return [process for process in _in_pod(pod["metadata"]["uid"]) if any(program in word for word in _words(process))]
 
 

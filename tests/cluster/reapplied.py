@@ -20,7 +20,7 @@ _HEADERS = {"Content-Type": "application/apply-patch+yaml"}
 
 
 def reapplied(client: Client, manifest: dict[str, Any]) -> list[str]:
-    """The differences as lines; empty if there are none.
+    """Return the differences as lines; empty if there are none.
 
     The resource version says nothing here: a dry run leaves it as it was, whatever it would change.
     """

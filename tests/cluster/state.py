@@ -45,7 +45,7 @@ def create() -> State:
 
 
 def control_group(folder: Path) -> str:
-    """The name, below the root of each hierarchy, of the group in which this cluster's pods are."""
+    """Return the name, below the root of each hierarchy, of the group in which this cluster's pods are."""
     return f"octavo-{folder.name}"
 
 
@@ -87,7 +87,7 @@ def _locked(folder: Path) -> bool:
 
 
 def _hierarchies() -> list[Path]:
-    """The root of each mounted control group hierarchy: several with cgroup v1, one with v2."""
+    """Return the root of each mounted control group hierarchy: several with cgroup v1, one with v2."""
     kinds = (line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines())
     return [
         Path(place) for place, kind in kinds if kind in ("cgroup", "cgroup2") and Path(place).is_relative_to(CGROUPS)

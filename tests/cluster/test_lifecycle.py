@@ -193,7 +193,7 @@ def test_a_program_that_dies_ends_the_cluster_with_its_last_words(foreground: Fo
 
 
 def _in_their_network(family: set[psutil.Process]) -> set[psutil.Process]:
-    """Every process of the machine in a network namespace that one of the family is in, and this test is not."""
+    """Return every process of the machine in a network namespace that one of the family is in, and this test is not."""
     theirs = {_network(member.pid) for member in family} - {_network(os.getpid()), None}
     return {process for process in psutil.process_iter() if _network(process.pid) in theirs}
 

@@ -110,7 +110,7 @@ def one_pod_after_the_other_leaves_a_drained_node(client: Client) -> None:
 
 
 def evicted(client: Client, pod: str) -> int:
-    """The status of the API server's answer to the eviction of a pod."""
+    """Return the status of the API server's answer to the eviction of a pod."""
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
     return client.http.post(f"{client.path('pod', pod)}/eviction", json=eviction).status_code
 

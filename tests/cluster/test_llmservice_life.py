@@ -113,7 +113,7 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
 
 
 def kubectl_octavo(client: Client, *arguments: str) -> tuple[int, str]:
-    """The exit code and the output of the plugin, with the kubectl of this cluster."""
+    """Return the exit code and the output of the plugin, with the kubectl of this cluster."""
     command = [sys.executable, "-m", "octavo_operator.kubectl.cli", *arguments, f"--kubeconfig={client.kubeconfig}"]
     path = {"PATH": f"{client.programs}:{os.environ['PATH']}"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | path)
@@ -126,7 +126,7 @@ def answers_so_far(client: Client) -> list[dict[str, Any]]:
 
 
 def wait_for_long_answers(client: Client) -> None:
-    """Waits until each user of long answers knows the pace, and has begun one that lasts."""
+    """Wait until each user of long answers knows the pace, and has begun one that lasts."""
     now = time.time()
 
     def ended() -> int:
@@ -136,7 +136,7 @@ def wait_for_long_answers(client: Client) -> None:
 
 
 def answered_anew(client: Client) -> None:
-    """Waits until ten short answers that began from now on have ended well: the service is there for its users."""
+    """Wait until ten short answers that began from now on have ended well: the service is there for its users."""
     now = time.time()
 
     def answered() -> bool:
@@ -146,7 +146,7 @@ def answered_anew(client: Client) -> None:
 
 
 def wait_until_gone(client: Client, pod: str) -> float:
-    """Waits for the end of a pod that is being replaced; returns when its engine was asked to end, after preStop."""
+    """Wait for the end of a pod that is being replaced; return when its engine was asked to end, after preStop."""
     told = 0.0
 
     def gone() -> bool:

@@ -121,7 +121,7 @@ def s3(namespace: Client, folder: Path) -> Path:
 
 
 def service(**fields: Any) -> dict[str, Any]:
-    """An LLMService whose model is in the bucket."""
+    """Return an LLMService whose model is in the bucket."""
     small = {"engine": {"maxConcurrentRequests": 8, "maxModelLength": 1024}, "cache": {"sharedMemorySize": "128Mi"}}
     from_s3 = {"model": {"source": {"demo": GONE, "s3": S3}}}
     return merged(merged(VALID, {"spec": {**small, **from_s3}}), {"spec": fields})
@@ -201,7 +201,7 @@ def volumes(namespace: Client, **folders: Path) -> Iterator[None]:
 
 
 def claim_of(name: str, storage_class: str) -> dict[str, Any]:
-    """A claim for a volume of this class."""
+    """Return a claim for a volume of this class."""
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}},
             "storageClassName": storage_class}  # fmt: skip
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
@@ -270,7 +270,7 @@ def mirror(namespace: Client, folder: Path) -> str:
 
 
 def start_mirror(namespace: Client, repository: Path) -> str:
-    """A pod that serves the files of `repository` as the hub does; its address."""
+    """Start a pod that serves the files of `repository` as the hub does; return its address."""
     for path in (repository, *repository.iterdir()):
         path.chmod(0o755)
     container = {
@@ -303,7 +303,7 @@ def test_without_the_internet_a_mirror_of_the_hub_is_enough(operator: Client, na
 
 
 def save_adapter(folder: Path, rank: int, seed: int) -> Path:
-    """A random LoRA adapter of SmolLM2, as PEFT saves it, which every user of the node may read."""
+    """Return a random LoRA adapter of SmolLM2, as PEFT saves it, which every user of the node may read."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {
         f"base_model.model.model.layers.{layer}.self_attn.o_proj.lora_{side}.weight": 0.1
@@ -318,7 +318,7 @@ def save_adapter(folder: Path, rank: int, seed: int) -> Path:
 
 
 def wait_for_adapters(client: Client, pods: set[str], **wanted: str) -> dict[str, Any]:
-    """The LLMService once each of `pods` has a row in which each of `wanted` has its state."""
+    """Return the LLMService once each of `pods` has a row in which each of `wanted` has its state."""
 
     def reached() -> dict[str, Any] | None:
         found = client.get("llms", "good")
@@ -466,7 +466,7 @@ def test_render_says_offline_exactly_what_the_cluster_gets(operator: Client, nam
 
 
 def can_be_made(spec: dict[str, Any]) -> bool:
-    """A ScaledObject needs KEDA's CRD, which this cluster has not."""
+    """Return False if the spec scales by KEDA: a ScaledObject needs KEDA's CRD, which this cluster has not."""
     return bool(spec.get("autoscaling", {}).get("metricsSource") != "KEDA")
 
 

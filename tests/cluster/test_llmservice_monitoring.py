@@ -24,7 +24,7 @@ NOTICED = 60  # seconds; the operator asks every 20 which kinds there are
 
 
 def golden_children(namespace: str) -> list[dict[str, Any]]:
-    """All that the golden files expect, in `namespace`."""
+    """Return all that the golden files expect, in `namespace`."""
     files = sorted(GOLDEN.glob("*/expected.yaml"))
     children = [child for file in files for child in yaml.safe_load_all(file.read_text())]
     return [merged(child, {"metadata": {"namespace": namespace}}) for child in children]
@@ -160,7 +160,7 @@ def run_prometheus(client: Client, scrape: dict[str, Any]) -> None:
 
 
 def series(client: Client, expression: str) -> list[dict[str, Any]]:
-    """The series of an instant query; none while Prometheus starts."""
+    """Return the series of an instant query; none while Prometheus starts."""
     path = f"{client.path('pods', 'prometheus')}:9090/proxy/api/v1/query"
     answer = client.http.get(path, params={"query": expression})
     return list(answer.json()["data"]["result"]) if answer.is_success else []

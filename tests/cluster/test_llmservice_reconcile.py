@@ -291,7 +291,7 @@ def test_a_rollout_is_in_place_or_with_a_surge_or_held_back_as_the_spec_says(
         namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
 
     def reasons(number: int, **rollout: Any) -> list[str]:
-        """The reasons of condition Available while the change is rolled out."""
+        """Return the reasons of condition Available while the change is rolled out."""
         with watched_reasons(namespace, "model", "Available") as seen:
             apply(number, **rollout)
             wait_for_condition(namespace, "model", "Progressing", "Deployed")
@@ -365,7 +365,7 @@ def test_a_restart_of_the_operator_writes_nothing(operator: Client, namespace: C
 
 
 def _settled(client: Client) -> dict[str, str]:
-    """The versions once they have stayed the same for two seconds."""
+    """Return the versions once they have stayed the same for two seconds."""
 
     def unchanged() -> dict[str, str] | None:
         before = versions(client)

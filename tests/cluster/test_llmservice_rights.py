@@ -62,7 +62,7 @@ def test_who_may_view_or_edit_a_namespace_may_do_so_with_its_services(operator: 
 
 
 def service(name: str, **spec: Any) -> dict[str, Any]:
-    """An LLMService as a user writes it; None removes a field."""
+    """Return an LLMService as a user writes it; None removes a field."""
     made = merged(VALID, {"metadata": {"name": name}, "spec": {"suspend": True, **spec}})
     source = made["spec"]["model"]["source"]
     made["spec"]["model"]["source"] = {key: value for key, value in source.items() if value is not None}

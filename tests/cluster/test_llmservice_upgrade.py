@@ -68,7 +68,7 @@ def asked_all_the_while(client: Client) -> Iterator[Answers]:
 
 
 def older_chart(folder: Path) -> Path:
-    """The chart with a CRD that says something else, as an earlier version's does."""
+    """Return the chart with a CRD that says something else, as an earlier version's does."""
     shutil.copytree(CHART, folder / "octavo")
     crd = folder / "octavo" / "files" / "crd.yaml"
     text = crd.read_text()
@@ -83,7 +83,7 @@ def crd_says(cluster: Client) -> str:
 
 
 def only_pod(client: Client) -> tuple[str, int]:
-    """The uid of the model's pod, and how often its container was restarted."""
+    """Return the uid of the model's pod, and how often its container was restarted."""
     (pod,) = client.list("pods", selector=f"octavo.dev/llmservice={NAME}")
     return pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]
 

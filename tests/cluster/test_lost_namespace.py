@@ -35,7 +35,7 @@ class Namespaces:
         return self.system.http.get(f"{self.system.path('pods', pod['metadata']['name'])}:8080/proxy/{path}").text
 
     def metric(self, name: str) -> str:
-        """The value of a metric with its labels; empty: there is none."""
+        """Return the value of a metric with its labels; empty: there is none."""
         lines = self.operator("metrics").splitlines()
         return next((line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")), "")
 
@@ -64,7 +64,7 @@ def llmservice(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def changed_rights(client: Client, changes: dict[str, list[str]]) -> None:
-    """Gives the operator's Role in the namespace other verbs for some resources."""
+    """Give the operator's Role in the namespace other verbs for some resources."""
     role = client.get("role", OPERATOR)
     rules = []
     for rule in role["rules"]:
@@ -75,7 +75,7 @@ def changed_rights(client: Client, changes: dict[str, list[str]]) -> None:
 
 
 def applied(client: Client, live: dict[str, Any]) -> None:
-    """Puts an object of the chart's as it is given."""
+    """Replace an object of the chart by `live`."""
     kept = {name: live["metadata"][name] for name in ("name", "namespace", "labels", "annotations")}
     client.kubectl("replace", "-f", "-", input=json.dumps({**live, "metadata": kept}))
 

@@ -89,7 +89,7 @@ def test_what_is_deleted_by_hand_comes_again(operator: Client, namespace: Client
 
 
 def shape(client: Client, kind: str) -> dict[str, Any]:
-    """`shape_of` the object as it is now."""
+    """Return what `shape_of` gives for the object as it is now."""
     return shape_of(client.get(kind, "model"))
 
 
@@ -212,13 +212,13 @@ def _is_refused(client: Client, *command: str) -> bool:
 
 
 def _made_configmap(client: Client) -> str:
-    """The uid of a new ConfigMap."""
+    """Return the uid of a new ConfigMap."""
     client.kubectl("create", "configmap", "shared")
     return str(client.get("configmap", "shared")["metadata"]["uid"])
 
 
 def _owner(client: Client, kind: str) -> str | None:
-    """The uid of the only owner of the object; None while there is none."""
+    """Return the uid of the only owner of the object; None while there is none."""
     found = client.find(kind, "model")
     owners = (found or {}).get("metadata", {}).get("ownerReferences") or []
     return str(owners[0]["uid"]) if len(owners) == 1 else None

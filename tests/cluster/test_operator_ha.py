@@ -36,13 +36,13 @@ def pods(operator: Client) -> list[dict[str, Any]]:
 
 
 def holder(operator: Client) -> str:
-    """The name of the pod that the Lease names."""
+    """Return the name of the pod that the Lease names."""
     lease: dict[str, Any] = operator.get("lease", OPERATOR)
     return str(lease["spec"]["holderIdentity"]).rpartition("_")[0]
 
 
 def leading(operator: Client) -> dict[str, Any]:
-    """The pod that leads, once there are two that are ready."""
+    """Return the pod that leads, once there are two that are ready."""
 
     def found() -> dict[str, Any] | None:
         ready = [pod for pod in pods(operator) if all(c["ready"] for c in pod["status"].get("containerStatuses", [{}]))]

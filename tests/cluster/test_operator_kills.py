@@ -78,7 +78,10 @@ def operator(cluster: Client, namespace: Client, tmp_path: Path) -> Iterator[Ope
 
 
 def llmservice(name: str, chance: random.Random) -> dict[str, Any]:
-    """A service of this name with some settings or others, so that replicas change hands too; its pods find no node."""
+    """Return a service of this name with some settings or others, so that replicas change hands too.
+
+    Its pods find no node.
+    """
     spec: dict[str, Any] = {
         "scheduling": {"nodeSelector": {"no-such": "node"}},
         "replicas": chance.randint(0, 2),

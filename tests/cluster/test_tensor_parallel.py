@@ -35,7 +35,7 @@ def operator(cluster: Client) -> Iterator[Client]:
 
 
 def answer_of_one() -> Completion:
-    """One rank's, in this process."""
+    """Return the answer of one rank, in this process."""
     llm = LLM("smollm2", device="cpu", dtype="float32", max_model_len=2048, num_kv_blocks=128)
     [answer] = llm.generate([PROMPT], SamplingParams(max_tokens=TOKENS, temperature=0.0, ignore_eos=True, logprobs=0))
     llm.close()

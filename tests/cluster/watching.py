@@ -27,7 +27,7 @@ class Seen:
     """The resourceVersion of the last state."""
 
     def note(self, manifest: dict[str, Any]) -> None:
-        """Takes down a state of the object."""
+        """Take down a state of the object."""
         self.version = manifest["metadata"]["resourceVersion"]
         value = self.value(manifest)
         if self.values[-1:] != [value]:
@@ -35,19 +35,19 @@ class Seen:
 
 
 def watched_replicas(client: Client, name: str) -> contextlib.AbstractContextManager[Seen]:
-    """Follows the replicas of the Deployment `name` of the client's namespace, which need not be there yet."""
+    """Follow the replicas of the Deployment `name` of the client's namespace, which need not be there yet."""
     path = f"/apis/apps/v1/namespaces/{client.namespace}/deployments"
     return _watched(client, path, name, Seen(lambda deployment: deployment["spec"]["replicas"]))
 
 
 def watched_reasons(client: Client, name: str, kind: str) -> contextlib.AbstractContextManager[Seen]:
-    """Follows the reason of the LLMService's condition `kind`, also where it stands for a moment only."""
+    """Follow the reason of the LLMService's condition `kind`, also where it stands for a moment only."""
     path = f"/apis/octavo.dev/v1alpha1/namespaces/{client.namespace}/llmservices"
     return _watched(client, path, name, Seen(lambda service: condition(service, kind).get("reason")))
 
 
 def watched_holder(client: Client, name: str) -> contextlib.AbstractContextManager[Seen]:
-    """Follows who holds the Lease `name` of the client's namespace; empty while it is released."""
+    """Follow who holds the Lease `name` of the client's namespace; empty while it is released."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{client.namespace}/leases"
     return _watched(client, path, name, Seen(lambda lease: lease["spec"].get("holderIdentity") or ""))
 
@@ -72,7 +72,7 @@ def _watched(client: Client, path: str, name: str, seen: Seen) -> Iterator[Seen]
 
 
 def _catch_up(http: httpx2.Client, path: str, query: dict[str, str], seen: Seen) -> None:
-    """Waits until the watch has reported the present state, which a read shows a little earlier."""
+    """Wait until the watch has reported the present state, which a read shows a little earlier."""
     items = http.get(path, params=query).json()["items"]
     versions = [int(item["metadata"]["resourceVersion"]) for item in items]
     wait_until(

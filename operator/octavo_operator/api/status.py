@@ -20,7 +20,10 @@ LONGEST_SENTENCE = 4096
 
 
 def shortened(sentence: str) -> str:
-    """`sentence`, cut where it is longer than a status should hold; the CRD refuses what is longer than 32 KiB."""
+    """Return `sentence`, cut where it is longer than a status should hold.
+
+    The CRD refuses what is longer than 32 KiB.
+    """
     return sentence if len(sentence) <= LONGEST_SENTENCE else sentence[: LONGEST_SENTENCE - 1] + "…"
 
 
@@ -44,7 +47,7 @@ class StatusModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True)
 
     def as_object(self) -> dict[str, Any]:
-        """The object for the API, without fields that are not reported."""
+        """Return the object for the API, without fields that are not reported."""
         return self.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 

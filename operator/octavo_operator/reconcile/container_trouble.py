@@ -28,7 +28,7 @@ _LAST_WORDS = 800  # characters of a termination message that a condition repeat
 
 
 def waiting_trouble(pod: str, waiting: Mapping[str, Any], container: Mapping[str, Any]) -> Problem | None:
-    """The problem of a `container` of the pod of this name whose state is `waiting`."""
+    """Return the problem of a `container` of the pod of this name whose state is `waiting`."""
     why, message = waiting.get("reason") or "", waiting.get("message") or ""
     if why in _PULL_FAILURES:
         return Problem(Reason.PULL_FAILED, f"pod {pod} cannot pull {container.get('image')}: {message or why}")
@@ -40,13 +40,13 @@ def waiting_trouble(pod: str, waiting: Mapping[str, Any], container: Mapping[str
 
 
 def last_exit(pod: str, container: Mapping[str, Any]) -> Problem | None:
-    """The problem with which the `container` ended before it was started again."""
+    """Return the problem with which the `container` ended before it was started again."""
     terminated = (container.get("lastState") or {}).get("terminated")
     return exit_trouble(pod, container, terminated) if terminated else None
 
 
 def exit_trouble(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
-    """The problem of a `container` that was `terminated`."""
+    """Return the problem of a `container` that was `terminated`."""
     if container.get("name") not in _OURS:
         return _exit_of_others(pod, container, terminated)
     code, words = terminated.get("exitCode", -1), last_words(terminated.get("message") or "")
@@ -75,7 +75,7 @@ def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[
 
 
 def last_words(message: str) -> str:
-    """The end of a termination message, in one line: the engine's own last sentence, if it got that far."""
+    """Return the end of a termination message, in one line: the engine's own last sentence, if it got that far."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
     said = [line for line in lines if line.startswith(_OWN_WORDS)]
     if said:

@@ -64,7 +64,7 @@ class PodView:
 
 
 def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
-    """The view of one pod object, whose GPUs are counted as `gpu_resource`."""
+    """Return the view of one pod object, whose GPUs are counted as `gpu_resource`."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     phase, waits, trouble = _state(pod, status, gpu_resource)
     ready = condition_of(pod, "Ready")
@@ -123,13 +123,13 @@ def is_unseen(pod: Mapping[str, Any]) -> bool:
 
 
 def views(service: LLMService, pods: Sequence[Mapping[str, Any]]) -> list[PodView]:
-    """The views of a service's pods."""
+    """Return the views of a service's pods."""
     resource = gpu_resource(service)
     return [view(pod, resource) for pod in pods]
 
 
 def condition_of(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The condition `kind` of a live object; empty while it has none."""
+    """Return the condition `kind` of a live object; empty while it has none."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     return next((condition for condition in conditions if condition["type"] == kind), {})
 
@@ -194,7 +194,7 @@ def _unready_since(pod: Mapping[str, Any]) -> str | None:
 
 
 def _seconds_between(first: str | None, second: str | None) -> float:
-    """Seconds from `first` to `second`, both RFC 3339; 0 where one is not known."""
+    """Return the seconds from `first` to `second`, both RFC 3339; 0 where one is not known."""
     if not first or not second:
         return 0.0
     return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
@@ -214,7 +214,7 @@ def _unfinished(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _before_the_engine(
     pod: Mapping[str, Any], container: Mapping[str, Any]
 ) -> tuple[LoadingPhase, Problem | None, Problem | None]:
-    """The state of a pod whose init `container` is at work, or has failed."""
+    """Return the state of a pod whose init `container` is at work, or has failed."""
     name, state = pod["metadata"]["name"], container.get("state") or {}
     fetches = container["name"] == FETCH
     if waiting := state.get("waiting"):
@@ -256,7 +256,7 @@ def _waits_for_sandbox(pod: Mapping[str, Any]) -> Problem | None:
 
 
 def mounted_objects(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The Secrets, ConfigMaps and claims among a pod's volumes, as in `Secret keys`."""
+    """Return the Secrets, ConfigMaps and claims among a pod's volumes, as in `Secret keys`."""
     secrets = [f"Secret {volume['secret']['secretName']}" for volume in volumes if "secret" in volume]
     maps = [f"ConfigMap {volume['configMap']['name']}" for volume in volumes if "configMap" in volume]
     return [*secrets, *maps, *(f"PersistentVolumeClaim {claim}" for claim in _claims(volumes))]

@@ -65,7 +65,7 @@ def rollout_state(
     now: str,
     exclusive: frozenset[str] = frozenset(),
 ) -> RolloutState:
-    """The state of the Deployment's rollout; `now` is RFC 3339.
+    """Return the state of the Deployment's rollout; `now` is RFC 3339.
 
     `exclusive`: the claims that are known to be for one node or one pod at a time.
     """
@@ -150,7 +150,7 @@ def is_in_place(deployment: Mapping[str, Any]) -> bool:
 
 
 def count_of(deployment: Mapping[str, Any], name: str) -> int:
-    """A counter of a Deployment's status, which omits zeros."""
+    """Return a counter of a Deployment's status, which omits zeros."""
     return int((deployment.get("status") or {}).get(name) or 0)
 
 
