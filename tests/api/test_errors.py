@@ -195,7 +195,8 @@ def test_more_log_probabilities_of_prompts_than_one_answer_may_hold(server: Serv
         ),
         (b'{"messages": [], "seed": ' + b"9" * 5000 + b"}", "application/json", "invalid_json"),
         (b"\xff\xfe", "application/json", "invalid_json"),
-        (b'{"messages": []}', "text/plain", "invalid_value"),
+        (b'{"messages": []}', "text/plain", "unsupported_content_type"),
+        (b'{"messages": []}', "", "unsupported_content_type"),
     ],
 )
 def test_broken_bodies(server: Served, content: bytes, kind: str, code: str) -> None:

@@ -136,8 +136,13 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "no schema": (
         {"response_format": {"type": "json_schema"}},
+        "response_format.json_schema",
+        "is required if type is json_schema",
+    ),
+    "a schema of another type": (
+        {"response_format": {"type": "json_object", "json_schema": {"name": "a", "schema": {}}}},
         "response_format",
-        "json_schema must be given",
+        "json_object has no json_schema",
     ),
     "no object": ({"guided_json": [1]}, "guided_json", "must be a JSON schema"),
     "a schema with a wrong type": ({"guided_json": {"type": "cheese"}}, "guided_json", "cheese"),

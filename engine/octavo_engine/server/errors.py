@@ -219,6 +219,13 @@ def not_an_object() -> APIError:
     return APIError(400, "the body must be a JSON object, sent with Content-Type: application/json")
 
 
+def not_json(content_type: str) -> APIError:
+    """Return an APIError 400 for a body whose Content-Type is not JSON's; OpenAI has the same status and code."""
+    given = repr(_shortened(content_type, _LONGEST_NAME)) if content_type else "missing"
+    message = f"the body must be a JSON object, sent with Content-Type: application/json; the Content-Type is {given}"
+    return APIError(400, message, code="unsupported_content_type")
+
+
 def from_http(error: HTTPException, request: Request) -> APIError:
     """Return an error of the router, such as 404 or 405, as an APIError."""
     status = error.status_code

@@ -18,7 +18,7 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.access_log import without_keys
 from octavo_engine.server.auth import key_of
 from octavo_engine.server.engine_requests import engine_requests
-from octavo_engine.server.errors import APIError, not_an_object
+from octavo_engine.server.errors import APIError, not_an_object, not_json
 from octavo_engine.server.full_response import FullResponse
 from octavo_engine.server.generation import Generation, GenerationRequest
 from octavo_engine.server.limits import AdmittedRequest
@@ -146,7 +146,7 @@ async def prepare(
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise not_an_object()
+        raise not_json(kind)
     upload = upload_of(request.scope)
     if not upload:
         raise not_an_object()

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
 from octavo_engine.output_parsing.formats.forced import call_schema
 from octavo_engine.output_parsing.formats.tool import Tool
@@ -125,8 +126,10 @@ class ResponseFormat(_Strict):
 
     @model_validator(mode="after")
     def _has_its_schema(self) -> ResponseFormat:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema must be given if type is json_schema, and only then")
+        if self.type == "json_schema" and self.json_schema is None:
+            raise PydanticCustomError("missing_member", "if type is json_schema", {"name": "json_schema"})
+        if self.type != "json_schema" and self.json_schema is not None:
+            raise ValueError(f"type {self.type} has no json_schema; set type to json_schema, or leave it out")
         return self
 
 
