@@ -47,7 +47,7 @@ def run(server: RealServer, name: str, command: Sequence[str]) -> bool:
     """Run the program; print the result and return True if it succeeded."""
     began = time.monotonic()
     environment = {**os.environ, "OPENAI_BASE_URL": f"{server.url}/v1"}
-    good = subprocess.run([*command, server.url], check=False, timeout=600, env=environment).returncode == 0
+    good = subprocess.run([*command, server.url], check=False, timeout=3600, env=environment).returncode == 0
     print(f"{name}: {'good' if good else 'FAILED'} ({time.monotonic() - began:.0f} s)", flush=True)
     return good
 
