@@ -436,9 +436,9 @@ def test_what_reads_images_and_sound_within_phi_4_is_not_loaded(tmp_path: Path) 
 
 
 def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
-    config = {"architectures": ["LlavaForConditionalGeneration"], "text_config": {**SIZES, "model_type": "opt"}}
+    config = {"architectures": ["LlavaForConditionalGeneration"], "text_config": {**SIZES, "model_type": "t5"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelLoadError, match=r"LlavaForConditionalGeneration of text_config\.model_type opt"):
+    with pytest.raises(ModelLoadError, match=r"LlavaForConditionalGeneration of text_config\.model_type t5"):
         read_spec(ModelFiles("test", directory=tmp_path))
 
 
