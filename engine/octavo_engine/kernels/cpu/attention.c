@@ -242,7 +242,8 @@ void attend(const void *query, const void *keys, const void *values, void *outpu
 
 /* Keys and values [tokens, row], rows `stride` bytes apart, into the slots of the caches; slot -1: nowhere. */
 void write_kv(const char *key, const char *value, char *keys, char *values, const int64_t *slots, long tokens, long stride,
-              long row) {
+              long row, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (tokens * row >= 65536)
     for (long t = 0; t < tokens; t++)
         if (slots[t] >= 0) {
             memcpy(keys + slots[t] * row, key + t * stride, row);

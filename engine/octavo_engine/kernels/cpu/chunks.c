@@ -8,7 +8,7 @@
 #include "vector.h"
 
 #define TILE (REGISTERS / 4) /* keys or dimensions whose sums are in registers at once */
-#if defined(TILES)
+#if TILES
 #define VECTORS 8 /* of rows for which keys and values are copied once */
 #define UNIT TILE_DEPTH
 #define KEYS 128
@@ -37,9 +37,6 @@ struct scratch {
     uint32_t query[MAX_DIM][ROWS];       /* [words of a head][ROWS] */
     uint32_t keys[KEYS][MAX_DIM];        /* [KEYS][words of a head] */
     uint32_t values[KEYS][MAX_DIM];      /* [words of KEYS][head_dim] */
-#if defined(TILES)
-    uint32_t turned[MAX_DIM][KEYS / 2];  /* values of bfloat16: [head_dim][words of KEYS] */
-#endif
     float scores[KEYS][ROWS];            /* then, as words of KEYS, their weights */
     float sums[MAX_DIM][ROWS];
 } __attribute__((aligned(64)));
@@ -120,27 +117,6 @@ INLINE floats seen(const struct chunks *a, floats score, ints position, long key
     return choose((behind >= 0) & (behind < (int)a->window), score, all(-__builtin_inff()));
 }
 
-#if defined(TILES)
-/* As `score`, for bfloat16. */
-INLINE void score_by_tiles(const struct chunks *a, struct scratch *s, const ints position[VECTORS], long first, long count,
-                           int vectors, int masked) {
-    struct factors f = {.a_stride = sizeof s->keys[0], .b_stride = sizeof s->query[0], .apart = 64};
-    for (long j = 0; j < count; j += 2 * TILE_SIDE)
-        for (long r = 0; r < vectors * LANES; r += 2 * TILE_SIDE) {
-            f.a = (const char *)s->keys[j];
-            f.b = (const char *)(s->query[0] + r);
-            zero_square();
-            multiply_square(f, a->head_dim, 2);
-            store_square(s->scores[j] + r, sizeof s->scores[0], 2);
-        }
-    for (long j = 0; masked && j < count; j++)
-        for (int v = 0; v < vectors; v++) {
-            floats_at *score = (floats_at *)&s->scores[j][v * LANES];
-            *score = seen(a, *score, position[v], first + j);
-        }
-}
-#endif
-
 /* Scores of the keys from `first` on with `vectors` vectors of rows; not multiplied with the scale yet. */
 INLINE void score(const struct chunks *a, struct scratch *s, const ints position[VECTORS], long first, long count,
                   int vectors, int masked, enum dtype dtype) {
@@ -159,8 +135,10 @@ INLINE void score(const struct chunks *a, struct scratch *s, const ints position
 /* Scores times `scale`, which is positive, to weights, in words; the rows' largest score and the sum of weights are kept.
    What sums must be multiplied with. */
 INLINE floats weigh(struct scratch *s, long count, int v, float scale, floats *best, floats *weight, enum dtype dtype) {
-    floats top = *best, sum = {0};
-    for (long j = 0; j < count; j++) top = larger(*(floats_at *)&s->scores[j][v * LANES] * scale, top);
+    floats tops[4] = {*best, *best, *best, *best}, sum = {0}; /* several, as each waits for the one before */
+    for (long j = 0; j < count; j += 4)
+        UNROLL for (int i = 0; i < 4; i++) tops[i] = larger(*(floats_at *)&s->scores[j + i][v * LANES] * scale, tops[i]);
+    floats top = larger(larger(tops[0], tops[1]), larger(tops[2], tops[3]));
     floats from = choose(top == -__builtin_inff(), all(0), top); /* a row that has seen no key yet */
     for (long j = 0; j < count; j += 2) {
         floats even = exponential(*(floats_at *)&s->scores[j][v * LANES] * scale - from);
@@ -191,35 +169,61 @@ INLINE void add_values(const struct chunks *a, struct scratch *s, long count, co
         }
 }
 
-#if defined(TILES)
-/* Values of bfloat16 as tiles read them. */
-static void turn_values(const struct chunks *a, struct scratch *s, long count) {
+#if TILES
+/* As `score`, for bfloat16. */
+INLINE void score_by_tiles(const struct chunks *a, struct scratch *s, const ints position[VECTORS], long first, long count,
+                           int vectors, int masked) {
+    struct factors f = {.a_stride = sizeof s->keys[0], .b_stride = sizeof s->query[0], .apart = 64};
+    for (long j = 0; j < count; j += 2 * TILE_SIDE)
+        for (long r = 0; r < vectors * LANES; r += 2 * TILE_SIDE) {
+            f.a = (const char *)s->keys[j];
+            f.b = (const char *)(s->query[0] + r);
+            zero_square();
+            multiply_square(f, a->head_dim, 2);
+            store_square(s->scores[j] + r, sizeof s->scores[0], 2);
+        }
+    for (long j = 0; masked && j < count; j++)
+        for (int v = 0; v < vectors; v++) {
+            floats_at *score = (floats_at *)&s->scores[j][v * LANES];
+            *score = seen(a, *score, position[v], first + j);
+        }
+}
+
+/* Values of bfloat16 as tiles read them: [head_dim][words of KEYS]. */
+static void turn_values(const struct chunks *a, const struct scratch *s, long count, uint32_t turned[MAX_DIM][KEYS / 2]) {
     for (long j = 0; j < count / 2; j += LANES)
         for (long d = 0; d < a->head_dim; d += LANES) {
             floats block[LANES];
             UNROLL for (int i = 0; i < LANES; i++) block[i] = *(const floats_at *)(s->values[j + i] + d);
             transpose(block);
-            UNROLL for (int i = 0; i < LANES; i++) *(floats_at *)(s->turned[d + i] + j) = block[i];
+            UNROLL for (int i = 0; i < LANES; i++) *(floats_at *)(turned[d + i] + j) = block[i];
         }
 }
 
 /* As `add_values`, for bfloat16. */
 INLINE void add_values_by_tiles(const struct chunks *a, struct scratch *s, long count, const floats before[VECTORS],
                                 int vectors) {
+    uint32_t turned[MAX_DIM][KEYS / 2] __attribute__((aligned(64)));
+    turn_values(a, s, count, turned);
     for (int v = 0; v < vectors; v++) {
         if (!largest(choose(before[v] != 1.0f, all(1), all(0)))) continue; /* no row has seen a larger score */
         for (long d = 0; d < a->head_dim; d++) *(floats_at *)&s->sums[d][v * LANES] *= before[v];
     }
-    struct factors f = {.a_stride = sizeof s->turned[0], .b_stride = sizeof s->scores[0], .apart = 64};
+    struct factors f = {.a_stride = sizeof turned[0], .b_stride = sizeof s->scores[0], .apart = 64};
     for (long d = 0; d < a->head_dim; d += 2 * TILE_SIDE)
         for (long r = 0; r < vectors * LANES; r += 2 * TILE_SIDE) {
-            f.a = (const char *)s->turned[d];
+            f.a = (const char *)turned[d];
             f.b = (const char *)(s->scores[0] + r);
             load_square(s->sums[d] + r, sizeof s->sums[0]);
             multiply_square(f, count, 2);
             store_square(s->sums[d] + r, sizeof s->sums[0], 2);
         }
 }
+#else
+INLINE void score_by_tiles(const struct chunks *a, struct scratch *s, const ints position[VECTORS], long first, long count,
+                           int vectors, int masked) {}
+INLINE void add_values_by_tiles(const struct chunks *a, struct scratch *s, long count, const floats before[VECTORS],
+                                int vectors) {}
 #endif
 
 /* Of each row the largest score so far, and the sum of weights. */
@@ -245,21 +249,12 @@ INLINE void give_rows(const struct chunks *a, const struct chunk *c, long first,
 INLINE void add_keys(const struct chunks *a, struct scratch *s, const ints position[VECTORS], long first, long count,
                      int vectors, int masked, struct running *now, enum dtype dtype) {
     floats before[VECTORS];
-#if defined(TILES)
-    if (dtype == BFLOAT16) score_by_tiles(a, s, position, first, count, vectors, masked);
+    int by_tiles = TILES && dtype == BFLOAT16;
+    if (by_tiles) score_by_tiles(a, s, position, first, count, vectors, masked);
     else score(a, s, position, first, count, vectors, masked, dtype);
-#else
-    score(a, s, position, first, count, vectors, masked, dtype);
-#endif
     for (int v = 0; v < vectors; v++) before[v] = weigh(s, count, v, a->scale, &now->best[v], &now->weight[v], dtype);
-#if defined(TILES)
-    if (dtype == BFLOAT16) {
-        turn_values(a, s, count);
-        add_values_by_tiles(a, s, count, before, vectors);
-        return;
-    }
-#endif
-    add_values(a, s, count, before, vectors, dtype);
+    if (by_tiles) add_values_by_tiles(a, s, count, before, vectors);
+    else add_values(a, s, count, before, vectors, dtype);
 }
 
 /* The tile whose first row is `first`, counted from the first (query, head) of its chunk. */
@@ -299,9 +294,7 @@ void attend_chunks(const void *query, const void *keys, const void *values, void
     for (long i = 0; i < count; i++) tiles += tiles_of(&a, all_chunks + i);
 #pragma omp parallel num_threads(threads)
     {
-#if defined(TILES)
         open_tiles();
-#endif
 #pragma omp for schedule(dynamic)
         for (long index = 0; index < tiles * kv_heads; index++) {
             const struct chunk *c = all_chunks;
@@ -310,8 +303,6 @@ void attend_chunks(const void *query, const void *keys, const void *values, void
             if (dtype == FLOAT32) tile_of(&a, c, tile * ROWS, index % kv_heads, FLOAT32);
             else tile_of(&a, c, tile * ROWS, index % kv_heads, BFLOAT16);
         }
-#if defined(TILES)
         close_tiles();
-#endif
     }
 }

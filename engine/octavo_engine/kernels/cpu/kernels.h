@@ -59,7 +59,7 @@ void rotate(void *x, const float *cos, const float *sin, long tokens, long strid
             int threads);
 
 void write_kv(const char *key, const char *value, char *keys, char *values, const int64_t *slots, long tokens, long stride,
-              long row);
+              long row, int threads);
 
 void attend(const void *query, const void *keys, const void *values, void *output, const int32_t *table,
             const int32_t *parts, const int64_t *first_part, float *partial, long queries, long query_stride,

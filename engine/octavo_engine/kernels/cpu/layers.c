@@ -64,7 +64,7 @@ static void attention(const struct shape *z, const struct layer *l, const struct
     adapt(a->qkv, slots, s->normed, s->heads, tokens, threads);
     rotate(s->heads, cos, sin, tokens, row, z->heads + z->kv_heads, z->head_dim, BFLOAT16, threads);
     write_kv((const char *)(s->heads + query), (const char *)(s->heads + query + key), l->keys, l->values, g->slots, tokens,
-             2 * row, 2 * key);
+             2 * row, 2 * key, threads);
     attend(s->heads, l->keys, l->values, s->attended, g->table, g->parts, g->first_part, s->partial, tokens, row,
            g->table_width, z->block, z->heads, z->kv_heads, z->head_dim, z->scale, BFLOAT16, threads);
     if (g->num_chunks)

@@ -28,8 +28,8 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _FEW = 1
 """Up to so many tokens `linear` needs no scratch memory (linear.c)."""
 _GROUP = 32
-_PART_TOKENS = 256
-"""`linear` computes so many tokens at once (linear.c)."""
+_PART_TOKENS = 512
+"""`linear` computes at most so many tokens at once (linear.c)."""
 NO_WINDOW = 2**31 - 1
 """A window that no sequence fills."""
 _PLAIN, _SILU_MUL, _WIDE = 0, 1, 2
@@ -40,7 +40,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "rms_norm": (*[_POINTER] * 3, *[_LONG] * 2, _FLOAT, _INT, _INT),
     "rotate": (*[_POINTER] * 3, *[_LONG] * 4, _INT, _INT),
     "silu_mul": (*[_POINTER] * 2, *[_LONG] * 2, _INT, _INT),
-    "write_kv": (*[_POINTER] * 5, *[_LONG] * 3),
+    "write_kv": (*[_POINTER] * 5, *[_LONG] * 3, _INT),
     "attend": (*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _INT, _INT),
     "attend_chunks": (*[_POINTER] * 6, *[_LONG] * 8, _FLOAT, _INT, _INT),
     "add_adapters": (*[_POINTER] * 4, _LONG, _INT, _INT),
@@ -294,6 +294,7 @@ class CPUKernels:
             key.shape[0],
             key.stride(0) * size,
             key.shape[1] * key.shape[2] * size,
+            torch.get_num_threads(),
         )
 
     def attend(

@@ -23,9 +23,11 @@ struct linear {
 #define DOT_TOKENS 8
 #define FEW 1 /* tokens for which tiles are no quicker than dots */
 #define DOT_SUMS 4
+#define DOT_AHEAD 1024 /* weights between those that are multiplied and those that are fetched meanwhile */
 #define TILE_ROWS (REGISTERS == 32 ? 12 : 4)
 #define MAX_WIDTH (2 * LANES)
-#define PART_TOKENS 256
+#define PART_TOKENS (TILES ? 512 : 256) /* tokens that are multiplied at once */
+#define MANY_INPUTS 768                 /* with more of them 256 tokens are multiplied at once */
 #define MAX_GROUPS (PART_TOKENS / LANES)
 #define DEPTH 384 /* inputs multiplied at once where there are many tokens */
 
@@ -42,11 +44,8 @@ INLINE floats some(const uint16_t *from, long index, int count) {
     return load(values, 0, BFLOAT16);
 }
 
-/* From the sums of `count` outputs to y. `gate` is what SILU_MUL multiplies with. */
-INLINE void finish(const struct linear *a, long token, long row, int count, floats sum, floats gate) {
-    if (a->bias && a->epilogue == SILU_MUL) gate += some(a->bias, row, count);
-    if (a->bias) sum += some(a->bias, row + (a->epilogue == SILU_MUL ? a->outputs : 0), count);
-    if (a->epilogue == SILU_MUL) sum *= silu(gate);
+/* The sums of `count` outputs, which may be gated, to y. */
+INLINE void give(const struct linear *a, long token, long row, int count, floats sum) {
     if (a->addend) sum += some(a->addend, token * a->outputs + row, count);
     if (a->epilogue == WIDE) {
         memcpy((float *)a->y + token * a->outputs + row, &sum, 4 * count);
@@ -61,11 +60,27 @@ INLINE void finish(const struct linear *a, long token, long row, int count, floa
     memcpy(a->y + token * a->outputs + row, values, 2 * count);
 }
 
+/* From the sums of `count` outputs to y. `gate` is what SILU_MUL multiplies with. */
+INLINE void finish(const struct linear *a, long token, long row, int count, floats sum, floats gate) {
+    if (a->bias && a->epilogue == SILU_MUL) gate += some(a->bias, row, count);
+    if (a->bias) sum += some(a->bias, row + (a->epilogue == SILU_MUL ? a->outputs : 0), count);
+    if (a->epilogue == SILU_MUL) sum *= silu(gate);
+    give(a, token, row, count, sum);
+}
+
+/* The sums of one output for tokens in lanes, with its bias and gate. */
+INLINE floats finish_row(const struct linear *a, long row, floats sum, floats gate) {
+    if (a->bias) sum += wide(a->bias[row + (a->epilogue == SILU_MUL ? a->outputs : 0)]);
+    if (a->epilogue != SILU_MUL) return sum;
+    return sum * silu(a->bias ? gate + wide(a->bias[row]) : gate);
+}
+
 /* `steps` times 2 * LANES products of one weight row with each token, each step into sums of its own. */
 INLINE void dot_steps(const struct linear *a, const uint16_t *weight, long k, int steps, int tokens,
                       floats sums[DOT_TOKENS][DOT_SUMS]) {
     for (int i = 0; i < steps; i++, k += 2 * LANES) {
         words w = *(const words_at *)(weight + k);
+        __builtin_prefetch(weight + k + DOT_AHEAD, 0, 3);
         UNROLL for (int t = 0; t < tokens; t++)
             sums[t][i] = dot_pairs(sums[t][i], w, *(const words_at *)(a->x + t * a->inner + k));
     }
@@ -164,9 +179,7 @@ INLINE void finish_lanes(const struct linear *a, long token, long row, int count
             UNROLL for (int i = 0; i < count; i += 2)
                 memcpy(&pairs[i / 2][t], a->addend + at + t * a->outputs + i, count - i == 1 ? 2 : 4);
     UNROLL for (int r = 0; r < count; r++) {
-        floats sum = sums[r];
-        if (a->bias) sum += wide(a->bias[row + r + (a->epilogue == SILU_MUL ? a->outputs : 0)]);
-        if (a->epilogue == SILU_MUL) sum *= silu(a->bias ? gates[r] + wide(a->bias[row + r]) : gates[r]);
+        floats sum = finish_row(a, row + r, sums[r], gates[r]);
         if (a->addend) {
             words both = *(const words_at *)pairs[r / 2];
             sum += (floats)(r % 2 ? both & 0xffff0000u : both << 16);
@@ -207,79 +220,80 @@ INLINE void lane_tile(const struct linear *a, long row, int vectors) {
         for (; row < a->outputs; row++) lane_rows(a, row, 1, vectors);
 }
 
-#if defined(TILES)
+#if TILES
 #define BLOCK (2 * TILE_SIDE) /* rows or tokens of a square of tiles */
-#define SPAN 1536             /* inputs that are multiplied at once with PART_TOKENS */
+#define SPAN 1536             /* inputs that are multiplied at once with 256 tokens */
 #define MAX_SPAN 4096
 #define MAX_BLOCKS 4
 
-/* The outputs of a tile of rows and at most TILE_SIDE tokens from `token` on; sums of rows are BLOCK apart. */
-static void finish_tile(const struct linear *a, long token, long row, const float *sums, const float *gates) {
-    floats sum[LANES], gate[LANES] = {0};
-    UNROLL for (int r = 0; r < LANES; r++) sum[r] = *(const floats_at *)(sums + r * BLOCK);
-    transpose(sum);
-    if (a->epilogue == SILU_MUL) {
-        UNROLL for (int r = 0; r < LANES; r++) gate[r] = *(const floats_at *)(gates + r * BLOCK);
-        transpose(gate);
-    }
-    long tokens = a->tokens - token < TILE_SIDE ? a->tokens - token : TILE_SIDE;
-    for (long t = 0; t < tokens; t++) finish(a, token + t, row, TILE_SIDE, sum[t], gate[t]);
-}
+typedef float square[BLOCK][BLOCK] __attribute__((aligned(64))); /* [rows][tokens] */
 
-/* The sums of BLOCK weight rows, for up to PART_TOKENS tokens: [tokens / BLOCK][rows][tokens]. */
-typedef float block_of_sums[PART_TOKENS / BLOCK][BLOCK][BLOCK] __attribute__((aligned(64)));
+/* Squares of all tokens. */
+INLINE long squares_of(const struct linear *a) { return (a->tokens + BLOCK - 1) / BLOCK; }
 
-/* Adds the products of the inputs [k, end) to the sums, which are new if k is 0. Meanwhile as much of the weights `ahead` is
-   fetched. */
-INLINE void add_block(const struct linear *a, const uint16_t *weight, const uint16_t *ahead, long k, long end,
-                      block_of_sums sums) {
-    long times = (a->tokens + BLOCK - 1) / BLOCK, lines = (BLOCK + times - 1) / times;
+/* Adds the products of the inputs [k, end) to the sums of BLOCK weight rows and the tokens of square `i`; the sums are
+   new if k is 0. Meanwhile this square's share of the next rows is fetched. */
+INLINE void add_square(const struct linear *a, const uint16_t *weight, long i, long k, long end, square sums) {
+    long squares = squares_of(a), lines = (BLOCK + squares - 1) / squares;
     struct factors f = {.a = (const char *)(weight + k), .a_stride = 2 * a->inner, .b_stride = 64,
-                        .apart = 2 * TILE_SIDE * a->inner, .lines = lines};
-    for (long i = 0; i < times; i++) {
-        f.b = (const char *)(a->packed + i * BLOCK * (a->inner / 2) + k / 2 * TILE_SIDE);
-        f.ahead = (const char *)(ahead + k + i * lines * a->inner);
-        if (k) load_square(sums[i][0], sizeof sums[i][0]);
-        else zero_square();
-        if (a->tokens - i * BLOCK > TILE_SIDE) {
-            multiply_square(f, end - k, 2);
-            store_square(sums[i][0], sizeof sums[i][0], 2);
-        } else {
-            multiply_square(f, end - k, 1);
-            store_square(sums[i][0], sizeof sums[i][0], 1);
-        }
+                        .b = (const char *)(a->packed + i * BLOCK * (a->inner / 2) + k / 2 * TILE_SIDE),
+                        .apart = 2 * TILE_SIDE * a->inner, .lines = lines,
+                        .ahead = (const char *)(weight + (BLOCK + i * lines) * a->inner + k)};
+    if (k) load_square(sums[0], sizeof sums[0]);
+    else zero_square();
+    if (a->tokens - i * BLOCK > TILE_SIDE) {
+        multiply_square(f, end - k, 2);
+        store_square(sums[0], sizeof sums[0], 2);
+    } else {
+        multiply_square(f, end - k, 1);
+        store_square(sums[0], sizeof sums[0], 1);
     }
 }
 
 /* Inputs that are multiplied at once: those of all tokens stay in a core's own cache, and so do two blocks of weights. */
 INLINE long span_of(const struct linear *a) {
-    long times = (a->tokens + BLOCK - 1) / BLOCK, span = SPAN * PART_TOKENS / BLOCK / times / TILE_DEPTH * TILE_DEPTH;
+    long span = SPAN * 256 / BLOCK / squares_of(a) / TILE_DEPTH * TILE_DEPTH;
     return span < MAX_SPAN ? span : MAX_SPAN;
 }
 
 /* Blocks of rows for which inputs are read once. */
 INLINE long blocks_at_once(const struct linear *a) { return a->inner > span_of(a) ? MAX_BLOCKS : 1; }
 
+/* The outputs of TILE_SIDE rows from `row` on and of at most as many tokens from `token` on; sums of rows are BLOCK
+   apart. */
+static void finish_tile(const struct linear *a, long token, long row, const float *sums, const float *gates) {
+    floats sum[LANES];
+    UNROLL for (int r = 0; r < LANES; r++) {
+        floats gate = a->epilogue == SILU_MUL ? (floats) * (const floats_at *)(gates + r * BLOCK) : all(0);
+        sum[r] = finish_row(a, row + r, *(const floats_at *)(sums + r * BLOCK), gate);
+    }
+    transpose(sum);
+    long left = a->tokens - token, count = left < TILE_SIDE ? left : TILE_SIDE;
+    for (long t = 0; t < count; t++) give(a, token + t, row, TILE_SIDE, sum[t]);
+}
+
+/* The outputs of BLOCK rows from `row` on, for all tokens. Called after all products, as tiles take long to give sums. */
+INLINE void finish_block(const struct linear *a, long row, square *sums, square *gates) {
+    for (long t = 0; t < a->tokens; t += TILE_SIDE)
+        for (long r = 0; r < BLOCK; r += TILE_SIDE)
+            finish_tile(a, t, row + r, &sums[t / BLOCK][r][t % BLOCK], &gates[t / BLOCK][r][t % BLOCK]);
+}
+
 /* The next blocks of rows from `row` on with all tokens. */
 static void blocks_of_rows(const struct linear *a, long row) {
-    block_of_sums sums[MAX_BLOCKS], gates[MAX_BLOCKS];
+    square sums[MAX_BLOCKS][PART_TOKENS / BLOCK], gates[MAX_BLOCKS][PART_TOKENS / BLOCK];
     long step = BLOCK * a->inner, span = span_of(a), blocks = (a->outputs - row) / BLOCK;
     if (blocks > blocks_at_once(a)) blocks = blocks_at_once(a);
     const uint16_t *gate = a->weight + row * a->inner, *weight = gate + (a->rows - a->outputs) * a->inner;
     for (long k = 0; k < a->inner; k += span) {
         long end = k + span < a->inner ? k + span : a->inner;
-        for (long b = 0; b < blocks; b++) {
-            const uint16_t *here = weight + b * step;
-            if (a->epilogue == SILU_MUL) add_block(a, gate + b * step, here, k, end, gates[b]);
-            add_block(a, here, a->epilogue == SILU_MUL ? gate + (b + 1) * step : here + step, k, end, sums[b]);
-        }
-    }
-    for (long b = 0; b < blocks; b++)
-        for (long t = 0; t < a->tokens; t += TILE_SIDE)
-            for (long r = 0; r < BLOCK; r += TILE_SIDE) {
-                const float *sum = &sums[b][t / BLOCK][r][t % BLOCK], *other = &gates[b][t / BLOCK][r][t % BLOCK];
-                finish_tile(a, t, row + b * BLOCK + r, sum, other);
+        for (long b = 0; b < blocks; b++)
+            for (long i = 0; i < squares_of(a); i++) {
+                if (a->epilogue == SILU_MUL) add_square(a, gate + b * step, i, k, end, gates[b][i]);
+                add_square(a, weight + b * step, i, k, end, sums[b][i]);
             }
+    }
+    for (long b = 0; b < blocks; b++) finish_block(a, row + b * BLOCK, sums[b], gates[b]);
 }
 #endif
 
@@ -291,22 +305,26 @@ static void pack(const struct linear *a, long k, long width) {
     }
 }
 
+/* With how many tokens weights are multiplied at once. */
+INLINE long part_tokens(const struct linear *a) { return a->inner > MANY_INPUTS ? 256 : PART_TOKENS; }
+
 /* Some tokens of all, few enough to stay in a core's own cache while every weight passes by. */
 INLINE struct linear part_of(const struct linear *all, long first) {
     struct linear part = *all;
-    part.tokens = all->tokens - first < PART_TOKENS ? all->tokens - first : PART_TOKENS;
+    long most = part_tokens(all);
+    part.tokens = all->tokens - first < most ? all->tokens - first : most;
     part.x += first * all->inner;
     part.y += first * all->outputs * (all->epilogue == WIDE ? 2 : 1);
     if (part.addend) part.addend += first * all->outputs;
     return part;
 }
 
-#if defined(TILES)
+#if TILES
 /* TILE_SIDE tokens from `token` on and TILE_DEPTH inputs from `k` on, as B wants them; absent tokens are zeros. */
 static void pack_tile(const struct linear *a, long token, long k) {
-    floats words[TILE_SIDE] = {0};
-    for (long t = 0; t < TILE_SIDE && token + t < a->tokens; t++)
-        words[t] = *(const floats_at *)(a->x + (token + t) * a->inner + k);
+    floats words[TILE_SIDE];
+    UNROLL for (long t = 0; t < TILE_SIDE; t++)
+        words[t] = token + t < a->tokens ? (floats) * (const floats_at *)(a->x + (token + t) * a->inner + k) : all(0);
     transpose(words);
     floats_at *to = (floats_at *)(a->packed + token * (a->inner / 2) + k / 2 * TILE_SIDE);
     UNROLL for (int i = 0; i < TILE_SIDE; i++) to[i] = words[i];
@@ -317,7 +335,7 @@ static void by_tiles(const struct linear *all, int threads) {
 #pragma omp parallel num_threads(threads)
     {
         open_tiles();
-        for (long first = 0; first < all->tokens; first += PART_TOKENS) {
+        for (long first = 0; first < all->tokens; first += part_tokens(all)) {
             struct linear a = part_of(all, first);
             long groups = (a.tokens + TILE_SIDE - 1) / TILE_SIDE, steps = a.inner / TILE_DEPTH;
             long whole = a.outputs / BLOCK * BLOCK, rows = BLOCK * blocks_at_once(&a);
@@ -336,7 +354,7 @@ static void by_tiles(const struct linear *all, int threads) {
 /* Tokens in lanes, some of them at a time. */
 static void many(const struct linear *all, int threads) {
 #pragma omp parallel num_threads(threads)
-    for (long first = 0; first < all->tokens; first += PART_TOKENS) {
+    for (long first = 0; first < all->tokens; first += part_tokens(all)) {
         struct linear a = part_of(all, first);
         long width = a.tokens <= LANES ? LANES : MAX_WIDTH;
 #pragma omp for schedule(static)
@@ -354,7 +372,7 @@ void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, con
             uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads) {
     long outputs = rows / (epilogue == SILU_MUL ? 2 : 1);
     struct linear all = {x, weight, bias, addend, y, packed, tokens, inner, rows, outputs, epilogue};
-#if defined(TILES)
+#if TILES
     if (tokens > FEW && inner % TILE_DEPTH == 0) {
         by_tiles(&all, threads);
         return;

@@ -43,8 +43,8 @@ INLINE floats choose(ints mask, floats a, floats b) {
 }
 
 /* What GCC 12 alone would do in parts of a register: 16 bits to 32 and back, where only the lower 16 may be set; sums and
-   maxima of all lanes, in a fixed order; of each lane the larger or smaller number, b if one is NaN; the 16-bit numbers of both in turn, from the lower and upper halves of each 128
-   bits. */
+   maxima of all lanes, in a fixed order; of each lane the larger or smaller number, b if one is NaN; the 16-bit numbers of
+   both in turn, from the lower and upper halves of each 128 bits. */
 #if defined(__AVX512F__)
 INLINE words widen(halves x) { return (words)_mm512_cvtepu16_epi32((__m256i)x); }
 INLINE halves lower(words x) { return (halves)_mm512_cvtepi32_epi16((__m512i)x); }
@@ -196,6 +196,16 @@ INLINE ints dot_fours(ints sum, words a, words b) {
 }
 #endif
 
+/* x times 2 to the n, where the result is neither too large nor too small; 0 where `nothing` is set. */
+INLINE floats times_two_to(floats x, floats n, ints nothing) {
+#if defined(__AVX512F__)
+    return (floats)_mm512_maskz_scalef_ps(_mm512_testn_epi32_mask((__m512i)nothing, (__m512i)nothing), (__m512)x, (__m512)n);
+#else
+    ints exponent = __builtin_convertvector(n, ints);
+    return choose(nothing, all(0), x * (floats)((exponent + 127) << 23));
+#endif
+}
+
 /* e to the x, 0 below e^-87 and at most e^88; NaN stays. The polynomial is that of Cephes' expf. */
 INLINE floats exponential(floats x) {
     ints nothing = x < -87.0f;
@@ -211,8 +221,17 @@ INLINE floats exponential(floats x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    ints exponent = __builtin_convertvector(n, ints);
-    return choose(nothing, all(0), p * (floats)((exponent + 127) << 23));
+    return times_two_to(p, n, nothing);
 }
 
-INLINE floats silu(floats x) { return x / (1.0f + exponential(-x)); }
+/* 1 / x, of positive numbers; with AVX-512 it may differ in the last bit. */
+INLINE floats inverse(floats x) {
+#if defined(__AVX512F__)
+    floats y = (floats)_mm512_rcp14_ps((__m512)x);
+    return y * (2.0f - x * y);
+#else
+    return 1.0f / x;
+#endif
+}
+
+INLINE floats silu(floats x) { return x * inverse(1.0f + exponential(-x)); }
