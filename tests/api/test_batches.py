@@ -6,6 +6,7 @@ import asyncio
 import errno
 import io
 import json
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +19,10 @@ import pytest
 from openai.types import Batch
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server.openai.batches import batches, input_file, line_answers, results, storage, upload
+from octavo_engine.server.openai.batches import batches, input_file, job, line_answers, results, storage, upload
 from octavo_engine.server.openai.batches.input_file import check_input
+from octavo_engine.server.openai.batches.objects import LineError
+from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.batches.storage import Storage, append
 from tests.api.served import Served, write_keys
 
@@ -175,6 +178,65 @@ def test_no_line_begins_while_a_request_waits(start: Start, tmp_path: Path) -> N
         server.do(server.engine.release.set)
         assert waiting.result().status_code == 200
     assert ended(server, client, batch).status == "completed"
+
+
+def test_lines_are_read_from_the_file_when_their_turn_comes(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the waiting lines of sixteen batches would take half a gigabyte."""
+    reads: list[int] = []
+
+    def counted(path: Path, place: input_file.LinePlace) -> input_file.InputLine:
+        reads.append(place.number)
+        return input_file.read_request(path, place)
+
+    monkeypatch.setattr(job, "read_request", counted)
+    server = start(batch_storage=tmp_path)
+    server.play("one two", hold_after=1)
+    client = server.openai()
+    batch = begin(client, b"\xef\xbb\xbf" + line("a0"), b"\n", *[line(f"a{n}") for n in range(1, 8)])
+    server.wait_until(lambda: server.do(lambda: len(server.engine.requests)) == 2)
+    assert sorted(reads) == [1, 3]
+    server.do(server.engine.release.set)
+    batch = ended(server, client, batch)
+    assert set(lines_of(client, batch.output_file_id)) == {f"a{n}" for n in range(8)}
+
+
+async def test_one_input_file_is_checked_at_a_time_and_keys_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled batch is not checked. Many checks at once would keep the threads from other requests."""
+    checked: list[str] = []
+    first, going_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def check(path: Path, endpoint: str) -> tuple[int, list[LineError]]:
+        checked.append(path.parent.parent.name)
+        loop.call_soon_threadsafe(first.set)
+        going_on.wait(30)
+        return 0, [LineError("empty_file", "")]
+
+    monkeypatch.setattr(job, "check_input", check)
+    kept = Storage(tmp_path, 1 << 20, lambda: True)
+    running = batches.Batches(kept, Mock())
+    made = []
+    for name in ("rude", "rude", "rude", "rude", "other"):
+        file = await kept.add(kept.of(name), storage.new_file_id(), "x", 0, "batch", None)
+        body = BatchBody(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+        made.append(await running.create(kept.of(name), body))
+        await first.wait()
+    while sum(map(len, running._checks._waiting.values())) < 4:
+        await asyncio.sleep(0.01)
+    await running.cancel(made[3])
+    assert checked == ["key-rude"]
+    going_on.set()
+    async with asyncio.timeout(30):
+        while not all(each.status in ("failed", "cancelled") for each in made):
+            await asyncio.sleep(0.01)
+    assert checked == ["key-rude", "key-rude", "key-other", "key-rude"]
+    assert [each.status for each in made] == ["failed", "failed", "failed", "cancelled", "failed"]
+    await running.stop()
+    kept.close()
 
 
 def test_a_key_with_many_batches_leaves_every_second_turn_to_another(start: Start, tmp_path: Path) -> None:

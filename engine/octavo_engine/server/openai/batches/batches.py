@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from octavo_engine.server.errors import APIError, shutting_down
+from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.openai.batches.job import Job
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, ExpiresAfter, RequestCounts
@@ -29,6 +30,9 @@ class Batches:
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self._checks: FairTurns[None] = FairTurns(1, lambda: False)
+        """The turns to check an input file: more at once would keep the threads of the process from other requests."""
+        self._checks.add(None)
 
     def start(self) -> None:
         """Resume the batches that an earlier server has begun."""
@@ -97,7 +101,7 @@ class Batches:
             await asyncio.sleep(_EXPIRY_SECONDS)
 
     def _run(self, owner: Owned, batch: BatchObject) -> None:
-        job = self._jobs[batch.id] = Job(self.storage, owner, batch, self.answers)
+        job = self._jobs[batch.id] = Job(self.storage, owner, batch, self.answers, self._checks)
         task = asyncio.create_task(job.run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -5,8 +5,10 @@ Bodies are not parsed here: msgspec only finds where they end, and a text worker
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +24,19 @@ _LINES_AT_ONCE = 50
 """Lines that are checked between two pauses."""
 _PAUSE = 0.001
 """Seconds of a pause, in which other threads get the interpreter's lock."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlace:
+    """The place of a line in an input file."""
+
+    number: int
+    """From 1."""
+    start: int
+    """The offset of its first byte."""
+    size: int
+    """In bytes, at most MAX_LINE_BYTES and a line end if the file has been checked."""
 
 
 class InputLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,37 +58,39 @@ _lines = msgspec.json.Decoder(InputLine)
 _bodies = msgspec.json.Decoder(_Body)
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its number, from 1. Of a line that is too long only the beginning is returned."""
+def lines_of(path: Path) -> Iterator[tuple[LinePlace, bytes]]:
+    """Yield each line with its place. Of a line that is too long only the beginning is returned."""
     with path.open("rb") as file:
-        number = 0
+        number = start = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             rest = line
             while not rest.endswith(b"\n") and (rest := file.readline(MAX_LINE_BYTES)):
                 pass
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            yield number, line
+            end = file.tell()
+            yield LinePlace(number, start, end - start), line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+            start = end
 
 
-def requests_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with their numbers."""
-    return ((number, line) for number, line in lines_of(path) if line.strip())
+def requests_of(path: Path) -> Iterator[LinePlace]:
+    """Yield the places of the lines that are not empty."""
+    return (place for place, line in lines_of(path) if line.strip())
 
 
-def read_line(line: bytes) -> InputLine:
-    """Return the request in a line of a file that has been checked."""
-    return _lines.decode(line)
+def read_request(path: Path, place: LinePlace) -> InputLine:
+    """Return the request in a line of a file that has been checked. Blocks, so call it in a thread."""
+    with path.open("rb") as file:
+        file.seek(place.start)
+        return _lines.decode(file.read(place.size).removeprefix(_BYTE_ORDER_MARK))
 
 
 def check_input(path: Path, endpoint: str) -> tuple[int, list[LineError]]:
     """Return the number of requests in a file, and their errors. Blocks, so call it in a thread."""
     errors: list[LineError] = []
-    seen: set[str] = set()
+    seen: set[bytes] = set()
     total = 0
-    for number, line in lines_of(path):
-        if number > MAX_LINES:
+    for place, line in lines_of(path):
+        if (number := place.number) > MAX_LINES:
             return total, [LineError("too_many_requests", f"the file has more than {MAX_LINES} lines; send several")]
         if number % _LINES_AT_ONCE == 0:
             time.sleep(_PAUSE)
@@ -89,7 +106,8 @@ def check_input(path: Path, endpoint: str) -> tuple[int, list[LineError]]:
     return total, errors
 
 
-def _check(number: int, line: bytes, endpoint: str, seen: set[str]) -> LineError | None:
+def _check(number: int, line: bytes, endpoint: str, seen: set[bytes]) -> LineError | None:
+    """Return the error of a line, if it has one. `seen` has the digests of the names of earlier lines."""
     if len(line.rstrip(b"\r\n")) > MAX_LINE_BYTES:
         return LineError("line_too_long", f"the line has more than {MAX_LINE_BYTES} bytes", line=number)
     try:
@@ -99,8 +117,9 @@ def _check(number: int, line: bytes, endpoint: str, seen: set[str]) -> LineError
         return LineError("invalid_request", f"the line is not a request: {error}", line=number)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return LineError("invalid_json_line", f"the line is not valid JSON: {error}", line=number)
-    wrong = _contradiction(number, found, endpoint, streams=bool(body.stream), again=found.custom_id in seen)
-    seen.add(found.custom_id)
+    digest = hashlib.blake2b(found.custom_id.encode(), digest_size=16).digest()  # 50,000 names may have 100 MB
+    wrong = _contradiction(number, found, endpoint, streams=bool(body.stream), again=digest in seen)
+    seen.add(digest)
     return wrong
 
 

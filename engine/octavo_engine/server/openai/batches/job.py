@@ -6,29 +6,50 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.batches.input_file import check_input, read_line, requests_of
+from octavo_engine.server.fair_turns import FairTurns
+from octavo_engine.server.openai.batches.input_file import LinePlace, check_input, read_request, requests_of
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import BatchObject, LineError, LineErrors, LineFailure
 from octavo_engine.server.openai.batches.results import Results
-from octavo_engine.server.openai.batches.storage import Owned, Storage, with_retries
+from octavo_engine.server.openai.batches.storage import Owned, Storage, on_disk, with_retries
 
 log = logging.getLogger("octavo.server")
 
 LINES_AT_ONCE = 32
-"""Lines of one batch that are read and wait for their turn, or are being answered."""
+"""Lines of one batch that wait for their turn, or are being answered. Only the latter are in memory."""
 _EXPIRED = LineFailure("batch_expired", "the batch reached the end of its completion window before this line's turn")
 
 End = Literal["completed", "failed", "expired", "cancelled"]
 
 
+class _Line:
+    """A line that waits for its turn. It is read only then."""
+
+    def __init__(self, path: Path, place: LinePlace) -> None:
+        self._path, self._place = path, place
+        self.custom_id = ""
+        """Known once the line has been read."""
+
+    def read_body(self) -> bytes:
+        """Return the body of the line's request. Blocks, so call it in a thread."""
+        asked = read_request(self._path, self._place)
+        self.custom_id = asked.custom_id
+        return bytes(asked.body)
+
+
 class Job:
     """Runs a batch. It ends early if it is cancelled, if its time is over, or if it cannot go on."""
 
-    def __init__(self, storage: Storage, owner: Owned, batch: BatchObject, answers: LineAnswers) -> None:
+    def __init__(
+        self, storage: Storage, owner: Owned, batch: BatchObject, answers: LineAnswers, checks: FairTurns[None]
+    ) -> None:
+        """Prepare the run. With `checks` the input files of all batches are checked in turn."""
         self._storage, self._owner, self._batch, self._answers = storage, owner, batch, answers
+        self._checks = checks
         self._results = Results(storage, owner, batch)
         self._input = owner.path(batch.input_file_id)
         self._cancelled = asyncio.Event()
@@ -55,7 +76,13 @@ class Job:
 
     async def _check(self) -> bool:
         """Check the input file; return True if all lines are valid, else the batch fails with the lines' errors."""
-        total, errors = await asyncio.to_thread(check_input, self._input, self._batch.endpoint)
+        await self._checks.acquire(self._owner.name)
+        try:
+            if self._cancelled.is_set():
+                return True
+            total, errors = await asyncio.to_thread(check_input, self._input, self._batch.endpoint)
+        finally:
+            self._checks.release(self._owner.name, None)
         if errors:
             await self._fail(errors)
             return False
@@ -89,19 +116,18 @@ class Job:
         lines = requests_of(self._input)
         try:
             async with asyncio.TaskGroup() as group:
-                while (entry := await asyncio.to_thread(next, lines, None)) is not None:
-                    number, line = entry
-                    if number not in self._results.done:
+                while (place := await asyncio.to_thread(next, lines, None)) is not None:
+                    if place.number not in self._results.done:
                         await free.acquire()
-                        group.create_task(self._answer(number, line, free.release))
+                        group.create_task(self._answer(place, free.release))
         except* APIError as errors:
             raise errors.exceptions[0] from None
 
-    async def _answer(self, number: int, line: bytes, release: Callable[[], None]) -> None:
+    async def _answer(self, place: LinePlace, release: Callable[[], None]) -> None:
         try:
-            asked = read_line(line)
-            answer = await self._answers.ask(self._owner.name, asked.url, bytes(asked.body))
-            await self._results.add(number, asked.custom_id, answer)
+            line = _Line(self._input, place)
+            answer = await self._answers.ask(self._owner.name, self._batch.endpoint, line.read_body)
+            await self._results.add(place.number, line.custom_id, answer)
         finally:
             release()
 
@@ -116,10 +142,10 @@ class Job:
     async def _expire_rest(self) -> None:
         """Write an error for each line that has no answer."""
         lines = requests_of(self._input)
-        while (entry := await asyncio.to_thread(next, lines, None)) is not None:
-            number, line = entry
-            if number not in self._results.done:
-                await self._results.fail(number, read_line(line).custom_id, _EXPIRED)
+        while (place := await asyncio.to_thread(next, lines, None)) is not None:
+            if place.number not in self._results.done:
+                asked = await with_retries(partial(on_disk, read_request, self._input, place))
+                await self._results.fail(place.number, asked.custom_id, _EXPIRED)
 
     async def _fail(self, errors: list[LineError]) -> None:
         self._batch.errors = LineErrors(errors)

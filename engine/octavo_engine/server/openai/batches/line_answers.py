@@ -16,6 +16,7 @@ from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.errors import APIError, internal_error
 from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.middleware import Upload
+from octavo_engine.server.openai.batches.storage import on_disk
 from octavo_engine.server.serving import Serving
 
 LOWEST_PRIORITY = 1000
@@ -100,10 +101,14 @@ class LineAnswers:
         self._serving, self._app = serving, app
         self.gate = Gate(serving)
 
-    async def ask(self, key_name: str, path: str, body: bytes) -> Answer:
-        """Return the answer to a body, sent again while the server is full; APIError if the key was removed."""
+    async def ask(self, key_name: str, path: str, read: Callable[[], bytes]) -> Answer:
+        """Return the answer to a body, sent again while the server is full; APIError if the key was removed.
+
+        `read` returns the body. It is called in a thread when the line's turn has come, so that no waiting line is in
+        memory: sixteen batches may have hundreds of lines that wait, of a megabyte each.
+        """
         while True:
-            answer = await self.gate.run(key_name, partial(self._ask_once, key_name, path, body))
+            answer = await self.gate.run(key_name, partial(self._ask_once, key_name, path, read))
             if answer is not None:
                 if answer.status not in _FULL:
                     return answer
@@ -116,12 +121,12 @@ class LineAnswers:
             raise APIError(403, "the API key of this batch is no longer valid", code="key_removed")
         return replace(key, priority=LOWEST_PRIORITY)
 
-    async def _ask_once(self, key_name: str, path: str, body: bytes) -> Answer:
+    async def _ask_once(self, key_name: str, path: str, read: Callable[[], bytes]) -> Answer:
         key = self._key(key_name)
         request_id = uuid.uuid4().hex
         upload = Upload(self._serving.uploads.hold(key))
         try:
-            upload.add(body)
+            upload.add(await on_disk(read))
             return await self._call(_scope(key, path, request_id, upload), request_id)
         except APIError as error:
             return Answer(error.status, request_id, error.body(), float(error.headers.get("Retry-After", 1)))
