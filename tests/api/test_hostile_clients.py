@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import psutil
 import pytest
 from python_multipart import MultipartParser
 from python_multipart.exceptions import MultipartParseError
@@ -48,6 +49,7 @@ from octavo_engine.server.repeated_warnings import RepeatedWarnings, limit_warni
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.trace_context import trace_context
 from tests.api import odd_worker
+from tests.api.scripted_engine import READY
 from tests.api.served import PATIENCE, Served, write_keys
 
 CHAT = "/v1/chat/completions"
@@ -95,6 +97,19 @@ def test_a_task_that_takes_too_long_or_too_much_ends_in_an_error_and_harms_no_ot
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
         monkeypatch.setattr(text_pool, "WALL_SECONDS", PATIENCE)
         assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
+
+
+def test_a_worker_returns_the_memory_of_a_large_task(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all workers together keep as much as each of them has ever needed."""
+    monkeypatch.setattr(text_pool, "WALL_SECONDS", PATIENCE)
+    server = start()
+    workers = [psutil.Process(worker._process.pid) for worker in server.serving.text._workers]
+    before = [worker.memory_info().rss for worker in workers]
+    assert server.http.post("/tokenize", json={"prompt": "lorem ipsum dolor " * 30_000}).status_code == 200
+    most = [rss + (48 << 20) for rss in before]
+    server.wait_until(lambda: all(each.memory_info().rss < limit for each, limit in zip(workers, most, strict=True)))
 
 
 def test_a_worker_that_is_killed_from_outside_is_no_fault_of_the_request(start: Callable[..., Served]) -> None:
@@ -164,6 +179,42 @@ def test_a_grammar_that_is_nested_too_deep_ends_a_worker_whatever_the_limit_of_t
     answer = server.http.post(TEXT, json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request_too_complex")
     assert server.http.post(TEXT, json={"prompt": "x"}).status_code == 200
+
+
+class _SlowWorker:
+    """A worker whose tasks end when the test lets them; it notes the keys of those that it has begun."""
+
+    def __init__(self, going_on: asyncio.Event) -> None:
+        self._going_on = going_on
+        self.begun = list[int]()
+
+    async def run(self, task: bytes) -> bytes:
+        self.begun.append(len(task))
+        await self._going_on.wait()
+        return encode(JSONAnswer(b"{}", None))
+
+
+async def test_large_tasks_of_many_keys_leave_a_worker_to_short_ones() -> None:
+    """Eight keys with bodies of 8 MB made another key wait for 2.7 s, and took the memory of both workers."""
+    pool, going_on = text_pool.TextPool(lambda: True, workers=2), asyncio.Event()
+    workers = [_SlowWorker(going_on) for _ in range(2)]
+    for worker in workers:
+        pool._turns.add(worker)  # type: ignore[arg-type]
+    body = b"x" * (1 << 20)
+    large = [asyncio.create_task(pool.prepare(f"rude {n}", "chat", READY, body)) for n in range(4)]
+    await asyncio.sleep(0)
+    leaving = asyncio.create_task(pool.prepare("leaves", "chat", READY, body))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    leaving.cancel()
+    short = asyncio.create_task(pool.prepare("other", "chat", READY, b"{}"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    sizes = sorted(size for worker in workers for size in worker.begun)
+    assert len(sizes) == 2 and sizes[0] < 10_000 < sizes[1]
+    going_on.set()
+    await asyncio.gather(short, *large)
+    assert sorted(len(worker.begun) for worker in workers) != [0, 5] and sum(len(each.begun) for each in workers) == 5
 
 
 async def test_a_worker_that_ends_by_itself_was_not_killed_from_outside() -> None:
@@ -675,6 +726,34 @@ async def test_outputs_that_wait_for_a_reader_take_room_and_those_of_a_reader_th
         closed.put(big)
     closed.close()
     assert unread.used == 0
+
+
+async def test_outputs_that_a_reader_keeps_take_room() -> None:
+    unread = BytesInUse(100_000, "unread_answers", "answers", lambda: False)
+    outputs = OutputStream(["a"], unread.hold(ANYONE))
+    for size in (60_000, 60_000, -60_000, 60_000):
+        outputs.keep(size)
+    assert unread.used > 50_000
+    with pytest.raises(RefusedError, match="answers"):
+        outputs.keep(60_000)
+    outputs.close()
+    assert unread.used == 0
+
+
+def test_log_probabilities_that_no_client_has_yet_are_bounded(start: Callable[..., Served]) -> None:
+    """Those of an answer that is not streamed, and, in a stream, those of special tokens, which have no text."""
+    server, special = start(), 1
+    server.serving.unread.total = 150_000
+    asked = {"prompt": "x", "max_tokens": 300, "n": 2, "logprobs": 3}
+    server.play(" word" * 300)
+    assert server.http.post(TEXT, json={**asked, "stream": True}).text.count("data: [DONE]") == 1
+    refused = server.http.post(TEXT, json=asked)
+    assert refused.status_code == 503 and "answers" in refused.json()["error"]["message"]
+    server.do(lambda: setattr(server.engine.script, "tokens", [special] * 300))
+    refused = server.http.post(TEXT, json={**asked, "stream": True})
+    assert "event: error" in refused.text and "[DONE]" not in refused.text
+    server.wait_until(lambda: not server.serving.running and server.serving.unread.used == 0)
+    assert server.http.post(TEXT, json={**asked, "max_tokens": 100}).status_code == 200
 
 
 async def test_large_answers_are_written_in_a_thread() -> None:

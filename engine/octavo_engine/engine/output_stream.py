@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.errors import EngineDeadError
 
@@ -25,8 +26,8 @@ class Room(Protocol):
 class OutputStream:
     """The outputs of one or several requests until each has ended; an asynchronous iterator.
 
-    The engine client appends outputs without waiting for the reader. Unread outputs take memory from `room`; when it
-    has no more, the reader gets an error instead of them.
+    The engine client appends outputs without waiting for the reader. Unread outputs, and those that the reader keeps,
+    take memory from `room`; when it has no more, the reader gets an error instead of them.
     """
 
     def __init__(self, request_ids: Iterable[str], room: Room | None = None) -> None:
@@ -35,7 +36,7 @@ class OutputStream:
         self._queue: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
         self._room = room
         self._waiting = 0
-        """Bytes of unread outputs."""
+        """Bytes of outputs that are unread, or that the reader keeps."""
         self._failed = False
 
     def put(self, output: RequestOutput) -> None:
@@ -64,8 +65,12 @@ class OutputStream:
             self._clear()
         self._queue.put_nowait(error)
 
+    def keep(self, size: int) -> None:
+        """Count `size` bytes more, or fewer if negative, of outputs that the reader keeps; the room's error if full."""
+        self._count(size)
+
     def close(self) -> None:
-        """Drop the unread outputs, because the client has gone."""
+        """Drop all outputs, because the client has gone or has its answer."""
         self._failed = True
         self._clear()
 
@@ -95,7 +100,12 @@ class OutputStream:
 
 def _size(output: RequestOutput) -> int:
     """Return the bytes that an output takes, except a prompt's log probabilities, which have a limit of their own."""
-    size = _OUTPUT_BYTES + _TOKEN_BYTES * len(output.token_ids)
-    if output.logprobs:
-        size += sum(_LOGPROBS_BYTES + _TOP_BYTES * len(each.top) for each in output.logprobs)
+    return _OUTPUT_BYTES + size_of(output.token_ids, output.logprobs)
+
+
+def size_of(token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> int:
+    """Return the bytes that an answer's token ids and log probabilities take."""
+    size = _TOKEN_BYTES * len(token_ids)
+    if logprobs:
+        size += sum(_LOGPROBS_BYTES + _TOP_BYTES * len(each.top) for each in logprobs)
     return size

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.step import RequestOutput
-from octavo_engine.engine.output_stream import OutputStream
+from octavo_engine.engine.output_stream import OutputStream, size_of
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.errors import APIError, engine_dead
 from octavo_engine.server.limits import AdmittedRequest
@@ -70,6 +70,8 @@ class Generation:
         ]
         self._by_id = {sequence.request_id: sequence for sequence in self.sequences}
         self._outputs = OutputStream(self._by_id, serving.unread.hold(admitted.key))
+        self._held_back: dict[int, int] = {}
+        """For some sequences, the bytes of their outputs of which nothing has been shown yet."""
         self._serving = serving
         self._admitted = admitted
         self._shown_id, self._span = shown_id, span
@@ -101,8 +103,13 @@ class Generation:
         while True:
             output = await self._next_output()
             sequence = self._by_id[output.request_id]
-            if sequence.ended or (added := self._take(sequence, output)) is None:
+            if sequence.ended:
                 continue
+            if (added := self._take(sequence, output)) is None:
+                self._hold_back(sequence, size_of(output.token_ids, output.logprobs))
+                continue
+            if sequence.index in self._held_back:
+                self._keep(-self._held_back.pop(sequence.index))
             if sequence.ended and output.finish_reason is None:  # ended by a stop string, unknown to the engine
                 await self._serving.engine.abort([output.request_id])
             return added
@@ -114,6 +121,23 @@ class Generation:
         except EngineDeadError as error:
             self._outcome = "error"
             raise engine_dead(str(error)) from None
+        except APIError as error:
+            self._outcome = _outcome_of(error)
+            raise
+
+    def keep(self, output: SequenceOutput) -> None:
+        """Count an output as kept until the answer is complete; RefusedError if answers take too much memory."""
+        prompt = size_of((), output.prompt_logprobs or ()) + len(output.pooled)
+        self._keep(len(output.text) + size_of(output.token_ids, output.logprobs) + prompt)
+
+    def _hold_back(self, sequence: Sequence, size: int) -> None:
+        """Count an engine output of which nothing can be shown yet, such as one of special tokens."""
+        self._keep(size)
+        self._held_back[sequence.index] = self._held_back.get(sequence.index, 0) + size
+
+    def _keep(self, size: int) -> None:
+        try:
+            self._outputs.keep(size)
         except APIError as error:
             self._outcome = _outcome_of(error)
             raise

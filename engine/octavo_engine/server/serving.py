@@ -172,7 +172,8 @@ class Serving:
             self.listed_adapters = AdapterFile(path, self.engine, self.names)
         self.text = TextPool(self.several_keys)
         self.uploads = BytesInUse(_MAX_UPLOADS, "uploads", "request bodies", self.several_keys)
-        self.unread = BytesInUse(_MAX_UNREAD, "unread_answers", "answers that are not read", self.several_keys)
+        unread = "answers that are not complete or not read"
+        self.unread = BytesInUse(_MAX_UNREAD, "unread_answers", unread, self.several_keys)
         self.accepted = BytesInUse(_MAX_ACCEPTED, "accepted_bytes", "accepted requests", self.several_keys)
         self.metrics = Metrics(
             self.names[0],

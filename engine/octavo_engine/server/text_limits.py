@@ -6,8 +6,12 @@ CPU_SECONDS = 5.0
 """CPU seconds of a task. A prompt of a million tokens takes about two."""
 WALL_SECONDS = 30.0
 """Seconds after which a worker is killed that has not used up its CPU time: it hangs, or the machine is overloaded."""
+LARGE_BODY = 512 << 10
+"""Bytes of a body from which a task is a large one: it may take a second and most of HEADROOM."""
 HEADROOM = 256 << 20
 """Bytes of memory for a task, beyond the process with its loaded tokenizer, and beyond `TOKEN_BYTES` for each token."""
+KEPT_MEMORY = 32 << 20
+"""Bytes of free memory that a worker may keep after a task; from more it returns all of them to the kernel."""
 TOKEN_BYTES = 192
 """Bytes that the tokenizer takes for a token; the limit counts as many tokens as the model's context has."""
 STACK = 8 << 20

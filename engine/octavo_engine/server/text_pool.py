@@ -31,7 +31,7 @@ from octavo_engine.server.prepared import (
     encode,
 )
 from octavo_engine.server.refusal import RefusedError, retry_after
-from octavo_engine.server.text_limits import CPU_SECONDS, WALL_SECONDS
+from octavo_engine.server.text_limits import CPU_SECONDS, LARGE_BODY, WALL_SECONDS
 
 log = logging.getLogger("octavo.server")
 
@@ -129,6 +129,12 @@ class TextPool:
         self._count = workers or default_workers()
         self._program = program
         self._turns: FairTurns[Worker] = FairTurns(self._count, several_keys)
+        most_large = max(1, self._count - 1)
+        self._large_turns: FairTurns[None] = FairTurns(most_large, several_keys)
+        """The turns of large tasks. They never have all workers, however many keys send them, so that the short tasks
+        of others need not wait for them; and the memory for them is bounded by fewer workers."""
+        for _ in range(most_large):
+            self._large_turns.add(None)
         self._pending = Occupancy(time.monotonic)
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -157,8 +163,7 @@ class TextPool:
         self._pending.take(1)
         served = False
         try:
-            worker = await self._turns.acquire(key)
-            result: Result = await asyncio.shield(self._spawn(self._run(worker, key, encode(Task(job, engine, body)))))
+            result: Result = await asyncio.shield(await self._begin(key, Task(job, engine, body)))
             served = True
         finally:
             self._pending.release(1, served=served)
@@ -166,6 +171,22 @@ class TextPool:
             headers = {"Retry-After": str(retry_after(None))} if result.status == 503 else {}
             raise APIError(result.status, result.message, code=result.code, param=result.param, headers=headers)
         return result
+
+    async def _begin(self, key: str, task: Task) -> asyncio.Task[Result]:
+        """Give a task to a worker when the key's turn has come, a large one only if another worker is left."""
+        large = len(task.body) > LARGE_BODY
+        if large:
+            await self._large_turns.acquire(key)
+        try:
+            worker = await self._turns.acquire(key)
+        except BaseException:
+            if large:
+                self._large_turns.release(key, None)
+            raise
+        running = self._spawn(self._run(worker, key, encode(task)))
+        if large:
+            running.add_done_callback(lambda _: self._large_turns.release(key, None))
+        return running
 
     def close(self) -> None:
         """Kill all workers."""

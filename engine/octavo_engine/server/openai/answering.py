@@ -39,6 +39,10 @@ _LARGE = 2000
 """The amount of work (`_work`) from which outputs are written in a thread, as it takes about 10 ms."""
 
 
+_MERGED_AT_ONCE = 64
+"""Outputs of a sequence that are merged while the others are computed."""
+
+
 class FullWriter(Protocol):
     """Writes one request's answer in an endpoint's own shape, as one JSON body."""
 
@@ -201,15 +205,36 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
 
 async def collect_answer(generation: Generation, writer: FullWriter) -> bytes:
     """Return one JSON body when all sequences have ended."""
-    outputs: list[list[SequenceOutput]] = [[] for _ in generation.sequences]
+    collected = [_Collected() for _ in generation.sequences]
     async for output in generation:
-        outputs[output.index].append(output)
-    every = [output for each in outputs for output in each]
-    return await off_the_loop_if_large(every, _full_answer, writer, outputs, usage_of(generation))
+        collected[output.index].add(output)
+        generation.keep(output)
+    every = [output for each in collected for output in each.outputs]
+    return await off_the_loop_if_large(every, _full_answer, writer, collected, usage_of(generation))
 
 
-def _full_answer(writer: FullWriter, outputs: Sequence[Sequence[SequenceOutput]], usage: Usage) -> bytes:
-    return writer.full([merge(each) for each in outputs], usage)
+class _Collected:
+    """All outputs of one sequence so far. Most are one token, and take much less memory when many have been merged."""
+
+    def __init__(self) -> None:
+        self._merged: list[SequenceOutput] = []
+        self._single: list[SequenceOutput] = []
+
+    def add(self, output: SequenceOutput) -> None:
+        """Append an output."""
+        self._single.append(output)
+        if len(self._single) == _MERGED_AT_ONCE:
+            self._merged.append(merge(self._single))
+            self._single.clear()
+
+    @property
+    def outputs(self) -> list[SequenceOutput]:
+        """The outputs, some of them merged."""
+        return [*self._merged, *self._single]
+
+
+def _full_answer(writer: FullWriter, collected: Sequence[_Collected], usage: Usage) -> bytes:
+    return writer.full([merge(each.outputs) for each in collected], usage)
 
 
 async def off_the_loop_if_large(
