@@ -6,19 +6,15 @@ import asyncio
 import contextlib
 import json
 
-from bench.hostile.kinds import users
+from bench.hostile.kinds import in_turn, users
 from bench.hostile.wire import SECONDS, Target
 
 
 async def pipelined(target: Target) -> None:
     """Send 1,000 requests at once on one connection."""
 
-    async def user(number: int) -> None:
-        one = target.head("/v1/models", 0, "GET") if number % 2 else target.head("/tokenize", 15) + b'{"prompt": "Hi"}'
-        while target.open:
-            await target.raw(one * 1000)
-
-    await users(4, user)
+    kinds = (target.head("/tokenize", 15) + b'{"prompt": "Hi"}', target.head("/v1/models", 0, "GET"))
+    await in_turn(target, [each * 1000 for each in kinds], 4)
 
 
 async def tiny_chunks(target: Target) -> None:
@@ -27,11 +23,7 @@ async def tiny_chunks(target: Target) -> None:
     body = b'{"prompt": "' + b"x" * (1 << 20) + b'"}'
     data = head + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
 
-    async def user(_: int) -> None:
-        while target.open:
-            await target.raw(data)
-
-    await users(4, user)
+    await in_turn(target, [data], 4)
 
 
 def slow_trailers(target: Target) -> bytes:
@@ -74,12 +66,7 @@ async def more_letters(target: Target) -> None:
         *(head.replace(b"POST /tokenize HTTP/1.1", each) + b"{}" + behind for each in _BEGINNINGS),
     ]
 
-    async def user(number: int) -> None:
-        while target.open:
-            await target.raw(kinds[number % len(kinds)])
-            number += 8
-
-    await users(8, user)
+    await in_turn(target, kinds, 8)
 
 
 async def upgrades(target: Target) -> None:
@@ -90,12 +77,7 @@ async def upgrades(target: Target) -> None:
         for protocol in ("websocket", "h2c")
     ]
 
-    async def user(number: int) -> None:
-        while target.open:
-            await target.raw(kinds[number % len(kinds)])
-            number += 16
-
-    await users(16, user)
+    await in_turn(target, kinds, 16)
 
 
 async def half_closed(target: Target) -> None:
@@ -122,11 +104,7 @@ async def endless_extensions(target: Target) -> None:
     """Send one chunk whose extension has 5 MB and no end; the 400 must reach a client that is still sending."""
     head = target.head("/tokenize", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
 
-    async def user(_: int) -> None:
-        while target.open:
-            await target.raw(head + b"1;" + b"x" * 5_000_000)
-
-    await users(8, user)
+    await in_turn(target, [head + b"1;" + b"x" * 5_000_000], 8)
 
 
 async def chunk_extensions(target: Target) -> None:
@@ -135,11 +113,7 @@ async def chunk_extensions(target: Target) -> None:
     extended = head + (b"1;" + b"x" * 50_000 + b"\r\n \r\n") * 300 + b"0\r\n\r\n"
     trailed = head + b"2\r\n{}\r\n0\r\n" + b"X-Trailer: y\r\n" * 100_000 + b"\r\n"
 
-    async def user(number: int) -> None:
-        while target.open:
-            await target.raw(trailed if number % 2 else extended)
-
-    await users(8, user)
+    await in_turn(target, [extended, trailed], 8)
 
 
 _LONG_TARGETS = (
@@ -195,22 +169,14 @@ async def churn(target: Target) -> None:
 async def scrapes(target: Target) -> None:
     """Request /metrics, /openapi.json, /v1/models and a probe without a pause."""
 
-    async def user(number: int) -> None:
-        path = ("/metrics", "/health/ready", "/openapi.json", "/v1/models")[number % 4]
-        while target.open:
-            await target.raw(target.head(path, 0, "GET"))
-
-    await users(16, user)
+    paths = ("/metrics", "/health/ready", "/openapi.json", "/v1/models")
+    await in_turn(target, [target.head(path, 0, "GET") for path in paths], 16)
 
 
 async def scrape_flood(target: Target) -> None:
     """Send only scrapes, which need no key and are answered in the same thread as probes, on 64 connections."""
 
-    async def user(_: int) -> None:
-        while target.open:
-            await target.raw(target.head("/metrics", 0, "GET"))
-
-    await users(64, user)
+    await in_turn(target, [target.head("/metrics", 0, "GET")], 64)
 
 
 _HEADERS = (

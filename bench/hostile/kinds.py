@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from bench.hostile.wire import Target
@@ -17,6 +17,17 @@ Attack = Callable[[Target], Awaitable[None]]
 async def users(count: int, user: Callable[[int], Awaitable[None]]) -> None:
     """Run `user` `count` times at once, each with its number."""
     await asyncio.gather(*(user(number) for number in range(count)))
+
+
+async def in_turn(target: Target, kinds: Sequence[bytes], count: int) -> None:
+    """Send these bytes by `count` users at once, each of whom sends one kind after another and reads the answers."""
+
+    async def user(number: int) -> None:
+        while target.open:
+            await target.raw(kinds[number % len(kinds)])
+            number += 1
+
+    await users(count, user)
 
 
 def posts(path: str, body: Callable[[int], Any], count: int = 8) -> Attack:

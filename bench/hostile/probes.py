@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from bench.hostile.kinds import Attack, held, users
+from bench.hostile.kinds import Attack, held, in_turn
 from bench.hostile.wire import Target
 
 _LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n"
@@ -15,13 +13,7 @@ def sent(*kinds: bytes, count: int) -> Attack:
     """Users that send one of these after another, each on a new connection."""
 
     async def attack(target: Target) -> None:
-        async def user(number: int) -> None:
-            while target.open:
-                await target.raw(kinds[number % len(kinds)])
-                number += count
-                await asyncio.sleep(0)
-
-        await users(count, user)
+        await in_turn(target, kinds, count)
 
     return attack
 
