@@ -266,6 +266,11 @@ class Upload:
         """The bytes of the body that have arrived."""
         return bytes(self._data)
 
+    def take(self) -> bytes:
+        """Return the body, of which this object then keeps no second copy. Its bytes count until `release`."""
+        data, self._data = bytes(self._data), bytearray()
+        return data
+
     def release(self) -> None:
         """Free the body's memory. May be called more than once."""
         self._data = bytearray()

@@ -155,7 +155,7 @@ async def prepare(
     if not upload:
         raise not_an_object()
     try:
-        work = serving.text.prepare(key_of(request.scope).name, job, engine, upload.data)
+        work = serving.text.prepare(key_of(request.scope).name, job, engine, upload.take())
         found = await while_connected(request, work)
     finally:
         upload.release()
