@@ -268,6 +268,13 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
     assert NO_GPU in waits and serves.split() == ["llm", "good", "good", "1/1", "Serving", "-", "-"]
     assert calls(cluster)[-1] == "get llmservices.octavo.dev --all-namespaces --output=json"
 
+    write("llmservices.octavo.dev", service(serving, ready=1))
+    assert cli.main(["status", "good"]) == 0
+    assert [row.split()[1] for row in capsys.readouterr().out.splitlines()] == ["NAME", "good"]
+    assert calls(cluster)[-1] == "get llmservices.octavo.dev good --output=json"
+    assert cli.main(["status", "good", "-A"]) == cli.USAGE_ERROR
+    assert "not both" in capsys.readouterr().err
+
     queued = service(serving, ready=1)
     for depth in (0, 3):
         queued["status"]["autoscaling"] = {"queueDepth": depth}

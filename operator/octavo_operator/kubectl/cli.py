@@ -55,7 +55,8 @@ def build_parser() -> argparse.ArgumentParser:
         made.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig")
         return made
 
-    status = command("status", "show all LLMServices, and why those are not ready that are not")
+    status = command("status", "show all LLMServices, or one, and why those are not ready that are not")
+    status.add_argument("name", nargs="?", help="name of the LLMService (default: all)")
     top = command("top", "show queue, KV cache, tokens/s and time to first token by service")
     for made in (status, top):
         made.add_argument("-A", "--all-namespaces", action="store_true", help="look into all namespaces")
@@ -119,6 +120,13 @@ def _scope(arguments: argparse.Namespace) -> list[str]:
 
 
 def _status(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    if arguments.name:
+        if arguments.all_namespaces:
+            raise KubectlError(
+                "an LLMService is named within one namespace: give its name or --all-namespaces, not both"
+            )
+        sys.stdout.write(status_table([kubectl.get(_SERVICES, arguments.name)]))
+        return 0
     services = kubectl.items(_SERVICES, *_scope(arguments))
     if not services:
         sys.stderr.write("no LLMServices found\n")
