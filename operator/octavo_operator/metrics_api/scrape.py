@@ -9,6 +9,7 @@ import aiohttp
 from octavo_operator.metrics_api.collector import ScrapeError
 from octavo_operator.metrics_api.load import Load, NoMetricsError, parse
 from octavo_operator.metrics_api.pods import EnginePod
+from octavo_operator.reconcile.poll_pods import TooLongError, bounded_answer
 
 TIMEOUT_SECONDS = 2.0
 AT_ONCE = 64
@@ -31,10 +32,11 @@ class Scraper:
     async def scrape(self, pod: EnginePod) -> Load:
         """Return the pod's load; ScrapeError says why there is none."""
         try:
-            async with self._turns, self._session.get(pod.url, allow_redirects=False) as response:
-                if response.status != 200:
-                    raise ScrapeError(f"its /metrics answers {response.status}")
-                return parse(await _text(response))
+            async with self._turns:
+                status, data = await bounded_answer(self._session, pod.url, MOST_BYTES)
+            if status != 200:
+                raise ScrapeError(f"its /metrics answers {status}")
+            return parse(data.decode(errors="replace"))
         except TimeoutError:
             raise ScrapeError(f"its /metrics does not answer within {TIMEOUT_SECONDS:.0f} s") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -42,12 +44,5 @@ class Scraper:
             raise ScrapeError(f"its /metrics cannot be reached: {why}") from None
         except NoMetricsError as error:
             raise ScrapeError(str(error)) from None
-
-
-async def _text(response: aiohttp.ClientResponse) -> str:
-    data = bytearray()
-    async for chunk in response.content.iter_chunked(1 << 16):
-        data += chunk
-        if len(data) > MOST_BYTES:
-            raise NoMetricsError(f"its /metrics is larger than {MOST_BYTES >> 20} MiB")
-    return data.decode(errors="replace")
+        except TooLongError:
+            raise ScrapeError(f"its /metrics is larger than {MOST_BYTES >> 20} MiB") from None

@@ -11,10 +11,14 @@ from octavo_operator.reconcile.observe import Object
 
 _TIMEOUT_SECONDS = 2.0
 _AT_ONCE = 32
-_CHUNK_BYTES = 4096
+_CHUNK_BYTES = 1 << 16
 
 ASKING_FAILED = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 """The errors of a question without an answer, and of an answer that is not what it should be."""
+
+
+class TooLongError(ValueError):
+    """An answer has more bytes than are read."""
 
 
 async def poll(look: Callable[[aiohttp.ClientSession], Awaitable[None]], seconds: float) -> None:
@@ -35,16 +39,21 @@ class PodQuestion:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(self, session: aiohttp.ClientSession, address: str) -> tuple[int, bytes]:
-        """Return the status and the body of a pod's answer; ValueError: it is too long, or other ASKING_FAILED."""
+        """Return the status and the body of a pod's answer; TooLongError, or other ASKING_FAILED."""
         host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{self._port}{self._path}"
-        data = bytearray()
-        async with self._turns, session.get(url, allow_redirects=False) as response:
-            async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-                data += chunk
-                if len(data) > self._most_bytes:
-                    raise ValueError(f"the answer has more than {self._most_bytes} bytes")
-            return response.status, bytes(data)
+        async with self._turns:
+            return await bounded_answer(session, f"http://{host}:{self._port}{self._path}", self._most_bytes)
+
+
+async def bounded_answer(session: aiohttp.ClientSession, url: str, most_bytes: int) -> tuple[int, bytes]:
+    """Return the status and the body of the answer to GET; TooLongError, or other ASKING_FAILED."""
+    data = bytearray()
+    async with session.get(url, allow_redirects=False) as response:
+        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+            data += chunk
+            if len(data) > most_bytes:
+                raise TooLongError(f"the answer has more than {most_bytes} bytes")
+        return response.status, bytes(data)
 
 
 def address_of(pod: Object) -> str:
