@@ -376,11 +376,11 @@ async def test_a_failure_that_should_pass_and_lasts_is_reported() -> None:
     server = Server()
     operator = reconciler(server)
     server.failures["PodDisruptionBudget"] = ApiError(500, "InternalError", 'failed calling webhook "policy"')
-    for second, reason in ((0, None), (59, None), (60, "ApplyFailed")):
+    for second, reason in ((0, None), (29, None), (30, "ApplyFailed")):
         operator._clock = lambda second=second: f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"  # type: ignore[misc]
         with pytest.raises(ApiError, match="failed calling webhook") as raised:
             await operator.reconcile(KEY)
-        assert raised.value.within == (60 if reason else 60 - second), "growing pauses delay neither report nor healing"
+        assert raised.value.within == (60 if reason else 30 - second), "growing pauses delay neither report nor healing"
         assert (server.reason("Degraded") == "ApplyFailed") == (reason is not None)
     server.failures.clear()
     await operator.reconcile(KEY)
@@ -857,6 +857,31 @@ async def test_a_status_that_comes_too_late_is_no_failure() -> None:
     server.service["spec"]["suspend"] = True
     server.named = merged(server.service, {"metadata": {"uid": "made again"}})
     await reconciler(server).reconcile(KEY)
+
+
+async def test_a_webhook_that_hangs_on_statuses_is_reported_by_an_event_within_half_a_minute() -> None:
+    server, clock = Server(), Clock()
+    writer = status_writer.StatusWriter(server, clock)
+    server.failures["LLMService/status"] = ApiError(0, "NoAnswer", "no answer to PATCH")
+    for second, events in ((0.0, 0), (29.0, 0), (30.0, 1)):
+        clock.now = second
+        with pytest.raises(ApiError, match="no answer"):
+            await writer.write(server.service, {"url": "x"}, "2026-01-01T00:00:00Z")
+        assert len(server.events) == events
+    assert "no answer to PATCH" in server.events[0]["note"]
+
+
+async def test_a_webhook_that_hangs_is_reported_after_the_first_pass_that_it_takes() -> None:
+    """The time that requests have waited for an answer counts."""
+    server = Server()
+    operator = reconciler(server)
+    seconds = iter(range(0, 600, 10))
+    operator._clock = lambda: f"2026-01-01T00:{(second := next(seconds)) // 60:02}:{second % 60:02}Z"  # type: ignore[method-assign]
+    server.failures["Deployment"] = ApiError(0, "NoAnswer", "no answer to PATCH /apis/apps/v1/x")
+    with pytest.raises(ApiError, match="no answer"):
+        await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "ApplyFailed"
+    assert "no answer to PATCH /apis/apps/v1/x" in server.condition("Degraded")["message"]
 
 
 async def test_a_crd_without_statuses_is_said_and_children_are_made() -> None:

@@ -100,6 +100,8 @@ async def test_where_statuses_may_not_be_written_all_else_is_done(failure: ApiEr
     with pytest.raises(ApiError, match="llmservices/status"):
         await reconciler(server).reconcile(KEY)
     assert {"Deployment", "Service"} <= set(server.writes)
+    assert {event["reason"] for event in server.events} == {"StatusNotWritten"}
+    assert failure.message in server.events[0]["note"]
 
 
 def blind(server: Server, *kinds: Kind) -> Reconciler:

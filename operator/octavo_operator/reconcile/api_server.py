@@ -107,7 +107,8 @@ class ApiServer:
             response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
             data = await response.read()
         except TimeoutError:  # of this request alone: others are not held back
-            raise ApiError(0, "NoAnswer", f"the API server gave no answer in time{_WEBHOOKS}") from None
+            said = f"the API server gave no answer to {method} {path} within {seconds:.0f} s{_WEBHOOKS}"
+            raise ApiError(0, "NoAnswer", said) from None
         except (aiohttp.ClientError, OSError) as error:
             self.limiter.answered(0, None)
             said = str(error) or type(error).__name__

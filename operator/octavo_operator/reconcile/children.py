@@ -382,7 +382,7 @@ def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], serv
 
 
 def _out_of_time(identity: Identity) -> ApiError:
-    why = f"the API server took {PASS_SECONDS:.0f} s for others, as if an admission webhook did not answer"
+    why = f"requests for other objects took {PASS_SECONDS:.0f} s, as where an admission webhook does not answer"
     return ApiError(0, "OutOfTime", f"{identity[0]} {identity[1]} was left for the next try: {why}")
 
 

@@ -46,8 +46,9 @@ _SERVING = ("Deployment", "Service")
 _FORBIDDEN = 403
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 """Access modes of claims that pods on several nodes may have at the same time."""
-_LASTING = timedelta(minutes=1)
-"""The time after which a failure that should pass is reported, such as that of a missing admission webhook."""
+_LASTING = timedelta(seconds=30)
+"""The time after which a failure that should pass is reported, such as that of an admission webhook that is missing or
+hangs."""
 _CLAIM_SECONDS = 10.0
 """The pause between two looks for a claim that is not there."""
 _CLAIM_TRUST = timedelta(minutes=1)
@@ -136,9 +137,10 @@ class Reconciler:
         pauses = _pauses(service, observed, self._clock()) + [_CLAIM_SECONDS] * bool(missing)
         unwatched = _needed(observed.unwatched, wanted)
         pauses += [UNWATCHED_SECONDS] * bool(unwatched)
-        reported = self._reported(key, applied, moment)
+        applied_at = datetime.fromisoformat(self._clock())  # requests that got no answer have taken long
+        reported = self._reported(key, applied, moment, applied_at)
         if len(reported) < len(applied.failures):  # what else there is will be reported then, if it lasts
-            pauses.append((self._failing[key] + _LASTING - moment).total_seconds())
+            pauses.append((self._failing[key] + _LASTING - applied_at).total_seconds())
         again = _again(service, applied, now, moment, pauses)
         try:
             if reported or not applied.failures:  # else the report would be as old as the last apply
@@ -186,13 +188,13 @@ class Reconciler:
             "chart's value engine.hostPaths",
         )
 
-    def _reported(self, key: Key, applied: Applied, moment: datetime) -> Mapping[Identity, ApiError]:
-        """Return the failures that are reported: refusals at once, others once they have lasted."""
+    def _reported(self, key: Key, applied: Applied, began: datetime, ended: datetime) -> Mapping[Identity, ApiError]:
+        """Return the failures of a pass that are reported: refusals at once, others once they have lasted."""
         if not applied.failures:
             self._failing.pop(key, None)
             return {}
-        since = self._failing.setdefault(key, moment)
-        return applied.failures if moment - since >= _LASTING else applied.refusals
+        since = self._failing.setdefault(key, began)
+        return applied.failures if ended - since >= _LASTING else applied.refusals
 
     async def _rollout_state(self, service: LLMService, observed: Observation) -> RolloutState:
         deployment = observed.children.get(("Deployment", service.name), {})

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 from octavo_operator.api.conditions import ConditionType
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, KIND
+from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
+from octavo_operator.reconcile.events import EventWriter, Recorder, Transition, transitions
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observe import Key, trimmed
 from octavo_operator.reconcile.summarize import without_load
@@ -33,6 +34,8 @@ FIGHT_SECONDS = 180.0
 """The time in which three writes of a status by another manager, between our own, count as a fight."""
 FIGHT_PAUSE_SECONDS = 60.0
 """Seconds between two of our writes while another client (such as a second operator) overwrites the status."""
+UNWRITTEN_SECONDS = 30.0
+"""The time after which an event reports that a status cannot be written, unless the API server refuses it at once."""
 _FIGHTS = 3
 _UNKNOWN = re.compile(r"\.status((?:\.\w+)+)[^:\s]*: field not declared in schema")
 _MOST_UNKNOWN = 8
@@ -91,6 +94,7 @@ class StatusWriter:
         self._written: dict[Key, Object] = {}
         self._written_at: dict[Key, datetime] = {}
         self._last: dict[Key, _Last] = {}
+        self._unwritten: dict[Key, float] = {}
         self._unknown: dict[tuple[str, ...], float] = {}
 
     def forget(self, key: Key) -> None:
@@ -98,6 +102,7 @@ class StatusWriter:
         self._written.pop(key, None)
         self._written_at.pop(key, None)
         self._last.pop(key, None)
+        self._unwritten.pop(key, None)
 
     def newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the LLMService as the watch reported it, or as it was after our own last write if that is newer."""
@@ -123,19 +128,32 @@ class StatusWriter:
                 return left
         if (left := self._truce_seconds(key, self.newest(key, live))) > 0:
             return left
+        began = self._clock()
         try:
             written = await self._put(metadata, status, before)
         except ApiError as error:
             if error.status not in (404, 409):  # deleted meanwhile, and perhaps made again: another event follows
+                await self._report_unwritten(metadata, error, began, now)
                 raise
             if error.status == 404:
                 await self._find(metadata)
             return None
+        self._unwritten.pop(key, None)
         self._written[key], self._written_at[key] = dict(trimmed(LLMSERVICE, written)), moment
         rewrites = self._last[key].rewrites if key in self._last else {}
         self._last[key] = _Last(self._known(status), _own(written.get("status") or {}), self._clock(), rewrites)
         await self._recorder.record(metadata, transitions(before, status), now)
         return None
+
+    async def _report_unwritten(self, metadata: Mapping[str, Any], error: ApiError, began: float, now: str) -> None:
+        """Report by an event that the status, where this would stand, cannot be written, since it is refused or has
+        not been written since long before now.
+        """
+        since = self._unwritten.setdefault((metadata["namespace"], metadata["name"]), began)
+        if error.transient and self._clock() - since < UNWRITTEN_SECONDS:
+            return
+        note = f"the status cannot be written, so that it is an old one: {advice(error.message)}"
+        await self._recorder.record(metadata, [Transition("Warning", "StatusNotWritten", note)], now)
 
     def _before_admission(self, key: Key, before: Mapping[str, Any]) -> Object:
         """Return our last write if admission made `before` of it, else `before`: rewrites would never end."""
