@@ -121,6 +121,29 @@ def test_a_pod_that_has_the_label_of_a_service_by_mistake_gets_no_requests(serve
     assert served.get("llms", "model")["status"]["readyReplicas"] == 1
 
 
+def test_what_acts_for_a_service_without_being_part_of_it_is_named_and_stays(served: Client) -> None:
+    """An EndpointSlice of another manager, and a pod that left its Deployment."""
+    (own,) = served.list("pods", selector=MODEL)
+    name = own["metadata"]["name"]
+    theirs = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "theirs", "labels": {"kubernetes.io/service-name": "model"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.9.9.9"], "conditions": {"ready": True}}],
+        "ports": [{"name": "http", "port": 8000, "protocol": "TCP"}],
+    }
+    served.apply(theirs)
+    served.kubectl("label", "pod", name, "octavo.dev/llmservice-")
+
+    def said() -> str:
+        return str(condition(served.get("llms", "model"), "Degraded")["message"])
+
+    served.wait_until(lambda: "EndpointSlice theirs" in said() and f"pod {name} runs" in said(), 60, said)
+    wait_for_condition(served, "model", "Ready", "ForeignEndpoints", 60)
+    assert served.exists("endpointslice", "theirs") and served.exists("pod", name)
+
+
 def test_ready_is_what_a_client_reaches(operator: Client, served: Client) -> None:
     nobody = {"selector": {"nobody": "has-this"}}
     selector = served.get("service", "model")["spec"]["selector"]

@@ -89,6 +89,11 @@ class ApiServer:
         if kind is self.failing:
             raise ApiError(500, "InternalError", f"conversion webhook for {kind.name} failed")
 
+    async def list_selected(
+        self, kind: Kind, namespace: str, selector: str, metadata_only: bool = False
+    ) -> list[dict[str, Any]]:
+        return []
+
     async def get(self, kind: Kind, namespace: str, name: str) -> None:
         """Return None: there are no other objects."""
 

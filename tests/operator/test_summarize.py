@@ -433,6 +433,18 @@ def test_a_cache_whose_volume_is_gone_is_reported_before_its_pods_end() -> None:
     assert "kubectl delete pvc good-cache" in found.message
 
 
+@pytest.mark.parametrize(("kind", "status"), [("ControllerResizeError", "True"), ("Resizing", "True")])
+def test_a_cache_that_cannot_grow_is_reported_while_its_pods_serve(kind: str, status: str) -> None:
+    said = {"type": kind, "status": status, "message": "the pool is full"}
+    claim = {"metadata": {"name": "good-cache"}, "status": {"phase": "Bound", "conditions": [said]}}
+    children = {**deployment(ready=1), ("PersistentVolumeClaim", "good-cache"): claim}
+    found = summary(pod(container=SERVING), children=children)
+    assert condition(found, ConditionType.READY).reason == Reason.SERVING
+    degraded, fails = condition(found, ConditionType.DEGRADED), kind != "Resizing"
+    assert degraded.reason == (Reason.RESIZE_FAILED if fails else Reason.AS_EXPECTED)
+    assert ("the pool is full" in degraded.message) is fails
+
+
 REFUSED_PODS = [
     ("no PriorityClass with name urgent was found", "create PriorityClass urgent"),
     ('pod rejected: RuntimeClass "nvidia" not found', "spec.scheduling.runtimeClassName"),

@@ -73,12 +73,15 @@ class Reason(StrEnum):
     PROBE_FAILED = "ProbeFailed"
     PULL_FAILED = "PullFailed"
     VOLUME_LOST = "VolumeLost"
+    RESIZE_FAILED = "ResizeFailed"
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - a reason
     POLICY_DENIED = "PolicyDenied"
     APPLY_FAILED = "ApplyFailed"
     RIGHTS_MISSING = "RightsMissing"
     NAME_TAKEN = "NameTaken"
     BEING_DELETED = "BeingDeleted"
+    FOREIGN_ENDPOINTS = "ForeignEndpoints"
+    RELEASED_POD = "ReleasedPod"
     FIELD_CONFLICT = "FieldConflict"
     INVALID = "Invalid"
     # ModelLoaded

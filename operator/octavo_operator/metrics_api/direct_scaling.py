@@ -86,7 +86,7 @@ class DirectScaler:
         return found
 
     async def _pods(self, namespace: str) -> Sequence[EnginePod]:
-        return [found for pod in await self._cluster.list_whole(POD, namespace) if (found := engine_pod(pod))]
+        return [found for pod in await self._cluster.list_selected(POD, namespace) if (found := engine_pod(pod))]
 
     async def _scale(self, collector: Collector, key: Key, service: LLMService) -> None:
         named = (each for each in self._indexes.get("deployments", {}).get(key, ()) if _name_of(each) == key[1])

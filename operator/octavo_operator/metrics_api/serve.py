@@ -60,7 +60,7 @@ async def run(options: MetricsApiOptions) -> None:
 
 async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper, stop: asyncio.Event) -> None:
     async def list_pods(namespace: str) -> Sequence[EnginePod]:
-        return [found for pod in await cluster.list_whole(POD, namespace) if (found := engine_pod(pod))]
+        return [found for pod in await cluster.list_selected(POD, namespace) if (found := engine_pod(pod))]
 
     clients = Clients(FrontProxy.of(await cluster.get(_CONFIG_MAPS, NAMESPACE, CONFIG_MAP)))
     authority = Authority(hosts(options), lambda: datetime.fromisoformat(cluster.server.clock.now()))

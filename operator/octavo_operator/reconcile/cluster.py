@@ -194,13 +194,17 @@ class Cluster:
             if error.status not in (404, 409):
                 raise
 
-    async def list_whole(self, kind: Kind, namespace: str) -> list[Object]:
-        """Return all objects of the kind in the namespace that have our label, as the API server last saw them.
+    async def list_selected(
+        self, kind: Kind, namespace: str, selector: str = SERVICE_LABEL, metadata_only: bool = False
+    ) -> list[Object]:
+        """Return all objects of the kind that the label selector selects, as the API server last saw them.
 
-        It asks no other for this, so that it is cheap.
+        It asks no other for this, so that it is cheap. `namespace`: "" stands for all.
         """
-        query = [("labelSelector", SERVICE_LABEL), ("resourceVersion", "0")]
-        return list((await self.server.request("GET", kind.path(namespace), None, query)).get("items") or ())
+        query = [("labelSelector", selector), ("resourceVersion", "0")]
+        accept = _METADATA_ONLY if metadata_only else "application/json"
+        listed = await self.server.request("GET", kind.path(namespace), None, query, accept=accept)
+        return list(listed.get("items") or ())
 
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""

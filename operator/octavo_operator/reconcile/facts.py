@@ -45,7 +45,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that conditions are decided from."""
+    """The facts that conditions are decided from.
+
+    `outside`: problems with objects that do not keep a pod from serving, such as others' EndpointSlices.
+    """
 
     service: LLMService
     desired: int
@@ -60,6 +63,7 @@ class Facts:
     unreached: Problem | None = None
     unobserved: Problem | None = None
     lost_claim: Problem | None = None
+    outside: Sequence[Problem] = ()
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
 
     @property
@@ -125,6 +129,11 @@ class Facts:
     def waits(self) -> Problem | None:
         """The reason why a pod waits, if one does."""
         return next((pod.waits for pod in self.pods if pod.waits), None)
+
+    @property
+    def misled(self) -> Problem | None:
+        """Return the problem that a part of the requests goes elsewhere; None: there is none."""
+        return next((each for each in self.outside if each.reason == Reason.FOREIGN_ENDPOINTS), None)
 
     @property
     def out_of_time(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.ownership import APPLIED, owned_fields
 from octavo_operator.reconcile.placement import kept_spec
+from octavo_operator.reconcile.problem import Problem
 from octavo_operator.render.adapters import digest_of_list
 from octavo_operator.render.container import CONTAINER
 
@@ -40,6 +41,7 @@ class Observation:
 
     `unknown`: the paths of its fields that this version does not know. `slices`: where its Service leads, as
     `trimmed` EndpointSlices; None: not watched. `unwatched`: the kinds that may not be read, each with a sentence.
+    `outside`: the problems with what acts for it without being part of it.
     """
 
     service: Object | None
@@ -50,6 +52,7 @@ class Observation:
     unknown: tuple[str, ...] = ()
     slices: tuple[Object, ...] | None = None
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
+    outside: Sequence[Problem] = ()
 
 
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
@@ -70,7 +73,8 @@ def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str
     )
 
 
-_SLICE_OF = "kubernetes.io/service-name"
+SLICE_OF = "kubernetes.io/service-name"
+"""The label by which an EndpointSlice names its Service."""
 
 
 def key_of(kind: Kind, body: Object) -> Key | None:
@@ -82,7 +86,7 @@ def key_of(kind: Kind, body: Object) -> Key | None:
     labels = metadata.get("labels") or {}
     if kind is POD and not is_engine_pod(labels):
         return None
-    if kind is ENDPOINT_SLICE and labels.get(_SLICE_OF) != labels.get(SERVICE_LABEL):
+    if kind is ENDPOINT_SLICE and labels.get(SLICE_OF) != labels.get(SERVICE_LABEL):
         return None  # of the metrics Service, which also leads to pods that are not ready
     name = metadata["name"] if kind is LLMSERVICE else _owner(metadata) or labels.get(SERVICE_LABEL)
     return (metadata["namespace"], name) if name else None

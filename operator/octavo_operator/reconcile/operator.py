@@ -26,6 +26,7 @@ from octavo_operator.reconcile.lease import Lease
 from octavo_operator.reconcile.loading import LoadWatch
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observe import Index, Key, Object
+from octavo_operator.reconcile.outsiders import OutsiderWatch
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.release_metrics_slot import watch_metrics_slot
@@ -211,6 +212,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     make_scaler = process.options.scaler
     scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
     scaling = scaler.reports if scaler else {}
+    outsiders = OutsiderWatch(cluster, watched, indexes, queue)
     reconciler = Reconciler(
         cluster,
         indexes,
@@ -220,14 +222,16 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         adapters.reports,
         clock=cluster.server.clock.now,
         unwatched=process.namespaces.unwatched,
+        outside=outsiders.found,
     )
     watched = {kind: namespaces for kind, namespaces in watched.items() if namespaces}
     return (
         *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),
         Resync(cluster, watched, indexes, queue, heartbeat).run(),
-        _ask_pods(process, loading.run),
-        _ask_pods(process, adapters.run),
-        *([_scale(process, indexed, scaler)] if scaler else []),
+        _while_leading(process, loading.run),
+        _while_leading(process, adapters.run),
+        _once_indexed(process, indexed, outsiders.run),
+        *([_once_indexed(process, indexed, scaler.run)] if scaler else []),
         *([_keep_discovery_working(process)] if process.options.metrics_url else []),
         *(_work(process, indexed, reconciler) for _ in range(WORKERS)),
     )
@@ -238,15 +242,15 @@ async def _keep_discovery_working(process: _Process) -> None:
     await watch_metrics_slot(process.cluster, process.options.metrics_url, process.cluster.server.clock.now)
 
 
-async def _ask_pods(process: _Process, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _while_leading(process: _Process, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     await process.leads.wait()
-    await ask()
+    await work()
 
 
-async def _scale(process: _Process, indexed: Indexed, scaler: Scaler) -> None:
+async def _once_indexed(process: _Process, indexed: Indexed, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     await process.leads.wait()
     await indexed.begun.wait()
-    await scaler.run()
+    await work()
 
 
 async def _work(process: _Process, indexed: Indexed, reconciler: Reconciler) -> None:

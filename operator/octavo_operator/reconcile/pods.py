@@ -229,7 +229,7 @@ def _before_the_engine(
 def _waiting_state(
     pod: Mapping[str, Any], waiting: Mapping[str, Any], container: Mapping[str, Any]
 ) -> tuple[LoadingPhase, Problem | None, Problem | None]:
-    """The state of a pod whose `container` is `waiting`: for its image, or to be started again after an error."""
+    """Return the state of a pod whose `container` is `waiting` for its image, or to start again after an error."""
     trouble = waiting_trouble(pod["metadata"]["name"], waiting, container)
     failed = trouble is not None and trouble.reason != Reason.PULL_FAILED
     return (LoadingPhase.FAILED if failed else LoadingPhase.PULLING), _waits_for_sandbox(pod), trouble

@@ -25,6 +25,7 @@ from octavo_operator.reconcile.held_deletion import deletion_patience_seconds, h
 from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Observation, observe
+from octavo_operator.reconcile.outsiders import Outside
 from octavo_operator.reconcile.pods import usual_wait_seconds, views
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rights import refused_right
@@ -72,6 +73,7 @@ class Reconciler:
         adapter_reports: Mapping[str, AdapterReport] | None = None,
         clock: Callable[[], str] | None = None,
         unwatched: Callable[[str], Mapping[Kind, str]] | None = None,
+        outside: Outside | None = None,
     ) -> None:
         self._cluster = cluster
         self._scaling = {} if scaling is None else scaling
@@ -85,11 +87,13 @@ class Reconciler:
         self._claims_seen: dict[Key, datetime] = {}
         self._clock = clock or ServerClock().now
         self._unwatched = unwatched or (lambda _: {})
+        self._outside = {} if outside is None else outside
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass over `key`, and return in how many seconds to make another; ApiError: it is to be repeated."""
         seen = observe(key, self._indexes, self._unwatched(key[0]))
-        observed = replace(seen, reports=self._reports, adapter_reports=self._adapter_reports)
+        outside = self._outside.get(key, ())
+        observed = replace(seen, reports=self._reports, adapter_reports=self._adapter_reports, outside=outside)
         if observed.service is None:
             self._children.forget(key)
             self._statuses.forget(key)

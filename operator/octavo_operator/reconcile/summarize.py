@@ -23,6 +23,7 @@ from octavo_operator.api.status import (
 )
 from octavo_operator.reconcile.adapter_states import adapter_problem, adapter_statuses, adapters_ready
 from octavo_operator.reconcile.autoscaling import scaling
+from octavo_operator.reconcile.claims import resize_error
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Facts, Result, Verdict
 from octavo_operator.reconcile.handover import leaving
@@ -65,6 +66,7 @@ def summarize(
         unreached=_unreached(service, pods, observed, now) or _without_service(service, observed, result),
         unobserved=unobserved(observed.children.get(("Deployment", service.name), {}), now),
         lost_claim=_lost_claim(observed),
+        outside=(*_stuck_claims(observed), *observed.outside),
         result=result,
         reports=observed.reports,
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
@@ -135,6 +137,20 @@ def _lost_claim(observed: Observation) -> Problem | None:
             help_ = f"restore that, or kubectl delete pvc {name}: it is made again, and filled anew"
             return Problem(Reason.VOLUME_LOST, f"{what}; {help_}")
     return None
+
+
+def _stuck_claims(observed: Observation) -> list[Problem]:
+    """Return the problems of claims whose volumes are to grow and cannot."""
+    claims = ((name, child) for (kind, name), child in observed.children.items() if kind == "PersistentVolumeClaim")
+    failed = ((name, said) for name, child in claims if (said := resize_error(child)))
+    return [
+        Problem(
+            Reason.RESIZE_FAILED,
+            f"PersistentVolumeClaim {name} cannot grow: {said}; what serves goes on with the size that it has; "
+            f"kubectl describe pvc {name} shows the events of its storage",
+        )
+        for name, said in failed
+    ]
 
 
 def _settled(pod: PodView, now: str) -> PodView:
@@ -215,6 +231,11 @@ def _ready(facts: Facts) -> Verdict:
 
 
 def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
+    reason, said = _served_by(facts, ready)
+    return (facts.misled.reason, f"{said}; {facts.misled.message}") if facts.misled else (reason, said)
+
+
+def _served_by(facts: Facts, ready: int) -> tuple[Reason, str]:
     if facts.replaced and ready >= facts.desired:
         return Reason.SERVING, f"{ready} of {facts.desired} replicas serve {facts.service.served_name}"
     if facts.replaced or facts.only_scales:
@@ -259,10 +280,11 @@ def _degraded(facts: Facts) -> Verdict:
     result, pending = facts.result, unsupported_fields(facts.service.spec)
     adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
     unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
-    kinds = (result.problem, result.unserved, facts.trouble, result.refused, *unwatched, result.conflict)
-    found = list(
-        dict.fromkeys(filter(None, (*kinds, facts.overruled, adapters)))
-    )  # the worst first: it gives the reason
+    kinds = (  # the worst first: it gives the reason
+        *(result.problem, result.unserved, facts.trouble, result.refused, *unwatched, result.conflict),
+        *(facts.overruled, adapters, *facts.outside),
+    )
+    found = list(dict.fromkeys(filter(None, kinds)))
     sentences = [each.message for each in found]
     if pending:
         sentences.append("accepted but not acted on by this version: " + "; ".join(map(str, pending)))

@@ -1,0 +1,155 @@
+"""Finds what acts for an LLMService without being part of it: EndpointSlices of others, and pods that left their
+Deployment. No watch reports either: the watches select by our label, and these lack it.
+
+Neither is changed or deleted: a person made it so, and may have a reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL, selector
+from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.observe import SLICE_OF, Index, Key, Object
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.render.container import PORT_NAME
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 20.0
+_INSTANCE_LABEL = "app.kubernetes.io/instance"
+_SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
+_OWN_MANAGER = "endpointslice-controller.k8s.io"
+SLICES = f"{SLICE_OF},{_SLICE_MANAGER}!={_OWN_MANAGER}"
+"""Selects the EndpointSlices of Services that another than Kubernetes' own controller has made."""
+PODS = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
+"""Selects pods that were made from a Deployment of the operator, also where another of their labels was taken off."""
+
+Outside = Mapping[Key, Sequence[Problem]]
+
+
+class Lister(Protocol):
+    """The API calls that are needed."""
+
+    async def list_selected(
+        self, kind: Kind, namespace: str, selector: str, metadata_only: bool = False
+    ) -> Sequence[Object]:
+        """Return the objects of the kind that the label selector selects; "": in all namespaces."""
+
+
+class OutsiderWatch:
+    """Keeps `found`, the problems of each LLMService, and queues those that have others than before.
+
+    `watched`: the namespaces of each kind that can be read ("": the whole cluster).
+    """
+
+    def __init__(
+        self,
+        cluster: Lister,
+        watched: Mapping[Kind, Sequence[str]],
+        indexes: Mapping[str, Index],
+        queue: WorkQueue[Key],
+    ) -> None:
+        self.found: dict[Key, tuple[Problem, ...]] = {}
+        self._cluster = cluster
+        self._watched = watched
+        self._indexes = indexes
+        self._queue = queue
+
+    async def run(self) -> None:
+        """Look again and again, until the task is cancelled."""
+        while True:
+            try:
+                await self.find()
+            except ApiError as error:
+                logger.warning("cannot look for pods and EndpointSlices of others: %s", error)
+            await asyncio.sleep(INTERVAL_SECONDS)
+
+    async def find(self) -> None:
+        """Look once."""
+        found: dict[Key, tuple[Problem, ...]] = {}
+        for body in await self._listed(ENDPOINT_SLICE, SLICES, False):
+            key = body["metadata"]["namespace"], body["metadata"]["labels"][SLICE_OF]
+            if self._is_known(key) and (problem := foreign_slice(body, self._addresses(key))):
+                found[key] = (*found.get(key, ()), problem)
+        for pod in await self._listed(POD, PODS, True):
+            service = _service_of(pod["metadata"])
+            key = pod["metadata"]["namespace"], service
+            if self._is_known(key) and (problem := released_pod(pod["metadata"], service)):
+                found[key] = (*found.get(key, ()), problem)
+        changed = [key for key in {*found, *self.found} if found.get(key) != self.found.get(key)]
+        self.found.clear()
+        self.found.update(found)
+        for key in changed:
+            self._queue.add(key)
+
+    async def _listed(self, kind: Kind, selected: str, metadata_only: bool) -> list[Object]:
+        found: list[Object] = []
+        for namespace in self._watched.get(kind, ()):
+            found += await self._cluster.list_selected(kind, namespace, selected, metadata_only)
+        return found
+
+    def _is_known(self, key: Key) -> bool:
+        return bool(list(self._indexes.get(LLMSERVICE.plural, {}).get(key, ())))
+
+    def _addresses(self, key: Key) -> frozenset[str]:
+        """Return the addresses of an LLMService's pods."""
+        statuses = [pod.get("status") or {} for pod in self._indexes.get(POD.plural, {}).get(key, ())]
+        return frozenset(each["ip"] for status in statuses for each in status.get("podIPs") or ())
+
+
+def foreign_slice(body: Object, own: Collection[str]) -> Problem | None:
+    """Return the problem of an EndpointSlice of another manager that sends clients to addresses that are not `own`."""
+    if not any((port.get("name") or "") == PORT_NAME for port in body.get("ports") or ()):
+        return None  # no request takes it
+    ready = [each for each in body.get("endpoints") or () if (each.get("conditions") or {}).get("ready") is not False]
+    theirs = sorted({address for each in ready for address in each.get("addresses") or ()} - set(own))
+    if not theirs:
+        return None
+    metadata = body["metadata"]
+    shown = ", ".join(theirs[:3]) + (" …" if len(theirs) > 3 else "")
+    name = metadata["name"]
+    return Problem(
+        Reason.FOREIGN_ENDPOINTS,
+        f"EndpointSlice {name}, made by {_manager(metadata)}, sends a part of the requests of Service "
+        f"{metadata['labels'][SLICE_OF]} to {shown}, which is none of its pods: kubectl delete endpointslice {name}, "
+        f"or take its label {SLICE_OF} off",
+    )
+
+
+def released_pod(metadata: Mapping[str, Any], service: str) -> Problem | None:
+    """Return the problem of an engine pod that no ReplicaSet has any more, since its labels were changed."""
+    owners: Iterable[Mapping[str, Any]] = metadata.get("ownerReferences") or ()
+    if any(each.get("controller") for each in owners) or metadata.get("deletionTimestamp"):
+        return None
+    labels = metadata.get("labels") or {}
+    wrong = [f"{name}={value}" for name, value in selector(service).items() if labels.get(name) != value]
+    name = metadata["name"]
+    lost = f"lacks the label {', '.join(wrong)}" if wrong else "has lost its label pod-template-hash, or its owner"
+    traffic = "gets no requests from the Service" if wrong else "still gets requests from the Service"
+    back = f" To keep it, put the label back: kubectl label --overwrite pod {name} {' '.join(wrong)}" if wrong else ""
+    return Problem(
+        Reason.RELEASED_POD,
+        f"pod {name} runs outside of Deployment {service}, which has another in its place: it {lost}, {traffic}, and "
+        f"keeps its GPUs and memory until it is deleted: kubectl delete pod {name}.{back}",
+    )
+
+
+def _service_of(metadata: Mapping[str, Any]) -> str:
+    """Return the LLMService that a pod was made for, by a label that is left; empty: it has neither."""
+    labels = metadata.get("labels") or {}
+    return str(labels.get(_INSTANCE_LABEL) or labels.get(SERVICE_LABEL) or "")
+
+
+def _manager(metadata: Mapping[str, Any]) -> str:
+    """Return the name of what made an object, by its label, else by its managed fields."""
+    if said := (metadata.get("labels") or {}).get(_SLICE_MANAGER):
+        return str(said)
+    managers = (str(each.get("manager") or "") for each in metadata.get("managedFields") or ())
+    return next(filter(None, managers), "another client")

@@ -1,0 +1,125 @@
+"""What acts for an LLMService without being part of it is reported, and left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from octavo_operator.api.conditions import ConditionType, Reason
+from octavo_operator.api.names import pod_labels
+from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.observe import Key, Observation
+from octavo_operator.reconcile.outsiders import OutsiderWatch, foreign_slice, released_pod
+from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.summarize import Result, summarize
+from tests.operator.bad_llmservices import merged
+from tests.operator.test_summarize import IMAGE, NOW, SERVING, condition, deployment, pod, service
+
+KEY = ("llm", "good")
+OWN = "10.0.0.1"
+
+
+def slice_to(*addresses: str, ready: bool | None = True, port: str = "http", **labels: str) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": "good-theirs",
+            "namespace": "llm",
+            "labels": {"kubernetes.io/service-name": "good", **labels},
+            "managedFields": [{"manager": "kubectl-client-side-apply"}],
+        },
+        "endpoints": [{"addresses": list(addresses), "conditions": {} if ready is None else {"ready": ready}}],
+        "ports": [{"name": port, "port": 8000}],
+    }
+
+
+MESH = {"endpointslice.kubernetes.io/managed-by": "mesh.example.com"}
+SLICES = [
+    ("another address", slice_to("10.9.9.9"), "made by kubectl-client-side-apply"),
+    ("a manager with a name", slice_to("10.9.9.9", **MESH), "made by mesh.example.com"),
+    ("unknown readiness counts as ready", slice_to("10.9.9.9", ready=None), "10.9.9.9"),
+    ("beside our own", slice_to(OWN, "10.9.9.9"), "to 10.9.9.9, which"),
+    ("our own pods", slice_to(OWN), ""),
+    ("not ready", slice_to("10.9.9.9", ready=False), ""),
+    ("another port", slice_to("10.9.9.9", port="grpc"), ""),
+    ("none", slice_to(), ""),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), [row[1:] for row in SLICES], ids=[row[0] for row in SLICES])
+def test_an_endpoint_slice_of_another_manager_that_leads_elsewhere_is_named(body: dict[str, Any], words: str) -> None:
+    problem = foreign_slice(body, {OWN})
+    assert (problem is not None) is bool(words)
+    assert problem is None or (words in problem.message and "EndpointSlice good-theirs" in problem.message)
+
+
+def engine_pod(**fields: Any) -> dict[str, Any]:
+    metadata = {"name": "good-r1-x", "namespace": "llm", "labels": pod_labels("good")}
+    return merged({"metadata": metadata}, {"metadata": fields})
+
+
+def without(label: str) -> dict[str, str]:
+    return {name: value for name, value in pod_labels("good").items() if name != label}
+
+
+RELEASED = [
+    (without("octavo.dev/llmservice"), "lacks the label octavo.dev/llmservice=good, gets no requests"),
+    (
+        {**pod_labels("good"), "octavo.dev/track": "debug"},
+        "kubectl label --overwrite pod good-r1-x octavo.dev/track=",
+    ),
+    (pod_labels("good"), "still gets requests from the Service"),
+]
+
+
+@pytest.mark.parametrize(("labels", "words"), RELEASED)
+def test_a_pod_that_left_its_deployment_is_named_with_what_to_do(labels: dict[str, str], words: str) -> None:
+    metadata: dict[str, Any] = {"name": "good-r1-x", "labels": labels}
+    problem = released_pod(metadata, "good")
+    assert problem and words in problem.message and "kubectl delete pod good-r1-x" in problem.message
+    owned = {**metadata, "ownerReferences": [{"kind": "ReplicaSet", "name": "good-r1", "controller": True}]}
+    assert released_pod(owned, "good") is None
+    assert released_pod({**metadata, "deletionTimestamp": NOW}, "good") is None
+
+
+class Lists:
+    """An API server with these objects."""
+
+    def __init__(self, **objects: list[dict[str, Any]]) -> None:
+        self.objects = objects
+
+    async def list_selected(
+        self, kind: Kind, namespace: str, selector: str, metadata_only: bool = False
+    ) -> list[dict[str, Any]]:
+        return self.objects.get(kind.plural, [])
+
+
+async def test_they_are_found_for_the_service_that_they_name_and_gone_when_they_are() -> None:
+    queue = WorkQueue[Key]()
+    lists = Lists(endpointslices=[slice_to("10.9.9.9")], pods=[engine_pod(labels={"octavo.dev/llmservice": "debug"})])
+    indexes = {
+        LLMSERVICE.plural: {KEY: [{}]},
+        POD.plural: {KEY: [{"metadata": {}, "status": {"podIPs": [{"ip": OWN}]}}]},
+    }
+    watch = OutsiderWatch(lists, {kind: [""] for kind in (ENDPOINT_SLICE, POD)}, indexes, queue)
+    await watch.find()
+    assert [each.reason for each in watch.found[KEY]] == [Reason.FOREIGN_ENDPOINTS, Reason.RELEASED_POD]
+    assert len(queue) == 1
+    lists.objects = {"endpointslices": [slice_to(OWN)]}
+    await watch.find()
+    assert watch.found == {}
+    lists.objects = {"pods": [merged(engine_pod(), {"metadata": {"labels": {"app.kubernetes.io/instance": "gone"}}})]}
+    await watch.find()
+    assert watch.found == {}, "there is no LLMService of that name"
+
+
+def test_the_conditions_name_them() -> None:
+    problems = (foreign_slice(slice_to("10.9.9.9"), ()), released_pod({"name": "good-r1-x", "labels": {}}, "good"))
+    observed = Observation({}, deployment(ready=1), (pod(container=SERVING),))
+    observed = replace(observed, outside=tuple(each for each in problems if each))
+    status = summarize(service(), observed, IMAGE, Result(), NOW)
+    ready, degraded = (condition(status, kind) for kind in (ConditionType.READY, ConditionType.DEGRADED))
+    assert (ready.status, ready.reason, degraded.reason) == ("True", *(Reason.FOREIGN_ENDPOINTS,) * 2)
+    assert "EndpointSlice good-theirs" in ready.message
+    assert "pod good-r1-x" in degraded.message
