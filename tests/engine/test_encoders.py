@@ -53,7 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
     "Bert": SIZES,
     "Ernie": {**SIZES, "hidden_act": "relu"},
     "Electra": {**SIZES, "embedding_size": 40},
-    "MPNet": {**SIZES, "max_position_embeddings": 132},
+    "MPNet": {**SIZES, "max_position_embeddings": 132, "type_vocab_size": 2},
     "Albert": {**SIZES, "embedding_size": 24},
     "Gte": {**ROTATING, "type_vocab_size": 0},
     "NomicBert": ROTATING,
@@ -300,3 +300,12 @@ def test_a_pooling_that_is_not_computed_is_refused_at_the_start(kind: str, tmp_p
     say_pooling(tmp_path, kind)
     with pytest.raises(ModelLoadError, match=f"embeddings by {kind.removesuffix('_tokens')}.* supported: cls"):
         resolve_config(EngineConfig(model="x", device="cpu"), ModelFiles("x", directory=tmp_path), Shard(0, 1))
+
+
+def test_an_encoder_pools_the_last_token_if_its_files_say_so(tmp_path: Path) -> None:
+    """With vectors of length 1 this is a decoder's default, which was taken for files that say nothing: the mean."""
+    saved("BertModel", tmp_path)
+    files = ModelFiles("x", directory=tmp_path)
+    assert pooling_of(files, read_spec(files)).kind == "mean"
+    say_pooling(tmp_path, "lasttoken", normalize=True)
+    assert pooling_of(files, read_spec(files)).kind == "last"

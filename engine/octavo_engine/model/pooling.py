@@ -58,7 +58,7 @@ def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
         if after.inputs != before.outputs:
             raise ModelLoadError(f"{after.folder}: takes {after.inputs} numbers, and gets {before.outputs}")
     # An encoder's last token is a separator; sentence-transformers take the mean where no file says anything.
-    return found if found != PoolingConfig() or spec.causal else PoolingConfig("mean")
+    return found if spec.causal or _says_pooling(files) else PoolingConfig("mean")
 
 
 def read_pooling(files: ModelFiles) -> PoolingConfig:
@@ -66,7 +66,7 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
 
     Raises ModelLoadError if they are broken.
     """
-    if files.directory is None or not has_file(files.directory / "modules.json"):
+    if files.directory is None or not _says_pooling(files):
         return PoolingConfig()
     modules = _read(files.directory / "modules.json")
     try:
@@ -83,6 +83,11 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
     folders = [files.directory / path for kind, path in named if kind == "Dense"]
     dense = tuple(read_dense(folder, _read(folder / "config.json")) for folder in folders)
     return PoolingConfig(_kind(config) if "Pooling" in kinds else "none", "Normalize" in kinds, dense)
+
+
+def _says_pooling(files: ModelFiles) -> bool:
+    """Return True if the model has the files of sentence-transformers."""
+    return files.directory is not None and has_file(files.directory / "modules.json")
 
 
 def longest_text(files: ModelFiles) -> int | None:

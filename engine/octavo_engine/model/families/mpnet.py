@@ -48,5 +48,6 @@ MPNET_FAMILIES = encoder_families(
     _KIND,
     "MPNet",
     "mpnet",
+    left_out=frozenset({"type_vocab_size"}),
     defaults={**BERT_DEFAULTS, "vocab_size": 30527, "type_vocab_size": 0, "relative_attention_num_buckets": _BUCKETS},
 )
