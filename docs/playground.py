@@ -35,7 +35,7 @@ def take(chromium: Browser, url: str, name: str, **options: Any) -> None:
     page.keyboard.press("Enter")
     for timing in page.locator(".timing").locator("visible=true").all():
         expect(timing).to_contain_text("tokens/s", timeout=60_000)
-    page.wait_for_timeout(2500)  # the strip at the top is as old as its last look
+    page.wait_for_timeout(5500)  # the strip at the top is as old as its last look
     page.screenshot(path=FOLDER / name)
     page.close()
 

@@ -8,11 +8,11 @@ export async function load(): Promise<string> {
   const state = await problem();
   const answer = await fetch("/metrics");
   if (!answer.ok) return state.join("");
-  const text = await answer.text();
+  const lines = (await answer.text()).split("\n").filter((line) => line.startsWith("octavo_"));
   const now: Sample = {
-    tokens: sum(text, "octavo_generation_tokens_total"),
-    queried: sum(text, "octavo_prefix_cache_queried_tokens_total"),
-    hits: sum(text, "octavo_prefix_cache_hit_tokens_total"),
+    tokens: sum(lines, "octavo_generation_tokens_total"),
+    queried: sum(lines, "octavo_prefix_cache_queried_tokens_total"),
+    hits: sum(lines, "octavo_prefix_cache_hit_tokens_total"),
     at: performance.now(),
   };
   const seconds = before ? (now.at - before.at) / 1000 : 0;
@@ -20,12 +20,12 @@ export async function load(): Promise<string> {
   before = now;
   return [
     ...state,
-    `${sum(text, "octavo_requests_running")} running`,
-    `${sum(text, "octavo_requests_waiting")} waiting`,
-    `KV cache ${(100 * sum(text, "octavo_kv_cache_usage_ratio")).toFixed(0)} %`,
+    `${sum(lines, "octavo_requests_running")} running`,
+    `${sum(lines, "octavo_requests_waiting")} waiting`,
+    `KV cache ${(100 * sum(lines, "octavo_kv_cache_usage_ratio")).toFixed(0)} %`,
     `${rate.toFixed(1)} tokens/s`,
     `prefix hits ${now.queried ? ((100 * now.hits) / now.queried).toFixed(0) : 0} %`,
-    `${sum(text, "octavo_requests_rejected_total")} refused`,
+    `${sum(lines, "octavo_requests_rejected_total")} refused`,
   ].join(" · ");
 }
 
@@ -37,7 +37,7 @@ async function problem(): Promise<string[]> {
   return [status === "loading" ? `loading: ${detail || phase} ${(100 * Number(progress)).toFixed(0)} %` : `${status}`];
 }
 
-function sum(text: string, name: string): number {
-  const lines = text.split("\n").filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `));
-  return lines.reduce((total, line) => total + Number(line.slice(line.lastIndexOf(" "))), 0);
+function sum(lines: string[], name: string): number {
+  const series = lines.filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `));
+  return series.reduce((total, line) => total + Number(line.slice(line.lastIndexOf(" "))), 0);
 }

@@ -8,7 +8,8 @@ import { keep, restore } from "./session";
 import { addFields, chosen } from "./settings";
 import { asCurl, asPython, asTypeScript } from "./snippets";
 
-const REFRESH_MS = 2000;
+const RETRY_MS = 2000;
+const LOAD_MS = 5000; // for each open page the engine renders its metrics as often as this
 const prompt = get<HTMLTextAreaElement>("prompt");
 const compare = get<HTMLInputElement>("compare");
 const buttons = {
@@ -75,6 +76,10 @@ async function answer(): Promise<void> {
   get("raw").textContent = parts.join("\n\n");
 }
 
+function refreshLoad(): void {
+  if (!document.hidden) load().then(showLoad, () => showLoad("the engine does not answer"));
+}
+
 async function listModels(): Promise<void> {
   try {
     const there = await models();
@@ -84,7 +89,7 @@ async function listModels(): Promise<void> {
   } catch (error) {
     explain(error);
     const wrongKey = error instanceof Refusal && error.status === 401;
-    if (!wrongKey) setTimeout(() => void listModels(), REFRESH_MS); // it is loading, or it restarts
+    if (!wrongKey) setTimeout(() => void listModels(), RETRY_MS); // it is loading, or it restarts
   }
 }
 
@@ -147,6 +152,5 @@ addFields();
 listen();
 update();
 void listModels();
-setInterval(() => {
-  if (!document.hidden) load().then(showLoad, () => showLoad("the engine does not answer"));
-}, REFRESH_MS);
+refreshLoad();
+setInterval(refreshLoad, LOAD_MS);
