@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
+from octavo_engine.runner.cgroup_memory import cgroup_memory
 from octavo_engine.runner.kv_blocks import BlockShares, WindowNeed
 from octavo_engine.sizes import format_size
 
@@ -313,24 +314,7 @@ def host_memory() -> DeviceMemory:
     """Return the machine's memory, or the container's limit if that is less."""
     meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(meminfo[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
-    limit, used = _cgroup()
-    if limit is not None and limit < total:
-        return DeviceMemory(limit, max(0, min(limit - used, free)), "this container's memory limit")
+    limited = cgroup_memory()
+    if limited is not None and limited[0] < total:
+        return DeviceMemory(limited[0], min(limited[1], free), "this container's memory limit")
     return DeviceMemory(total, free, "this machine's memory")
-
-
-def _cgroup() -> tuple[int | None, int]:
-    """Return the container's memory limit and use, without caches that the kernel can drop (cgroup v2, then v1)."""
-    root = Path("/sys/fs/cgroup")
-    for folder, limit_name, usage_name, droppable in (
-        (root, "memory.max", "memory.current", "inactive_file"),
-        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            limit = (folder / limit_name).read_text().strip()
-            used = int((folder / usage_name).read_text())
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        except OSError:
-            continue
-        return (None if limit == "max" else int(limit)), max(0, used - int(stat.get(droppable, 0)))
-    return None, 0
