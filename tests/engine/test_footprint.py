@@ -9,6 +9,7 @@ import torch
 from peak_memory import peak_memory
 from stepper import Sequence, Stepper
 
+from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import decoder as decoder_module
@@ -110,6 +111,25 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, path, monkeypatc
     assert peak.bytes <= bound
     if path.startswith("torch"):  # kernels of our own need less
         assert peak.bytes > bound / 8
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(("lens", "computed"), [((700, 200, 100), 0), ((300,) * 20, 299)], ids=["prefill", "decode"])
+def test_step_bytes_bounds_a_step_in_one_call_of_the_kernels(shape, lens, computed, monkeypatch):
+    """Without the tensors that PyTorch needs between operations, which no step allocates then."""
+    if (kernels := cpu_kernels()) is None:
+        pytest.skip("the C kernels need AVX2 and gcc")
+    monkeypatch.setattr(decoder_module, "choose_compute", lambda spec, *_: kernel_compute(kernels, "kernels", spec))
+    decoder = make_decoder(torch.bfloat16, **shape)
+    stepper = Stepper(decoder, num_blocks=640, backend=CPUAttention(kernels))
+    work = [(Sequence([7] * n, computed), n - computed) for n in lens]
+    tokens = sum(count for _, count in work)
+    with peak_memory() as peak:
+        stepper.step(work, sample=list(range(tokens - len(work), tokens)))
+    (group,) = decoder.kv_groups
+    scratch = stepper.backend.scratch_bytes(group, decoder.spec.layers[0].mixer.num_heads, tokens, len(lens), max(lens))
+    bound = footprint.step_bytes(decoder, tokens, len(lens), scratch, fused=True)
+    assert bound / 8 < peak.bytes <= bound < footprint.step_bytes(decoder, tokens, len(lens), scratch)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

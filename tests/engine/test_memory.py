@@ -72,6 +72,26 @@ def test_swap_space_on_the_cpu_is_taken_from_the_same_memory() -> None:
     assert plan_memory(LLAMA_8B, machine, limits(**fixed, swap_space=parse_size(tip[1]))).swap_blocks > 0
 
 
+def test_advice_on_a_cpu_names_no_gpus() -> None:
+    machine = DeviceMemory(12 * GIB, 12 * GIB, "this machine's memory")
+    with pytest.raises(DoesNotFitError, match=r"more memory, or smaller weights \(--quantization int8\)") as error:
+        plan_memory(LLAMA_8B, machine, limits(on_cpu=True))
+    assert "GPUs" not in str(error.value)
+    with pytest.raises(DoesNotFitError, match=r"more GPUs, or smaller weights \(--quantization fp8\)"):
+        plan_memory(LLAMA_8B, machine, limits())
+
+
+@pytest.mark.parametrize(("total", "free"), [(12, 12), (12, 10), (15, 15)])
+def test_a_device_with_so_much_more_memory_is_large_enough(total: int, free: int) -> None:
+    """Only a share of what is added may be used."""
+    with pytest.raises(DoesNotFitError) as error:
+        plan_memory(LLAMA_8B, DeviceMemory(total * GIB, free * GIB, "a GPU"), limits())
+    shown = re.search(r"a device with (\S+) GiB more memory", str(error.value))
+    assert shown is not None
+    more = int((float(shown[1]) + 0.05) * GIB)  # a tenth of a GiB is shown
+    plan_memory(LLAMA_8B, DeviceMemory(total * GIB + more, free * GIB + more, "a GPU"), limits())
+
+
 def test_a_swap_space_that_holds_no_block_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"holds no block: one takes 2\.0 MiB"):
         plan_memory(LLAMA_8B, DeviceMemory(80 * GIB, 80 * GIB, "a GPU"), limits(swap_space=1 << 20))

@@ -20,7 +20,11 @@ from test_gguf_blocks import random_blocks
 from test_quantized_experts import save_pair
 
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine import worker_setup
 from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.engine.startup import size_engine
+from octavo_engine.engine.worker_setup import WorkerSetup
 from octavo_engine.model import footprint, gguf_blocks
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
@@ -109,3 +113,23 @@ def test_weights_take_what_is_planned(name: str, flag: str | None, dtype: torch.
     measured = held_bytes() - before
     assert decoder.spec is spec
     assert measured == pytest.approx(planned, rel=TOLERANCE), f"{measured / planned:.3f} of what is planned"
+
+
+@pytest.mark.parametrize(("family", "changes"), [("Llama", {}), ("Gemma2", {"sliding_window": 32, "head_dim": 8})])
+@pytest.mark.usefixtures("new_tensors")
+def test_cache_and_adapter_slots_take_what_is_planned(family: str, changes: dict[str, int], tmp_path: Path) -> None:
+    """Blocks of full attention and of windows to the byte, and slots of adapters but for a few counters."""
+    files = ModelFiles("test", directory=save(reference_model(family, **changes), tmp_path))
+    lora = {"enable_lora": True, "max_loras": 3, "max_cpu_loras": 3, "max_lora_rank": 8}
+    config = EngineConfig(model=str(tmp_path), device="cpu", max_num_seqs=4, kv_cache_memory=1 << 20, **lora)
+    sizing = size_engine(config, files)
+    decoder = load_model(files, sizing.resolved.spec, torch.device("cpu"), torch.float32, lambda *_: None)
+    setup = WorkerSetup(config, files, sizing.resolved, sizing.plan, Shard())
+    before = held_bytes()
+    cache = worker_setup._allocate(setup, decoder, sizing.plan)
+    assert held_bytes() - before == sizing.plan.kv_bytes
+    assert [group.window for group in cache.groups] == [None] + [32] * (family == "Gemma2")
+    before = held_bytes()
+    slots = worker_setup._make_slots(setup, decoder)
+    assert slots is not None
+    assert 2 * (held_bytes() - before) == pytest.approx(sizing.plan.need.adapters, abs=2048)  # with --max-cpu-loras

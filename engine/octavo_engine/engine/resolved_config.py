@@ -49,6 +49,8 @@ class ResolvedConfig:
     """The most requests in one step."""
     max_sampled: int
     """The most tokens that one step samples: one for each request, and one after each of its draft tokens."""
+    from_gguf: bool = False
+    """Whether the weights come from a GGUF file."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -124,8 +126,8 @@ def _resolve(
         plain=all(variant.plain for variant in variants),
     )
     backend = select_backend(config.attention_backend, device, task, measure=measure)
-    seqs = choose_max_num_seqs(config, device)
-    return ResolvedConfig(device, spec, blueprint, kv_dtype, backend, seqs, max_sampled(config, spec, seqs))
+    seqs, from_gguf = choose_max_num_seqs(config, device), files.gguf is not None
+    return ResolvedConfig(device, spec, blueprint, kv_dtype, backend, seqs, max_sampled(config, spec, seqs), from_gguf)
 
 
 def long_context(spec: ModelSpec) -> LongContext | None:
@@ -151,6 +153,7 @@ def make_blueprint(
     """Return a rank's decoder on the `meta` device, with the tensors that it is to have on `device`."""
     kept = keeps_codes(spec, dtype, device, shard)
     as_stored = {"fp8_products": fp8_products, "mxfp4_experts": mxfp4_experts, "keeps_codes": kept}
+    as_stored["experts_in_turn"] = device.type == "cpu"
     return Decoder(spec, dtype=dtype, device=torch.device("meta"), ranks=Collectives(shard), **as_stored)
 
 

@@ -270,8 +270,8 @@ def _overall(progress: LoadProgress) -> LoadProgress:
 def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     """Return the memory that the model takes on rank 0 with these settings.
 
-    `step` is the peak of one step and the tables that all steps keep. No other rank takes more: rank 0 has its part of
-    the logits and then all of them, from which it samples.
+    `step` is the peak of one step, the tables that all steps keep, and on a CPU what the process itself grows by. No
+    other rank takes more: rank 0 has its part of the logits and then all of them, from which it samples.
     """
     spec, blueprint, dtype = resolved.spec, resolved.blueprint, resolved.dtype
     tokens, seqs, groups = config.max_num_batched_tokens, resolved.max_sampled, resolved.kv_groups
@@ -290,7 +290,10 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     vocabulary = 1 if spec.head is None else spec.vocab_size
     sampling = footprint.logits_bytes(spec.hidden_size, vocabulary, dtype, seqs)
     sampling += footprint.sampler_bytes(vocabulary, min(seqs, MOST_TOGETHER))
-    peak = max(footprint.step_bytes(blueprint, tokens, seqs, scratch(tokens, seqs)) + widened, sampling)
+    fused = not config.enable_lora and footprint.is_fused(blueprint, resolved.device, resolved.backend.name)
+    forward = footprint.step_bytes(blueprint, tokens, seqs, scratch(tokens, seqs), fused=fused)
+    peak = max(forward + widened, sampling)
+    peak += footprint.process_bytes(resolved.device, from_gguf=resolved.from_gguf)
     slots, added = _adapter_bytes(resolved, config)
     peak += added
     table = footprint.state_table_bytes(resolved.max_num_seqs, seqs, length, config.block_size, len(groups))

@@ -61,12 +61,13 @@ class Decoder(nn.Module):
         fp8_products: bool | None = None,
         mxfp4_experts: bool | None = None,
         keeps_codes: bool | None = None,
+        experts_in_turn: bool | None = None,
     ) -> None:
         """Build the layers; ConfigurationError if the ranks cannot divide them.
 
         `fp8_products`: whether weights in e4m3 are multiplied without dequantizing them; `mxfp4_experts`: the same for
-        experts in MXFP4; `keeps_codes`: whether embedding, head and experts stay in 4 or 8 bits. None: if the device
-        supports it.
+        experts in MXFP4; `keeps_codes`: whether embedding, head and experts stay in 4 or 8 bits; `experts_in_turn`:
+        whether one expert is computed after another. None: if the device does so.
         """
         super().__init__()
         check_size(spec, ranks.shard.size)
@@ -86,6 +87,7 @@ class Decoder(nn.Module):
             fp8_products,
             triton_runs_on(device) if mxfp4_experts is None else mxfp4_experts,
             self.compute.coded_vocabulary is not None if keeps_codes is None else keeps_codes,
+            device.type == "cpu" if experts_in_turn is None else experts_in_turn,
             spec.quantization,
             spec.stored_names,
         )

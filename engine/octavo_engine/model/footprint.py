@@ -15,6 +15,7 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import read_gguf
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.choose_compute import choose_compute
+from octavo_engine.model.layers.fused import FusedLayers, fused_bytes
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 
@@ -25,6 +26,11 @@ _COUNTING_BYTES = 1024 * (4 + 8)
 _SAMPLER_BYTES = 32
 """The most bytes that sampling holds for one logit at once: cumulative counts of tokens (int64, twice), probabilities,
 their sums, and the adjusted and scaled logits."""
+_PROCESS_BYTES = 24 << 20
+"""The bytes by which a process grows beside what the plan counts: objects of Python, and memory that malloc keeps.
+Measured: 15 to 23 MiB (bench/memory_plan.py)."""
+_GGUF_BYTES = 24 << 20
+"""The same for what reads a GGUF file: the package `gguf`, and the vocabulary in its header. Measured: 21 MiB more."""
 _NODES_OF_A_LAYER = 16
 _NODE_BYTES = 16 << 10
 """The driver's memory for one kernel in a CUDA graph. Like the number of kernels in a layer it is a guess, which was
@@ -43,6 +49,24 @@ def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> in
         return 0
     compute = choose_compute(decoder.spec, decoder.dtype, device, decoder.ranks.shard)
     return widening_bytes(decoder, max_tokens) * compute.widens
+
+
+def process_bytes(device: torch.device, *, from_gguf: bool) -> int:
+    """Return the bytes of a CPU's memory by which the process itself grows after the plan is made; 0 on other devices.
+
+    `from_gguf`: the weights come from a GGUF file.
+    """
+    return (_PROCESS_BYTES + _GGUF_BYTES * from_gguf) * (device.type == "cpu")
+
+
+def is_fused(decoder: Decoder, device: torch.device, backend: str) -> bool:
+    """Return True if every step on `device` is one call of the C kernels, which need little memory."""
+    spec = decoder.spec
+    plain = spec.quantization is None and all(mixer.rope is not None for mixer in spec.attention_mixers)
+    if device.type != "cpu" or backend != "cpu" or not plain:
+        return False
+    runner = choose_compute(spec, decoder.dtype, device, decoder.ranks.shard).runner
+    return isinstance(runner, FusedLayers) and runner.fuses_any_number
 
 
 def dequantized_bytes(decoder: Decoder) -> int:
@@ -88,18 +112,22 @@ def logits_bytes(hidden_size: int, vocab_size: int, dtype: torch.dtype, max_seqs
     return max_seqs * (hidden_size * dtype.itemsize + vocab_size * (dtype.itemsize + _FLOAT32_BYTES))
 
 
-def step_bytes(decoder: Decoder, max_tokens: int, max_seqs: int, attention_scratch: int = 0) -> int:
+def step_bytes(
+    decoder: Decoder, max_tokens: int, max_seqs: int, attention_scratch: int = 0, *, fused: bool = False
+) -> int:
     """Return an upper bound of what one forward pass allocates besides weights and KV cache, its logits included.
 
-    `attention_scratch` is the backend's `scratch_bytes`. What follows the logits is `sampler_bytes`.
+    `attention_scratch` is the backend's `scratch_bytes`. What follows the logits is `sampler_bytes`. `fused`: all
+    layers are computed in one call (`is_fused`).
     """
     layers, spec = decoder.decoder_layers, decoder.spec
     angles = sum(4 * 2 * rope.inv_freq.numel() * _FLOAT32_BYTES for rope in decoder.rotations())
     extra = 0 if decoder.per_layer_embedding is None else decoder.per_layer_embedding.step_bytes()
-    per_token = max(layer.step_bytes() for layer in layers) + angles + extra + input_bytes(len(decoder.kv_groups))
+    of_layers = fused_bytes(spec, max_tokens) if fused else max_tokens * max(layer.step_bytes() for layer in layers)
+    per_token = angles + extra + input_bytes(len(decoder.kv_groups))
     logits = logits_bytes(spec.hidden_size, logits_width(decoder), decoder.dtype, max_seqs)
     per_sequence = max(layer.sequence_bytes() for layer in layers)
-    return max_tokens * per_token + max_seqs * per_sequence + attention_scratch + logits
+    return of_layers + max_tokens * per_token + max_seqs * per_sequence + attention_scratch + logits
 
 
 def logits_width(decoder: Decoder) -> int:

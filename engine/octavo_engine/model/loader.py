@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.kernels.cpu.pages import use_huge_pages
+from octavo_engine.kernels.cpu.pages import return_freed_memory, use_huge_pages
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.checkpoint_source import CheckpointSource
 from octavo_engine.model.collectives import ALONE, Collectives
@@ -47,6 +47,7 @@ def load_model(
     with torch.no_grad():
         source.load({tensor.name: tensor for tensor in decoder.tensors()}, progress)
     decoder.prepare()
+    return_freed_memory()
     return decoder
 
 

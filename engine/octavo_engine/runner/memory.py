@@ -6,6 +6,7 @@ what there is, and which setting to change by how much.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -295,8 +296,12 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget
     if limits.utilization < share <= 0.98:
         tips.append(f"--gpu-memory-utilization {share + 0.005:.2f}")
     if total > memory.free and left <= limits.shares(need).bytes(1):
-        smaller = " or more GPUs" if limits.mixture else ", more GPUs, or smaller weights (--quantization fp8)"
-        tips.append(f"a device with {format_size(total - memory.free)} more memory{smaller}")
+        # On a CPU products with e4m3 weights take more memory in a step than those with int8.
+        smaller = "" if limits.mixture else f"smaller weights (--quantization {'int8' if limits.on_cpu else 'fp8'})"
+        gpus = "" if limits.on_cpu else "more GPUs"
+        more = math.ceil((total + memory.total - memory.free) / limits.utilization) - memory.total
+        ways = [f"a device with {format_size(more)} more memory", gpus, smaller]
+        tips += [way for way in ways if way]
     if left <= 0:
         tips.append(f"a smaller --max-num-seqs or --max-num-batched-tokens (one step takes {format_size(need.step)})")
     return "Try " + ", or ".join(tips) + "." if tips else "Take a larger device."

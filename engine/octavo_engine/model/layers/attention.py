@@ -268,7 +268,9 @@ class Attention(nn.Module):
         """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""
         hidden, size = self.qkv.columns.size, self.options.dtype.itemsize
         query, key = self.heads.size * self.spec.head_dim, self.kv_heads.size * self.spec.head_dim
-        rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum
+        # RoPE and norms work in float32: the halves, products and their sum. Without them there may be one copy.
+        in_float32 = self.spec.rope is not None or self.spec.qk_norm is not None or self.spec.value_norm is not None
+        rotated = (4 if in_float32 else 1) * (query + key) * _FLOAT32_BYTES
         quantized = self.qkv.quantized_input_bytes(query)
         norm = 0 if self.output_norm is None else self.output_norm.step_bytes()
         gated = 0 if self.spec.output_gate is None else 3 * query * (size + _FLOAT32_BYTES)

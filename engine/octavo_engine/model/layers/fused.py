@@ -10,7 +10,7 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.kernels.cpu.features import CPUFeatures
 from octavo_engine.kernels.cpu.layers import CPULayers
-from octavo_engine.kernels.cpu.library import CPUKernels
+from octavo_engine.kernels.cpu.library import CPUKernels, packed_words
 from octavo_engine.model.layers.products import multiplies_codes
 from octavo_engine.model.layers.run_layers import Layer, Ropes, one_by_one
 from octavo_engine.model.quantization.dequantized import Dequantized
@@ -23,6 +23,8 @@ from octavo_engine.model.spec import AttentionSpec, LayerNorms, LayerSpec, MLPSp
 
 _KNOWN_METHODS = (Unquantized, Dequantized, Grouped, INT8, GGUFBlocks)
 """The linear methods that the kernels support; each weight says whether they support its codes, too."""
+_BFLOAT16_BYTES = 2
+_WORD_BYTES = 4
 
 
 def kernels_know(spec: ModelSpec) -> bool:
@@ -62,6 +64,22 @@ def _knows_methods(quantization: Quantization | None) -> bool:
     return quantization is None or all(isinstance(method, _KNOWN_METHODS) for method in quantization.methods)
 
 
+def fused_bytes(spec: ModelSpec, tokens: int) -> int:
+    """Return the bytes of a step of `tokens` in which the kernels compute all layers in one call, with plain weights.
+
+    They are the residual stream, the results of one part of a layer, and the input of a product as tiles read it; or,
+    after the layers, the hidden states of prompts that are read. Attention's scratch memory is not among them.
+    """
+    mixer, mlp, hidden = spec.layers[0].mixer, spec.layers[0].feed_forward, spec.hidden_size
+    if not (isinstance(mixer, AttentionSpec) and isinstance(mlp, MLPSpec)):
+        raise ValueError("the kernels do not compute such layers")
+    heads = 2 * (mixer.num_heads + mixer.num_kv_heads) * mixer.head_dim
+    widest = max(hidden, mixer.num_heads * mixer.head_dim, mlp.intermediate_size)
+    each = 2 * hidden + max(heads, mlp.intermediate_size)
+    read = 5 * hidden  # the stream, its rows that are read, those normalised, and these in float32
+    return tokens * max(each, read) * _BFLOAT16_BYTES + packed_words(tokens, widest) * _WORD_BYTES
+
+
 class FusedLayers:
     """A runner of layers in bfloat16: few tokens in one call of the kernels, all others layer by layer.
 
@@ -86,6 +104,11 @@ class FusedLayers:
         self._layers: CPULayers | None = None
         self._caches: object = None
         self._has_adapters = False
+
+    @property
+    def fuses_any_number(self) -> bool:
+        """True if steps of any number of tokens are computed in one call, where weights are plain."""
+        return self._most_tokens is None
 
     def __call__(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:
         """Run x [T, hidden] through all layers, in place if they are computed in one call."""

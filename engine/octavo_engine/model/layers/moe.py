@@ -309,10 +309,12 @@ class MoE(nn.Module):
         """Return an upper bound of one token's bytes in this layer, by kernels/moe.py, moe_autotune.py or PyTorch.
 
         It counts rows by expert: input, both products, the activation between them, and float32 results in two orders.
-        Computing one expert after another needs as much if all tokens go to the same experts.
+        One expert after another has rows for itself, and still the results of the one before.
         """
         hidden, inner, size = self.hidden.size, self.inner.size, self.options.dtype.itemsize
-        routed = (2 * hidden + 7 * inner) * size + 3 * hidden * _FLOAT32_BYTES
+        routed = self.spec.top_k * ((2 * hidden + 7 * inner) * size + 3 * hidden * _FLOAT32_BYTES)
+        if self.options.experts_in_turn:
+            routed = (4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES
         zero = self.spec.zero_experts
         router = (self.spec.num_experts + zero) * (size + 6 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
         router += (3 * hidden * size + 2 * self.spec.top_k * _CHOICE_BYTES) * (zero > 0)
@@ -321,12 +323,4 @@ class MoE(nn.Module):
         latents = 0 if self.spec.latent is None else 3 * (hidden + self.spec.latent) * size
         norms = self.spec.branch_norm is not None or self.router_norm is not None
         apart = (6 * size + 3 * _FLOAT32_BYTES) * hidden * norms
-        return (
-            apart
-            + hidden * (2 * size + _FLOAT32_BYTES)
-            + self.spec.top_k * routed
-            + router
-            + weighted
-            + shared
-            + latents
-        )
+        return apart + hidden * (2 * size + _FLOAT32_BYTES) + routed + router + weighted + shared + latents

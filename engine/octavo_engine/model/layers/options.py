@@ -32,6 +32,8 @@ class LayerOptions:
     """Whether experts in MXFP4 stay in MXFP4, because the device multiplies them."""
     keeps_codes: bool = False
     """Whether embedding, head and experts stay in 4 or 8 bits, because the device computes with such codes."""
+    experts_in_turn: bool = False
+    """Whether the device computes one expert after another, so that a step has memory for one expert at a time."""
     quantization: Quantization | None = None
     """How linear layers are stored; None: in the dtype of the products."""
     stored_names: StoredNames = SAME_NAMES
