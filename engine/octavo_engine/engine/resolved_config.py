@@ -153,7 +153,7 @@ def make_blueprint(
     """Return a rank's decoder on the `meta` device, with the tensors that it is to have on `device`."""
     kept = keeps_codes(spec, dtype, device, shard)
     as_stored = {"fp8_products": fp8_products, "mxfp4_experts": mxfp4_experts, "keeps_codes": kept}
-    as_stored["experts_in_turn"] = device.type == "cpu"
+    as_stored["experts_in_turn"] = device.type == "cpu" and not triton_runs_on(device)
     return Decoder(spec, dtype=dtype, device=torch.device("meta"), ranks=Collectives(shard), **as_stored)
 
 

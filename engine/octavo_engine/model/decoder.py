@@ -30,6 +30,7 @@ from octavo_engine.model.layers.compressed_attention import CompressedAttention
 from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks, share_layers
 from octavo_engine.model.layers.differential_attention import DifferentialAttention
 from octavo_engine.model.layers.embedding import Head, Input, VocabularyWeight
+from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.hyper_connections import ConnectedVectors
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
@@ -87,7 +88,9 @@ class Decoder(nn.Module):
             fp8_products,
             triton_runs_on(device) if mxfp4_experts is None else mxfp4_experts,
             self.compute.coded_vocabulary is not None if keeps_codes is None else keeps_codes,
-            device.type == "cpu" if experts_in_turn is None else experts_in_turn,
+            (device.type == "cpu" and type(self.compute.experts) is ExpertsInTurn)
+            if experts_in_turn is None
+            else experts_in_turn,
             spec.quantization,
             spec.stored_names,
         )
