@@ -33,6 +33,13 @@ class Serving:
     log: IO[bytes]
     """What the server has logged, read from another place than that where it writes."""
 
+    def has_ended(self) -> bool:
+        """Return True if the HTTP process has ended, also if nothing has waited for it yet."""
+        try:
+            return self.http.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
     def metrics(self, name: str) -> dict[str, float]:
         """Return the current series of one metric in /metrics, by their last label."""
         found = re.findall(rf'^{name}{{.*"(.*)"}} (.*)$', self._metrics_page(), re.MULTILINE)

@@ -123,12 +123,15 @@ class Soak:
         life, ended = self.lives[-1], asyncio.Event()
         users = [asyncio.create_task(self._user(serving, ended)) for _ in range(self.args.users)]
         sampling = asyncio.create_task(self._sample(serving, life))
-        while time.monotonic() < until and not life.killed:
+        while time.monotonic() < until and not life.killed and not serving.has_ended():
             await asyncio.sleep(self.args.pause / 2)
-            await self._disturb(serving, life)
+            with contextlib.suppress(psutil.NoSuchProcess):  # its engine has ended; the loop's condition sees it
+                await self._disturb(serving, life)
             await asyncio.sleep(self.args.pause / 2)
         ended.set()
         await asyncio.gather(*users)
+        if not life.killed and serving.has_ended():
+            self.problems.append("a server ended that no disturbance had killed")
         if life.killed:
             code = await asyncio.to_thread(serving.http.wait, 30)
             if code not in (5, None):
