@@ -51,7 +51,7 @@ class Answers:
 
 @contextlib.contextmanager
 def asked_all_the_while(client: Client) -> Iterator[Answers]:
-    """Somebody asks, one question after the other, until the end."""
+    """A client that asks one question after the other until the block ends."""
     answers, stop = Answers(), threading.Event()
 
     def user() -> None:
