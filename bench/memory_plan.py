@@ -111,7 +111,8 @@ def main() -> None:
 
 def _row(kind: str, ended: subprocess.CompletedProcess[str]) -> str:
     if ended.returncode:
-        return f"| {kind} | failed: {ended.stderr.strip().splitlines()[-1]} | | | | | |"
+        said = ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}, as of SIGKILL if it is -9"]
+        return f"| {kind} | failed: {said[-1]} | | | | | |"
     items: dict[str, list[float]] = json.loads(ended.stdout.splitlines()[-1])
     cells = [f"{planned / _MIB:,.1f} / {measured / _MIB:,.1f}" for planned, measured in items.values()]
     planned, measured = items["total"]

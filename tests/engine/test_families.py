@@ -10,10 +10,10 @@ import copy
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -31,6 +31,7 @@ from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -162,6 +163,22 @@ def test_a_step_takes_no_more_memory_than_planned(name: str, dtype: torch.dtype,
     planned = footprint.step_bytes(decoder, 160, 20, footprint.compressed_attention_bytes(decoder, 160, 8))
     planned += decoder.compute.widens * footprint.widening_bytes(decoder, 160)
     assert planned / 8 < peak.bytes <= planned
+
+
+def test_zero_experts_take_no_more_memory_than_planned_where_all_tokens_choose_them(
+    pairs: Callable[[str], Pair],
+) -> None:
+    """The choices of a token that are zero experts are so many rows of one expert, whose weights are 0."""
+    [one, *_] = load(pairs("longcat-flash"), torch.float32).mixtures()
+    mixture = MoE(replace(one.spec, zero_experts=12, top_k=12), one.hidden.size, one.layer, one.options)
+    for parameter in mixture.parameters():
+        parameter.copy_(torch.randn(parameter.shape))
+    correction = cast("torch.Tensor", mixture.correction)
+    correction[mixture.spec.num_experts :] = 1e4
+    x = torch.randn(512, mixture.hidden.size)
+    with peak_memory() as peak:
+        mixture(x, None)
+    assert peak.bytes <= len(x) * mixture.step_bytes()
 
 
 def planned_parameters(spec: ModelSpec) -> int:

@@ -68,7 +68,7 @@ def json_value(text: StreamedText, scanner: _Scanner | None = None) -> Steps[str
 
 
 def collected(steps: Steps[str]) -> Generator[None, None, str | None]:
-    """Yield all pieces of a value as one text; None if it is not complete."""
+    """Return all pieces of a value as one text, or None if it is not complete; yield MORE meanwhile."""
     parts: list[str] = []
     while True:
         try:
@@ -184,9 +184,9 @@ def json_arguments(text: StreamedText) -> Steps[Event]:
 
 
 def _object_begun(text: StreamedText, scanner: _Scanner) -> Generator[None, None, str]:
-    """Yield the brace that opens an object, with the white space behind it.
+    """Return the brace that opens an object, with the white space behind it; yield MORE meanwhile.
 
-    All of the object if there is nothing in it.
+    It is the complete object if there is nothing in it.
     """
     scanner.place(text[0])
     read = [text.take(1)]
@@ -212,7 +212,7 @@ def _unquoted(value: str) -> str:
 
 
 def _string(text: StreamedText) -> Generator[None, None, str | None]:
-    """Yield a JSON string's value; None if none comes."""
+    """Return a JSON string's value, or None if none comes; yield MORE meanwhile."""
     if not (yield from skip_spaces(text)) or text[0] != '"':
         return None
     value = yield from collected(json_value(text))

@@ -111,7 +111,7 @@ def expect(text: StreamedText, marker: str) -> Steps[E]:
 
 
 def read_until(text: StreamedText, *markers: str) -> Generator[None, None, str | None]:
-    """Yield all text before the first of some markers, which is read too; None if the text ends before one comes."""
+    """Return all text before the first of some markers, which is read too; None if the text ends before one comes."""
     parts: list[str] = []
     while (found := _first(text, markers)) is None:
         keep = 0 if text.ended else min(len(text), max(map(len, markers)) - 1)

@@ -316,10 +316,10 @@ def device_memory(device: torch.device) -> DeviceMemory:
 
 
 def host_memory() -> DeviceMemory:
-    """Return the machine's memory, or the container's limit if that is less."""
+    """Return the machine's memory, or the limit of this process's control groups if that is less."""
     meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(meminfo[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
     limited = cgroup_memory()
     if limited is not None and limited[0] < total:
-        return DeviceMemory(limited[0], min(limited[1], free), "this container's memory limit")
+        return DeviceMemory(limited[0], min(limited[1], free), "the memory limit of this container or cgroup")
     return DeviceMemory(total, free, "this machine's memory")

@@ -366,7 +366,7 @@ static void many(const struct linear *all, int threads) {
     }
 }
 
-/* `packed` has room for round_up(min(tokens, 256), 32) * inner / 2 words; it is not used for up to 8 tokens, with tiles for
+/* `packed` has room for round_up(min(tokens, 512), 32) * inner / 2 words; it is not used for up to 8 tokens, with tiles for
    one. */
 void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
             uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads) {

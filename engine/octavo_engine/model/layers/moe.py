@@ -309,13 +309,15 @@ class MoE(nn.Module):
         """Return an upper bound of one token's bytes in this layer, by kernels/moe.py, moe_autotune.py or PyTorch.
 
         It counts rows by expert: input, both products, the activation between them, and float32 results in two orders.
-        One expert after another has rows for itself, and still the results of the one before.
+        One expert after another has rows for itself, and still the results of the one before: one row of a token, or
+        all of them where zero experts stand as expert 0, or where each choice has an input of its own.
         """
         hidden, inner, size = self.hidden.size, self.inner.size, self.options.dtype.itemsize
+        zero = self.spec.zero_experts
         routed = self.spec.top_k * ((2 * hidden + 7 * inner) * size + 3 * hidden * _FLOAT32_BYTES)
         if self.options.experts_in_turn:
-            routed = (4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES
-        zero = self.spec.zero_experts
+            rows = self.spec.top_k if zero or self.spec.weighs_inputs else 1
+            routed = rows * ((4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES)
         router = (self.spec.num_experts + zero) * (size + 6 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
         router += (3 * hidden * size + 2 * self.spec.top_k * _CHOICE_BYTES) * (zero > 0)
         weighted = 2 * self.spec.top_k * hidden * size if self.spec.weighs_inputs else 0

@@ -103,7 +103,7 @@ def triton_convolution(
 def triton_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Tensor:
     """Return a `DeltaRule` in one launch for decodes and three for prompts.
 
-    PyTorch's where the kernels have no tiles.
+    PyTorch computes it where the kernels have no tiles.
     """
     key_dim, value_dim = states.shape[2:]
     if inputs.log_decay.shape[2] != 1 or not has_tiles_for(key_dim, value_dim):

@@ -22,7 +22,7 @@ class Tool:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def argument(self, name: str, value: str) -> str:
-        """Return `"name": value` in JSON, for an argument that a model wrote as plain text, by its type's schema."""
+        """Return `"name": value` in JSON, for an argument that a model wrote as plain text; the schema has its type."""
         properties = self.parameters.get("properties")
         schema = properties.get(name) if isinstance(properties, Mapping) else None
         if isinstance(schema, Mapping) and schema.get("type") == "string":
