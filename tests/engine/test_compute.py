@@ -14,6 +14,7 @@ from octavo_engine.kernels.cpu import build
 from octavo_engine.kernels.cpu import features as features_module
 from octavo_engine.kernels.cpu.features import CPUFeatures, cpu_features
 from octavo_engine.kernels.cpu.library import cpu_kernels
+from octavo_engine.model import footprint
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.footprint import compute_bytes, widening_bytes
@@ -176,6 +177,10 @@ def test_the_plan_counts_what_the_chosen_kernels_take(
         plans[features] = planned(files), planned(files, "float16")
     (avx2, _), (avx512, half), (amx, half_by_amx) = plans.values()
     wider = widening_bytes(blueprint_of(files), EngineConfig(model="smollm2").max_num_batched_tokens)
-    assert avx2.step - avx512.step == wider
+    monkeypatch.setattr(choosing, "cpu_features", lambda: AVX512)
+    monkeypatch.setattr(footprint, "is_fused", lambda *_: False)
+    layer_by_layer = planned(files)
+    assert avx2.step - layer_by_layer.step == wider
+    assert avx512.step < layer_by_layer.step, "one call of the kernels needs no tensors between operations"
     assert half.step - half_by_amx.step == wider, "float16 is PyTorch's to compute"
     assert (amx.step, amx.weights) == (avx512.step, avx512.weights)
