@@ -55,14 +55,16 @@ def lines_of(client: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
 
 def test_a_batch_is_answered_in_the_lowest_class(start: Start, tmp_path: Path) -> None:
     server = start(batch_storage=tmp_path)
+    server.serving.unread.total = 4000
     server.play("Hello there.")
     client = server.openai()
     good = [line(f"a{n}", max_tokens=5) for n in range(5)]
-    batch = begin(client, *good, line("bad", temperature=9), b"\n", line("gone", model="nope"), metadata={"a": "b"})
+    bad = line("bad", temperature=9), b"\n", line("gone", model="nope"), line("long", n=100)
+    batch = begin(client, *good, *bad, metadata={"a": "b"})
     assert (batch.object, batch.endpoint, batch.metadata) == ("batch", CHAT, {"a": "b"})
     batch = ended(server, client, batch)
     counts = batch.request_counts
-    assert counts is not None and (counts.total, counts.completed, counts.failed) == (7, 5, 2)
+    assert counts is not None and (counts.total, counts.completed, counts.failed) == (8, 5, 3)
     assert batch.status == "completed" and batch.completed_at and batch.in_progress_at and batch.finalizing_at
     answers = lines_of(client, batch.output_file_id)
     assert set(answers) == {f"a{n}" for n in range(5)}
@@ -71,6 +73,7 @@ def test_a_batch_is_answered_in_the_lowest_class(start: Start, tmp_path: Path) -
     errors = lines_of(client, batch.error_file_id)
     assert errors["bad"]["response"]["body"]["error"]["param"] == "temperature"
     assert errors["gone"]["response"]["status_code"] == 404
+    assert errors["long"]["response"]["body"]["error"]["code"] == "answer_too_large"  # at any time, so never again
     assert {request.priority for request in server.engine.requests} == {1000}
 
     file = client.files.retrieve(batch.output_file_id or "")
@@ -205,7 +208,7 @@ def test_lines_are_read_from_the_file_when_their_turn_comes(
 async def test_one_input_file_is_checked_at_a_time_and_keys_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cancelled batch is not checked. Many checks at once would keep the threads from other requests."""
+    """A batch that is cancelled meanwhile ends at once. Many checks would keep the threads from other requests."""
     checked: list[str] = []
     first, going_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
@@ -228,6 +231,9 @@ async def test_one_input_file_is_checked_at_a_time_and_keys_take_turns(
     while sum(map(len, running._checks._waiting.values())) < 4:
         await asyncio.sleep(0.01)
     await running.cancel(made[3])
+    async with asyncio.timeout(30):
+        while made[3].status != "cancelled":
+            await asyncio.sleep(0.01)
     assert checked == ["key-rude"]
     going_on.set()
     async with asyncio.timeout(30):

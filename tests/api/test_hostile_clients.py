@@ -33,13 +33,14 @@ from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.logs import JSONLines
-from octavo_engine.server import acceptor, connection, serving, text_pool
+from octavo_engine.server import acceptor, connection, serving, text_pool, text_worker
 from octavo_engine.server.access_log import AccessLog
 from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.full_response import FullResponse
+from octavo_engine.server.generation import Generation
 from octavo_engine.server.middleware import BEGUN_AT_ONCE, Turns
 from octavo_engine.server.openai.answering import off_the_loop_if_large
 from octavo_engine.server.openai.sse import EventStream
@@ -49,6 +50,7 @@ from octavo_engine.server.repeated_warnings import RepeatedWarnings, limit_warni
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.trace_context import trace_context
 from tests.api import odd_worker
+from tests.api.kept_worker import KeptWorker
 from tests.api.scripted_engine import READY
 from tests.api.served import PATIENCE, Served, write_keys
 
@@ -104,12 +106,34 @@ def test_a_worker_returns_the_memory_of_a_large_task(
 ) -> None:
     """Otherwise all workers together keep as much as each of them has ever needed."""
     monkeypatch.setattr(text_pool, "WALL_SECONDS", PATIENCE)
+    KeptWorker.end_all()  # new workers have no free memory from earlier tests
     server = start()
     workers = [psutil.Process(worker._process.pid) for worker in server.serving.text._workers]
     before = [worker.memory_info().rss for worker in workers]
     assert server.http.post("/tokenize", json={"prompt": "lorem ipsum dolor " * 30_000}).status_code == 200
     most = [rss + (48 << 20) for rss in before]
     server.wait_until(lambda: all(each.memory_info().rss < limit for each, limit in zip(workers, most, strict=True)))
+    status = [Path(f"/proc/{each.pid}/status").read_text() for each in workers]
+    peaks = [int(text.partition("VmHWM:")[2].split()[0]) << 10 for text in status]
+    assert any(peak > limit for peak, limit in zip(peaks, most, strict=True))
+
+
+def test_a_worker_does_not_try_again_to_return_memory_that_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each short task after it would pay for a malloc_trim."""
+    used, trims = [0], [0]
+
+    def trim() -> None:
+        trims[0] += 1
+        used[0] -= 10 << 20
+
+    monkeypatch.setattr(text_worker, "_memory", lambda: (0, used[0]))
+    monkeypatch.setattr(text_worker, "_return_free_memory", trim)
+    resident = 0
+    for size, expected in ((20, 0), (100, 1), (0, 1), (20, 1), (40, 2)):
+        used[0] += size << 20
+        resident = text_worker.limit_kept_memory(resident)
+        assert trims[0] == expected
+    assert resident == used[0]
 
 
 def test_a_worker_that_is_killed_from_outside_is_no_fault_of_the_request(start: Callable[..., Served]) -> None:
@@ -297,10 +321,13 @@ async def test_requests_that_are_cancelled_take_no_turn_of_their_key() -> None:
     assert not turns._held
 
 
+@pytest.mark.parametrize(
+    ("rude", "body"), [(["rude"] * 3, b"bomb"), (["rude 0", "rude 1", "rude 2"], b"bomb" * (1 << 18))]
+)
 async def test_a_key_whose_request_ended_a_worker_gets_no_other_before_there_is_one_in_its_place(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, rude: list[str], body: bytes
 ) -> None:
-    """Requests of one key that each end a worker would otherwise end all of them before the first is replaced."""
+    """Requests of one key, or large ones of several, would otherwise end all workers before the first is replaced."""
     starting, loaded = [False], asyncio.Event()
 
     class Fake:
@@ -325,7 +352,7 @@ async def test_a_key_whose_request_ended_a_worker_gets_no_other_before_there_is_
     pool = text_pool.TextPool(lambda: True, 2)
     await pool.start(Mock())
     starting[0] = True
-    ended = [asyncio.create_task(pool.prepare("rude", "x", None, b"bomb")) for _ in range(3)]  # type: ignore[arg-type]
+    ended = [asyncio.create_task(pool.prepare(key, "x", None, body)) for key in rude]  # type: ignore[arg-type]
     await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     other = asyncio.wait_for(pool.prepare("other", "x", None, b"fine"), PATIENCE)  # type: ignore[arg-type]
     assert isinstance(await other, JSONAnswer)
@@ -748,12 +775,27 @@ def test_log_probabilities_that_no_client_has_yet_are_bounded(start: Callable[..
     server.play(" word" * 300)
     assert server.http.post(TEXT, json={**asked, "stream": True}).text.count("data: [DONE]") == 1
     refused = server.http.post(TEXT, json=asked)
-    assert refused.status_code == 503 and "answers" in refused.json()["error"]["message"]
+    assert refused.status_code == 400 and refused.json()["error"]["code"] == "answer_too_large"  # never repeated
     server.do(lambda: setattr(server.engine.script, "tokens", [special] * 300))
     refused = server.http.post(TEXT, json={**asked, "stream": True})
-    assert "event: error" in refused.text and "[DONE]" not in refused.text
+    assert "event: error" in refused.text and "[DONE]" not in refused.text and "answer_too_large" in refused.text
     server.wait_until(lambda: not server.serving.running and server.serving.unread.used == 0)
-    assert server.http.post(TEXT, json={**asked, "max_tokens": 100}).status_code == 200
+    fits = {**asked, "max_tokens": 100}
+    assert server.http.post(TEXT, json=fits).status_code == 200
+    server.do(lambda: server.serving.unread.take(ANYONE, 130_000))  # by another request
+    refused = server.http.post(TEXT, json=fits)
+    assert refused.status_code == 503 and "answers" in refused.json()["error"]["message"]
+
+
+async def test_a_stream_whose_client_does_not_read_it_may_be_asked_for_again() -> None:
+    """Although it alone has exceeded the limit: another client would have read it in time."""
+    server = Mock(unread=BytesInUse(100_000, "unread_answers", "answers", lambda: False))
+    asked = Mock(requests=(Mock(request_id="a"),), text=Mock(stop=()))
+    generation = Generation(server, Mock(), asked, Mock(key=ANYONE), "")
+    for _ in range(3):
+        generation._outputs.put(RequestOutput("a", tuple(range(1500))))
+    with pytest.raises(RefusedError):
+        await anext(generation)
 
 
 async def test_large_answers_are_written_in_a_thread() -> None:

@@ -21,14 +21,18 @@ class BytesInUse:
         self._reason, self._what, self._several_keys = reason, what, several_keys
         self._by_key: Counter[str] = Counter()
 
+    @property
+    def share(self) -> int:
+        """The most bytes that one key may hold now."""
+        return self.total // 4 if self._several_keys() else self.total
+
     def hold(self, key: Key) -> Hold:
         """Return a Hold for one request of this key, which holds no bytes yet."""
         return Hold(self, key)
 
     def take(self, key: Key, size: int) -> None:
         """Count `size` bytes more; RefusedError if that exceeds the limit of the key or of all."""
-        share = self.total // 4 if self._several_keys() else self.total
-        mine = self._by_key[key.name]
+        share, mine = self.share, self._by_key[key.name]
         if self.used + size > self.total:
             raise self._refused(
                 503, f"{self.used} bytes of {self._what} are in use, and at most {self.total} are allowed"
@@ -62,7 +66,11 @@ class Hold:
 
     def add(self, size: int) -> None:
         """Hold `size` bytes more; RefusedError if that exceeds the limit of the key or of all."""
-        self._owner.take(self._key, size)
+        try:
+            self._owner.take(self._key, size)
+        except RefusedError as error:
+            error.alone = self._size + size > self._owner.share
+            raise
         self._size += size
 
     def resize(self, size: int) -> None:

@@ -226,6 +226,18 @@ def not_json(content_type: str) -> APIError:
     return APIError(400, message, code="unsupported_content_type")
 
 
+def answer_too_large(most: int) -> APIError:
+    """Return an APIError 400 for a request whose answer alone takes more than the `most` bytes that its key may hold.
+
+    It is not 429 or 503, after which clients and batches would have the same answer generated again.
+    """
+    message = (
+        f"the answer takes more than {most} bytes, which is all that this API key may have of answers that are not "
+        "complete or not read; lower n, max_tokens or the number of logprobs, send fewer inputs, or use a stream"
+    )
+    return APIError(400, message, code="answer_too_large")
+
+
 def from_http(error: HTTPException, request: Request) -> APIError:
     """Return an error of the router, such as 404 or 405, as an APIError."""
     status = error.status_code

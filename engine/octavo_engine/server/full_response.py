@@ -11,6 +11,8 @@ from starlette.types import Receive, Scope, Send
 from octavo_engine.server.auth import key_of
 from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.connection import abort_connection
+from octavo_engine.server.errors import answer_too_large
+from octavo_engine.server.refusal import RefusedError
 
 READING_SECONDS = 5.0
 """Seconds after a request's deadline until which its client must have read the response."""
@@ -32,9 +34,12 @@ class FullResponse(Response):
         self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's signature)
-        """Run as an ASGI application; RefusedError, before anything is sent, if too much is unread."""
+        """Run as an ASGI application; an APIError, before anything is sent, if too much is unread."""
         hold = self._unread.hold(key_of(scope))
-        hold.add(len(self.body))
+        try:
+            hold.add(len(self.body))
+        except RefusedError as error:
+            raise (answer_too_large(self._unread.share) if error.alone else error) from None
         try:
             async with asyncio.timeout(self._deadline + READING_SECONDS - time.monotonic()):
                 await self._send_parts(send)

@@ -12,10 +12,11 @@ from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream, size_of
 from octavo_engine.errors import EngineDeadError
-from octavo_engine.server.errors import APIError, engine_dead
+from octavo_engine.server.errors import APIError, answer_too_large, engine_dead
 from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.metrics import Outcome
 from octavo_engine.server.prepared import TextOptions
+from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.sequence import Sequence, SequenceOutput
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.tracing import Answered, RequestSpan
@@ -70,6 +71,8 @@ class Generation:
         ]
         self._by_id = {sequence.request_id: sequence for sequence in self.sequences}
         self._outputs = OutputStream(self._by_id, serving.unread.hold(admitted.key))
+        self._kept = 0
+        """Bytes of outputs that are kept until more or all of the answer can be shown."""
         self._held_back: dict[int, int] = {}
         """For some sequences, the bytes of their outputs of which nothing has been shown yet."""
         self._serving = serving
@@ -122,11 +125,10 @@ class Generation:
             self._outcome = "error"
             raise engine_dead(str(error)) from None
         except APIError as error:
-            self._outcome = _outcome_of(error)
-            raise
+            raise self._failed(error) from None
 
     def keep(self, output: SequenceOutput) -> None:
-        """Count an output as kept until the answer is complete; RefusedError if answers take too much memory."""
+        """Count an output as kept until the answer is complete; an APIError if answers take too much memory."""
         prompt = size_of((), output.prompt_logprobs or ()) + len(output.pooled)
         self._keep(len(output.text) + size_of(output.token_ids, output.logprobs) + prompt)
 
@@ -139,8 +141,20 @@ class Generation:
         try:
             self._outputs.keep(size)
         except APIError as error:
-            self._outcome = _outcome_of(error)
-            raise
+            raise self._failed(error) from None
+        self._kept += size
+
+    def _failed(self, error: APIError) -> APIError:
+        """Return the error for the client, and note it as the outcome of all sequences.
+
+        An answer that alone takes too much memory is 400. But if its client reads a stream too slowly, so that most of
+        it is unread, not kept, it remains 429 or 503.
+        """
+        unread = self._serving.unread
+        if isinstance(error, RefusedError) and error.alone and self._kept > unread.share // 2:
+            error = answer_too_large(unread.share)
+        self._outcome = _outcome_of(error)
+        return error
 
     def fail(self, error: APIError) -> None:
         """End the request with `error`, after the outputs that can be read already."""

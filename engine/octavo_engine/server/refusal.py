@@ -40,6 +40,8 @@ class RefusedError(APIError):
         message = f"{whose}: {detail}; try again in {retry_after} s"
         super().__init__(status, message, code=code, headers={"Retry-After": str(retry_after)})
         self.reason = reason
+        self.alone = False
+        """Whether the request exceeds the limit even if there is no other, so that it would be rejected again."""
 
 
 def retry_after(seconds: float | None) -> int:

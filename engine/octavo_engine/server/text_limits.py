@@ -7,7 +7,7 @@ CPU_SECONDS = 5.0
 WALL_SECONDS = 30.0
 """Seconds after which a worker is killed that has not used up its CPU time: it hangs, or the machine is overloaded."""
 LARGE_BODY = 512 << 10
-"""Bytes of a body from which a task is a large one: it may take a second and most of HEADROOM."""
+"""Bytes of a body above which a task is a large one: it may take a second and most of HEADROOM."""
 HEADROOM = 256 << 20
 """Bytes of memory for a task, beyond the process with its loaded tokenizer, and beyond `TOKEN_BYTES` for each token."""
 KEPT_MEMORY = 32 << 20

@@ -131,8 +131,9 @@ class TextPool:
         self._turns: FairTurns[Worker] = FairTurns(self._count, several_keys)
         most_large = max(1, self._count - 1)
         self._large_turns: FairTurns[None] = FairTurns(most_large, several_keys)
-        """The turns of large tasks. They never have all workers, however many keys send them, so that the short tasks
-        of others need not wait for them; and the memory for them is bounded by fewer workers."""
+        """The turns of large tasks. They never have all of several workers, however many keys send them, so that the
+        short tasks of others need not wait for them; and the memory for them is bounded by fewer workers. A single
+        worker gets them too."""
         for _ in range(most_large):
             self._large_turns.add(None)
         self._pending = Occupancy(time.monotonic)
@@ -183,10 +184,13 @@ class TextPool:
             if large:
                 self._large_turns.release(key, None)
             raise
-        running = self._spawn(self._run(worker, key, encode(task)))
+        return self._spawn(self._run(worker, key, encode(task), large))
+
+    def _give_back(self, worker: Worker, key: str, large: bool) -> None:
+        """Return the worker of a task that has ended, or the one that replaces it, and the turn of a large task."""
+        self._turns.release(key, worker)
         if large:
-            running.add_done_callback(lambda _: self._large_turns.release(key, None))
-        return running
+            self._large_turns.release(key, None)
 
     def close(self) -> None:
         """Kill all workers."""
@@ -196,30 +200,31 @@ class TextPool:
             worker.close()
         self._workers.clear()
 
-    async def _run(self, worker: Worker, key: str, task: bytes) -> Result:
+    async def _run(self, worker: Worker, key: str, task: bytes, large: bool) -> Result:
         try:
             async with asyncio.timeout(WALL_SECONDS):
                 data = await worker.run(task)
             result = decode_result(data)
         except (TimeoutError, WorkerDiedError, ValueError) as error:
-            return await self._replace(worker, key, error)
+            return await self._replace(worker, key, large, error)
         except Exception:
             self._workers.discard(worker)
             worker.kill()
-            self._spawn(self._start_worker_again(key))
+            self._spawn(self._start_worker_again(key, large))
             raise
-        self._turns.release(key, worker)
+        self._give_back(worker, key, large)
         return result
 
-    async def _replace(self, worker: Worker, key: str, error: Exception) -> Rejected:
+    async def _replace(self, worker: Worker, key: str, large: bool, error: Exception) -> Rejected:
         """Replace a worker that ended or took too long, and return the error of its request.
 
         The new worker counts as held by the key until it has started. Otherwise the key's next request could end the
-        last worker that other keys have.
+        last worker that other keys have. The turn of a large task ends then too: the worker that is left is for short
+        tasks.
         """
         self._workers.discard(worker)
         status = await asyncio.to_thread(worker.end if isinstance(error, WorkerDiedError) else worker.kill)
-        self._spawn(self._start_worker_again(key))
+        self._spawn(self._start_worker_again(key, large))
         log.warning("a text worker ended with status %d on a request of key %r; another one starts", status, key)
         if -status in _FROM_OUTSIDE and isinstance(error, WorkerDiedError):
             message = "the process that read the request was killed, not by this server; send the request again"
@@ -229,11 +234,11 @@ class TextPool:
             return Rejected(400, message, "preparation_timeout", None)
         return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
 
-    async def _start_worker_again(self, key: str) -> None:
+    async def _start_worker_again(self, key: str, large: bool) -> None:
         pause = 0.0
         while True:
             try:
-                return self._turns.release(key, await self._start_worker())
+                return self._give_back(await self._start_worker(), key, large)
             except Exception as error:  # noqa: BLE001  (without trying again, the pool would have one worker less for good)
                 pause = min(10.0, 2 * pause + 0.5)
                 log.error("a text worker cannot be started (%r); trying again in %g s", error, pause)

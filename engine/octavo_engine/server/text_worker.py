@@ -100,14 +100,25 @@ def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str
             result = encode(_too_large(len(result)))
         connection.sendall(LENGTH.pack(len(result)) + result)
         del data, task, result
-        if _memory()[1] > resident + KEPT_MEMORY:
-            _return_free_memory()
+        resident = limit_kept_memory(resident)
 
 
 def _memory() -> tuple[int, int]:
     """Return the bytes of this process's address space, and those of them that are in memory."""
     size, resident = Path("/proc/self/statm").read_text().split()[:2]
     return int(size) * resource.getpagesize(), int(resident) * resource.getpagesize()
+
+
+def limit_kept_memory(resident: int) -> int:
+    """Return free memory to the kernel if this process has more than KEPT_MEMORY beyond `resident` bytes.
+
+    The result is the `resident` of the next call: what could not be returned is in use, and if it counted as free,
+    every short task would pay for an attempt to return it.
+    """
+    if _memory()[1] <= resident + KEPT_MEMORY:
+        return resident
+    _return_free_memory()
+    return max(resident, _memory()[1])
 
 
 def _return_free_memory() -> None:

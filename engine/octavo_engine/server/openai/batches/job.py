@@ -76,7 +76,8 @@ class Job:
 
     async def _check(self) -> bool:
         """Check the input file; return True if all lines are valid, else the batch fails with the lines' errors."""
-        await self._checks.acquire(self._owner.name)
+        if not await self._turn_to_check():
+            return True
         try:
             if self._cancelled.is_set():
                 return True
@@ -91,6 +92,18 @@ class Job:
             self._batch.status, self._batch.in_progress_at = "in_progress", self._now()
         await self._save()
         return True
+
+    async def _turn_to_check(self) -> bool:
+        """Wait for the turn to check the input file; False, and no turn is held, if the batch is cancelled before."""
+        turn = asyncio.create_task(self._checks.acquire(self._owner.name))
+        cancelled = asyncio.create_task(self._cancelled.wait())
+        try:
+            await asyncio.wait((turn, cancelled), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            turn.cancel()  # has no effect on a turn that has come
+            cancelled.cancel()
+            await asyncio.gather(turn, cancelled, return_exceptions=True)
+        return not turn.cancelled()
 
     async def _answer_in_time(self) -> End:
         """Answer all lines, and return how the batch ended."""
