@@ -14,6 +14,7 @@ from octavo_operator.reconcile.observe import Key, Observation
 from octavo_operator.reconcile.outsiders import OutsiderWatch, foreign_slice, released_pod
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.summarize import Result, summarize
+from octavo_operator.reconcile.watches import Indexed
 from tests.operator.bad_llmservices import merged
 from tests.operator.test_summarize import IMAGE, NOW, SERVING, condition, deployment, pod, service
 
@@ -102,7 +103,12 @@ async def test_they_are_found_for_the_service_that_they_name_and_gone_when_they_
         LLMSERVICE.plural: {KEY: [{}]},
         POD.plural: {KEY: [{"metadata": {}, "status": {"podIPs": [{"ip": OWN}]}}]},
     }
-    watch = OutsiderWatch(lists, {kind: [""] for kind in (ENDPOINT_SLICE, POD)}, indexes, queue)
+    indexed = Indexed()
+    watch = OutsiderWatch(lists, {kind: [""] for kind in (ENDPOINT_SLICE, POD)}, indexes, queue, indexed)
+    indexed.add(["other"])
+    await watch.find()
+    assert watch.found == {}, "the pods of this namespace may not be known yet"
+    indexed.add(["llm"])
     await watch.find()
     assert [each.reason for each in watch.found[KEY]] == [Reason.FOREIGN_ENDPOINTS, Reason.RELEASED_POD]
     assert len(queue) == 1

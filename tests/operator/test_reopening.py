@@ -15,11 +15,11 @@ import pytest
 from aiohttp import web
 
 from octavo_operator.api.names import SERVICE_LABEL, pod_labels
-from octavo_operator.reconcile import discovery, operator, watches
+from octavo_operator.reconcile import discovery, operator, outsiders, watches
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.cluster import Cluster
 from octavo_operator.reconcile.health import Heartbeat
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
+from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.relist import Listing, missed
@@ -175,16 +175,19 @@ class Passes:
 
     def __init__(self) -> None:
         self.seen: list[tuple[Key, bool, frozenset[str]]] = []
+        self.outsiders: list[int] = []
+        """How many slices and pods of others each pass knew."""
 
     def reconciler(
         self, cluster: Any, indexes: Mapping[str, Index], config: Any, reports: Any, *_: Any, **more: Any
     ) -> Passes:
-        self.indexes, self.unwatched = indexes, more["unwatched"]
+        self.indexes, self.unwatched, self.outside = indexes, more["unwatched"], more["outside"]
         return self
 
     async def reconcile(self, key: Key) -> float:
         kinds = [plural for plural, index in self.indexes.items() if list(index.get(key, ()))]
         self.seen.append((key, bool(self.indexes), frozenset(kinds)))
+        self.outsiders.append(len(self.outside.get(key, ())))
         return 0.001
 
 
@@ -229,6 +232,36 @@ async def test_after_a_crd_came_no_worker_starts_before_the_cluster_is_known_aga
     children = (*CHILDREN, *OPTIONAL[:1], *OBSERVED)
     theirs = {(kind.plural, watch): {SERVICE_LABEL} for kind in children for watch in (False, True)}
     assert server.selectors == ours | theirs
+
+
+@pytest.mark.parametrize("trouble", ["", "error", "no answer"])
+async def test_the_first_pass_knows_the_endpoint_slices_of_others_if_they_can_be_listed(
+    monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """Else each start would report that all is well, and take it back a moment later."""
+    passes, server = Passes(), ApiServer()
+
+    async def listed(kind: Kind, namespace: str, selector: str, metadata_only: bool = False) -> list[dict[str, Any]]:
+        if kind is not ENDPOINT_SLICE or selector != outsiders.SLICES:
+            return []
+        if trouble == "error":
+            raise ApiError(503, "ServiceUnavailable", "not now")
+        await asyncio.sleep(600 if trouble else 0.05)
+        found = body("theirs", **{"kubernetes.io/service-name": "good"})
+        return [{**found, "endpoints": [{"addresses": ["10.9.9.9"]}], "ports": [{"name": "http", "port": 8000}]}]
+
+    monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
+    monkeypatch.setattr(server, "list_selected", listed)
+    if trouble:
+        monkeypatch.setattr(outsiders, "FIRST_SECONDS", 0.1)
+    process = process_of(server)
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        while len(passes.outsiders) < 3:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert set(passes.outsiders) == {0 if trouble else 1}
 
 
 async def test_an_object_that_cannot_be_read_is_none_that_the_watches_have_missed(

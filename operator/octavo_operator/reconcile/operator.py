@@ -212,7 +212,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     make_scaler = process.options.scaler
     scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
     scaling = scaler.reports if scaler else {}
-    outsiders = OutsiderWatch(cluster, watched, indexes, queue)
+    outsiders = OutsiderWatch(cluster, watched, indexes, queue, indexed)
     reconciler = Reconciler(
         cluster,
         indexes,
@@ -233,7 +233,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         _once_indexed(process, indexed, outsiders.run),
         *([_once_indexed(process, indexed, scaler.run)] if scaler else []),
         *([_keep_discovery_working(process)] if process.options.metrics_url else []),
-        *(_work(process, indexed, reconciler) for _ in range(WORKERS)),
+        *(_work(process, indexed, outsiders, reconciler) for _ in range(WORKERS)),
     )
 
 
@@ -253,10 +253,11 @@ async def _once_indexed(process: _Process, indexed: Indexed, work: Callable[[], 
     await work()
 
 
-async def _work(process: _Process, indexed: Indexed, reconciler: Reconciler) -> None:
+async def _work(process: _Process, indexed: Indexed, outsiders: OutsiderWatch, reconciler: Reconciler) -> None:
     async def reconcile(key: Key) -> float | None:
         if key[0] not in indexed:  # it is queued again once the watches know all that belongs to it
             return None
+        await outsiders.first_look(key[0])
         return await reconciler.reconcile(key)
 
     await process.leads.wait()

@@ -1,5 +1,6 @@
 """Finds what acts for an LLMService without being part of it: EndpointSlices of others, and pods that left their
-Deployment. No watch reports either: the watches select by our label, and these lack it.
+Deployment. The watches select by our label: they do not see the slices, which lack it, nor pods that it was taken off.
+A pod whose track label or owner was changed keeps it, and counts as one of the LLMService's; only its owner tells.
 
 Neither is changed or deleted: a person made it so, and may have a reason.
 """
@@ -18,11 +19,14 @@ from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, LLMSERVICE, POD, Kin
 from octavo_operator.reconcile.observe import SLICE_OF, Index, Key, Object
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.watches import Indexed
 from octavo_operator.render.container import PORT_NAME
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 20.0
+FIRST_SECONDS = 5.0
+"""The time for which passes wait for the first look at their namespace."""
 _INSTANCE_LABEL = "app.kubernetes.io/instance"
 _SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
 _OWN_MANAGER = "endpointslice-controller.k8s.io"
@@ -46,7 +50,8 @@ class Lister(Protocol):
 class OutsiderWatch:
     """Keeps `found`, the problems of each LLMService, and queues those that have others than before.
 
-    `watched`: the namespaces of each kind that can be read ("": the whole cluster).
+    `watched`: the namespaces of each kind that can be read ("": the whole cluster). Namespaces that are not `indexed`
+    yet are left out: their own pods are not known, and would count as those of others.
     """
 
     def __init__(
@@ -55,21 +60,49 @@ class OutsiderWatch:
         watched: Mapping[Kind, Sequence[str]],
         indexes: Mapping[str, Index],
         queue: WorkQueue[Key],
+        indexed: Indexed,
     ) -> None:
         self.found: dict[Key, tuple[Problem, ...]] = {}
         self._cluster = cluster
         self._watched = watched
         self._indexes = indexes
         self._queue = queue
+        self._indexed = indexed
+        self._looked: frozenset[str] = frozenset()
+        self._looking = asyncio.Lock()
 
     async def run(self) -> None:
         """Look again and again, until the task is cancelled."""
         while True:
-            try:
-                await self.find()
-            except ApiError as error:
-                logger.warning("cannot look for pods and EndpointSlices of others: %s", error)
+            async with self._looking:
+                await self._look()
             await asyncio.sleep(INTERVAL_SECONDS)
+
+    async def first_look(self, namespace: str) -> None:
+        """Wait until this indexed namespace has been looked at, for FIRST_SECONDS at most.
+
+        A pass that does not know what was found before the operator started would report that all is well.
+        """
+        if self._has_looked(namespace):
+            return
+        try:
+            async with asyncio.timeout(FIRST_SECONDS), self._looking:
+                if not self._has_looked(namespace):
+                    await self._look()
+        except TimeoutError:
+            logger.warning("looking for pods and EndpointSlices of others takes long; going on without")
+            self._looked = self._indexed.namespaces
+
+    def _has_looked(self, namespace: str) -> bool:
+        return not self._looked.isdisjoint(("", namespace))
+
+    async def _look(self) -> None:
+        indexed = self._indexed.namespaces
+        try:
+            await self.find()
+        except ApiError as error:
+            logger.warning("cannot look for pods and EndpointSlices of others: %s", error)
+        self._looked = indexed
 
     async def find(self) -> None:
         """Look once."""
@@ -96,7 +129,7 @@ class OutsiderWatch:
         return found
 
     def _is_known(self, key: Key) -> bool:
-        return bool(list(self._indexes.get(LLMSERVICE.plural, {}).get(key, ())))
+        return key[0] in self._indexed and bool(list(self._indexes.get(LLMSERVICE.plural, {}).get(key, ())))
 
     def _addresses(self, key: Key) -> frozenset[str]:
         """Return the addresses of an LLMService's pods."""

@@ -60,6 +60,11 @@ class Indexed:
         self._namespaces.update(namespaces)
         self.begun.set()
 
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """Return these namespaces ("": the whole cluster) as they are now."""
+        return frozenset(self._namespaces)
+
     def __contains__(self, namespace: object) -> bool:
         return "" in self._namespaces or namespace in self._namespaces
 
