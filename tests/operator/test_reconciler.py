@@ -863,6 +863,10 @@ async def test_a_webhook_that_hangs_on_statuses_is_reported_by_an_event_within_h
     server, clock = Server(), Clock()
     writer = status_writer.StatusWriter(server, clock)
     server.failures["LLMService/status"] = ApiError(0, "NoAnswer", "no answer to PATCH")
+    clock.now = -9999.0  # an earlier failure, after which there was nothing to write, does not count
+    with pytest.raises(ApiError, match="no answer"):
+        await writer.write(server.service, {"url": "x"}, "2026-01-01T00:00:00Z")
+    assert await writer.write(server.service, dict(server.service.get("status") or {}), "2026-01-01T00:00:00Z") is None
     for second, events in ((0.0, 0), (29.0, 0), (30.0, 1)):
         clock.now = second
         with pytest.raises(ApiError, match="no answer"):

@@ -120,6 +120,7 @@ class StatusWriter:
         before, status = self.newest(key, live).get("status") or {}, self._known(status)
         there = self._before_admission(key, before)
         if status in (there, _own(before)):
+            self._unwritten.pop(key, None)
             return None
         moment = datetime.fromisoformat(now)
         if without_load(there) == without_load(status) and key in self._written_at:
@@ -146,8 +147,10 @@ class StatusWriter:
         return None
 
     async def _report_unwritten(self, metadata: Mapping[str, Any], error: ApiError, began: float, now: str) -> None:
-        """Report by an event that the status, where this would stand, cannot be written, since it is refused or has
-        not been written since long before now.
+        """Record a Warning event that says that the status cannot be written.
+
+        The status itself would say so, if it could be written. A transient error is reported once writes have failed
+        for UNWRITTEN_SECONDS, any other at once. `began`: when this write began, by the clock of the writer.
         """
         since = self._unwritten.setdefault((metadata["namespace"], metadata["name"]), began)
         if error.transient and self._clock() - since < UNWRITTEN_SECONDS:
