@@ -9,10 +9,11 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.facts import Result
-from octavo_operator.reconcile.observe import Observation, changed_at
+from octavo_operator.reconcile.kinds import POD
+from octavo_operator.reconcile.observe import Observation, changed_at, trimmed
 from octavo_operator.reconcile.pods import view
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.rollout import RolloutState
+from octavo_operator.reconcile.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.stalled import patience_seconds
 from octavo_operator.reconcile.summarize import invalid_status, summarize
 from octavo_operator.reconcile.unobserved import unobserved_patience
@@ -57,6 +58,11 @@ def not_started(since: str) -> dict[str, Any]:
     return pod(conditions=[scheduled, unmet], container=waiting("ContainerCreating"))
 
 
+def unstarted(since: str, reason: str = "CreateContainerError") -> dict[str, Any]:
+    """A pod whose container its node cannot start."""
+    return {**pod(container=waiting(reason, "no such command")), "statusChanged": since}
+
+
 def crashed(restarts: int, code: int = 139) -> dict[str, Any]:
     return {**exited(code), "restartCount": restarts}
 
@@ -87,6 +93,9 @@ SITUATIONS: list[tuple[str, LLMServiceStatus, str]] = [
     ("waits at a gate", seen(no_node("2026-01-01T00:00:10Z", "SchedulingGated")), "InProgress"),
     ("crashed once", seen(pod(container=crashed(1))), "InProgress"),
     ("crashes at each start", seen(pod(container=crashed(2))), "Failed"),
+    ("was not started at one try", seen(unstarted("2026-01-01T00:00:40Z")), "InProgress"),
+    ("cannot be started", seen(unstarted("2026-01-01T00:00:20Z", "RunContainerError")), "Failed"),
+    ("cannot be started, by a pod as it is read", seen(pod(container=waiting("CreateContainerError"))), "Failed"),
     ("has a wrong flag", seen(pod(container=crashed(0, 2))), "Failed"),
     ("has no image", seen(pod(container=waiting("ErrImagePull"))), "Failed"),
     ("may make no pod", seen(total=0, updated=0, **QUOTA), "Failed"),
@@ -138,6 +147,29 @@ def test_the_next_pass_is_due_when_a_waiting_pod_will_count_as_stalled() -> None
 
     waits = [view(no_node(f"2026-01-01T00:00:{second}Z"), "nvidia.com/gpu") for second in ("10", "30")]
     assert patience_seconds(waits, LATER) == [15.0]
+    tries = [view(unstarted(f"2026-01-01T00:00:{second}Z"), "nvidia.com/gpu") for second in ("20", "40")]
+    assert patience_seconds(tries, LATER) == [10.0]
+
+
+@pytest.mark.parametrize("changed", ["2026-01-01T00:00:20Z", "2026-01-01T00:00:40Z"])
+def test_one_failure_to_start_a_container_holds_no_rollout_back(changed: str) -> None:
+    """What the watch keeps of a pod says when its status last changed."""
+    found = unstarted("")
+    found["metadata"] |= {"uid": "u", "managedFields": [{"subresource": "status", "time": changed}]}
+    pods = [view(trimmed(POD, found), "nvidia.com/gpu")]
+    (live,) = deployment().values()
+    assert rollout_state(service().spec.rollout, live, pods, LATER).blocked is (changed < "2026-01-01T00:00:31Z")
+
+
+def test_a_pod_that_fails_is_not_hidden_by_one_that_has_just_begun_to_wait() -> None:
+    pods = pod("a", container=crashed(2, 4)), no_node("2026-01-01T00:00:59Z", name="b")
+    (live,) = deployment(total=2, updated=2).values()
+    views = [view(each, "nvidia.com/gpu") for each in pods]
+    state = rollout_state(service().spec.rollout, live, views, LATER)
+    assert state.blocked
+    status = seen(*pods, result=Result(rollout=state), total=2, updated=2)
+    found = next(each for each in status.conditions if each.type is ConditionType.STALLED)
+    assert (found.status, found.reason) == ("True", Reason.OUT_OF_MEMORY)
 
 
 def test_both_conditions_are_always_there() -> None:

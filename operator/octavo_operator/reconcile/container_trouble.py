@@ -13,7 +13,7 @@ from octavo_operator.render.fetch import FETCH
 
 _PULL_FAILURES = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
 UNSTARTED = ("CreateContainerError", "RunContainerError")
-"""Reasons of a container that its node cannot start. It is no restart, so that none is counted."""
+"""Reasons of a container that its node cannot start. It is no restart, so that none is counted: its time counts."""
 _EXIT_CODES = {
     2: Reason.CONFIGURATION_ERROR,
     3: Reason.MODEL_NOT_FOUND,

@@ -139,6 +139,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
             kept["spec"] |= kept_spec(spec)
+            kept["statusChanged"] = status_changed_at(body["metadata"])
             annotations = body["metadata"].get("annotations") or {}
             kept["adapters"] = digest_of_list(annotations.get(ADAPTERS_ANNOTATION, ""))
     if kind not in OBSERVED:
@@ -169,6 +170,12 @@ def changed_at(metadata: Mapping[str, Any]) -> str:
     """Return when anything but the status was last written (RFC 3339)."""
     entries = (each for each in metadata.get("managedFields") or () if each.get("subresource") != "status")
     return max((str(each.get("time") or "") for each in entries), default="") or metadata.get("creationTimestamp") or ""
+
+
+def status_changed_at(metadata: Mapping[str, Any]) -> str:
+    """Return when the status was last written with other values (RFC 3339); empty: that is not known."""
+    entries = (each for each in metadata.get("managedFields") or () if each.get("subresource") == "status")
+    return max((str(each.get("time") or "") for each in entries), default="")
 
 
 def _engine_image(spec: Mapping[str, Any]) -> str:

@@ -27,6 +27,8 @@ _OLD_SECONDS = 600.0  # a container that had run well for so long since it ended
 _LASTING = (Reason.CONFIGURATION_ERROR, Reason.MODEL_NOT_FOUND, Reason.PULL_FAILED, Reason.SECRET_MISSING)
 """Troubles that come back at each start; others are taken for lasting after so many restarts."""
 _MANY_RESTARTS = 2
+_UNSTARTED_SECONDS = 30.0
+"""A node that cannot start a container for so long has more than a passing failure: kubelet tries about every 10 s."""
 _USUAL_SECONDS = {Reason.WAITING_FOR_VOLUMES: 10.0, Reason.NO_SCHEDULER: 10.0, Reason.NO_SANDBOX: 30.0}
 """Volumes that are there are mounted sooner, a scheduler looks at a pod sooner, and a node starts one sooner."""
 
@@ -38,7 +40,9 @@ class PodView:
     `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
     `waits_since`: since when it finds no node, or waits for its volumes (RFC 3339); empty: neither.
     `port`: the number of the port that the Service means; None: it has none. `stuck`: its `trouble` lasts unless
-    a user changes something; it is not a single failure after which the container starts again.
+    a user changes something; it is not a single failure after which the container starts again. `unstarted_since`:
+    since when, at the latest, its node fails to start one of its containers (RFC 3339), as where a command is not
+    there; empty: none. Whether that lasts too, is_stuck says.
     """
 
     uid: str
@@ -56,6 +60,7 @@ class PodView:
     claims: frozenset[str] = frozenset()
     ready_since: str = ""
     stuck: bool = False
+    unstarted_since: str = ""
 
     @property
     def scheduled(self) -> bool:
@@ -83,16 +88,38 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         port=_port(pod.get("spec") or {}),
         claims=frozenset(_claims((pod.get("spec") or {}).get("volumes") or ())),
         ready_since=ready.get("lastTransitionTime") or "",
-        stuck=trouble is not None and _is_stuck(status, trouble),
+        stuck=trouble is not None and _lasts(status, trouble),
+        unstarted_since=_unstarted_since(pod, status),
     )
 
 
-def _is_stuck(status: Mapping[str, Any], trouble: Problem) -> bool:
-    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    restarts = max((int(each.get("restartCount") or 0) for each in containers), default=0)
-    waiting = ((each.get("state") or {}).get("waiting") or {} for each in containers)
-    unstarted = any(each.get("reason") in UNSTARTED for each in waiting)
-    return trouble.reason in _LASTING or unstarted or restarts >= _MANY_RESTARTS
+def is_stuck(pod: PodView, now: str) -> bool:
+    """Return True if the pod's trouble lasts, as of `now` (RFC 3339), unless a user changes something."""
+    return pod.stuck or bool(pod.unstarted_since and pod.trouble and not start_patience_seconds(pod, now))
+
+
+def start_patience_seconds(pod: PodView, now: str) -> float:
+    """Return in how many seconds a pod that its node cannot start will count as stuck; 0: it does, or it starts."""
+    if not pod.unstarted_since:
+        return 0.0
+    return max(0.0, _UNSTARTED_SECONDS - _seconds_between(pod.unstarted_since, now))
+
+
+def _lasts(status: Mapping[str, Any], trouble: Problem) -> bool:
+    restarts = max((int(each.get("restartCount") or 0) for each in _containers(status)), default=0)
+    return trouble.reason in _LASTING or restarts >= _MANY_RESTARTS
+
+
+def _unstarted_since(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Return when the status of a pod that its node cannot start last changed; empty: its containers start."""
+    waiting = ((each.get("state") or {}).get("waiting") or {} for each in _containers(status))
+    if not any(each.get("reason") in UNSTARTED for each in waiting):
+        return ""
+    return pod.get("statusChanged") or pod["metadata"].get("creationTimestamp") or ""
+
+
+def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def _port(spec: Mapping[str, Any]) -> int | None:

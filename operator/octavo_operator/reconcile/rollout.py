@@ -16,7 +16,7 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
-from octavo_operator.reconcile.pods import PodView, condition_of
+from octavo_operator.reconcile.pods import PodView, condition_of, is_stuck
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.refused_pods import refusal_of
 from octavo_operator.reconcile.surge import Obstacle, obstacles
@@ -70,7 +70,7 @@ def rollout_state(
     `exclusive`: the claims that are known to be for one node or one pod at a time.
     """
     state = _state(rollout, deployment, pods, now, exclusive)
-    if not state.blocked and not rollout.paused and (failing := _failing(deployment, pods)):
+    if not state.blocked and not rollout.paused and (failing := _failing(deployment, pods, now)):
         state = replace(state, blocked=True, problem=failing)
     none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
     refusal = refusal_of(deployment)
@@ -98,13 +98,13 @@ def _state(
     return _blocked(waiting[0], _NO_ROOM if waiting[0].of_room else _NO_WAY)
 
 
-def _failing(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Problem | None:
+def _failing(deployment: Mapping[str, Any], pods: Sequence[PodView], now: str) -> Problem | None:
     """Return what keeps a pod of the newest revision from starting each time; None without such a pod, or a rollout."""
     there = [pod for pod in pods if not pod.ended]
     if not there or condition_of(deployment, "Progressing").get("reason") == _COMPLETE:
         return None
     newest = max(there, key=lambda pod: pod.created).revision
-    trouble = next((pod.trouble for pod in there if pod.revision == newest and pod.stuck), None)
+    trouble = next((pod.trouble for pod in there if pod.revision == newest and is_stuck(pod, now)), None)
     if trouble is None:
         return None
     what_helps = _NO_WAY if any(pod.revision != newest and pod.scheduled for pod in there) else _NONE_STARTS

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.facts import Facts, Verdict
-from octavo_operator.reconcile.pods import PodView
+from octavo_operator.reconcile.pods import PodView, is_stuck, start_patience_seconds
 from octavo_operator.reconcile.problem import Problem
 
 PATIENCE_SECONDS = 45.0
@@ -51,7 +51,7 @@ def reconciling(facts: Facts, now: str) -> Verdict:
 
 def patience_seconds(pods: Iterable[PodView], now: str) -> list[float]:
     """Return in how many seconds waiting pods will count as stalled, for those that do not yet."""
-    left = [PATIENCE_SECONDS - _waited(pod, now) for pod in pods if _waits(pod)]
+    left = [seconds for pod in pods for seconds in _patience_with(pod, now)]
     return [seconds for seconds in left if seconds > 0]
 
 
@@ -75,7 +75,7 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
 def _of_pods(facts: Facts, now: str) -> Problem | None:
     """Return the problem that keeps the pods of the newest revision from starting."""
     pods = _newest(facts.pods)
-    found = [pod.trouble for pod in pods if pod.stuck and pod.trouble]
+    found = [pod.trouble for pod in pods if is_stuck(pod, now) and pod.trouble]
     if not facts.result.rollout.in_place:  # else old pods are about to make room
         found += [facts.refused_pods] if facts.refused_pods else []
         found += [pod.waits for pod in pods if pod.waits and _waits(pod) and _waited(pod, now) >= PATIENCE_SECONDS]
@@ -83,8 +83,13 @@ def _of_pods(facts: Facts, now: str) -> Problem | None:
 
 
 def _has_just_begun(facts: Facts, now: str) -> bool:
-    """Return True if pods of the newest revision wait, and none of them for so long that it counts as stalled."""
-    waiting = [pod for pod in _newest(facts.pods) if _waits(pod)]
+    """Return True if pods of the newest revision wait, none of them for so long that it counts as stalled, and none is
+    stuck.
+    """
+    newest = _newest(facts.pods)
+    if any(is_stuck(pod, now) for pod in newest):
+        return False
+    waiting = [pod for pod in newest if _waits(pod)]
     return bool(waiting) and all(_waited(pod, now) < PATIENCE_SECONDS for pod in waiting)
 
 
@@ -92,6 +97,10 @@ def _newest(pods: Sequence[PodView]) -> list[PodView]:
     """Return the pods of the newest revision: the others go."""
     newest = max(pods, key=lambda pod: pod.created).revision if pods else ""
     return [pod for pod in pods if pod.revision == newest]
+
+
+def _patience_with(pod: PodView, now: str) -> Sequence[float]:
+    return start_patience_seconds(pod, now), *((PATIENCE_SECONDS - _waited(pod, now),) if _waits(pod) else ())
 
 
 def _waits(pod: PodView) -> bool:
