@@ -122,7 +122,7 @@ class Client:
     def path(self, kind: str, name: str = "") -> str:
         """Return the API server's path for an object in this namespace, or for all of the kind.
 
-        `kind` as for kubectl.
+        `kind` is a name that kubectl takes too: the plural, the singular or a short one.
         """
 
         def known() -> bool:

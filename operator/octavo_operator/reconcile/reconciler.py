@@ -250,7 +250,7 @@ def _needed(unwatched: Mapping[Kind, str], wanted: Sequence[Mapping[str, Any]]) 
 def _running_image(service: LLMService, observed: Observation) -> str:
     """Return the image that the engine of a service without a status runs, as after a restore from a backup.
 
-    Empty: none.
+    It is empty where there is no such image.
     """
     deployment = observed.children.get(("Deployment", service.name), {})
     return "" if service.spec.engine.image else str(deployment.get("engineImage") or "")
