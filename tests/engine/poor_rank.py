@@ -12,7 +12,7 @@ from pathlib import Path
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
-TOTAL, FREE = 1 << 30, 200 << 20
+TOTAL, FREE = 1 << 30, 248 << 20
 
 if __name__ == "__main__":
     rank, size, memory, *_ = map(int, sys.argv[1:])

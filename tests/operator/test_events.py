@@ -103,6 +103,19 @@ async def test_an_event_says_of_what_it_is_and_fits_the_api() -> None:
     assert event["eventTime"] == "2026-01-01T00:00:00.000000Z"
 
 
+def test_one_cause_that_two_conditions_name_is_one_event() -> None:
+    def condition(kind: ConditionType, message: str) -> dict[str, Any]:
+        return Condition(
+            type=kind, status="True", reason=Reason.PULL_FAILED, message=message,
+            observed_generation=1, last_transition_time="2026-01-01T00:00:00Z",
+        ).as_object()  # fmt: skip
+
+    degraded = condition(ConditionType.DEGRADED, "pod a cannot pull b:1")
+    blocked = condition(ConditionType.ROLLOUT_BLOCKED, "pod a cannot pull b:1; no pod of this revision starts")
+    [change] = transitions({}, {"conditions": [degraded, blocked]})
+    assert (change.reason, change.note) == ("PullFailed", "pod a cannot pull b:1; no pod of this revision starts")
+
+
 async def test_the_same_event_is_counted_and_not_reported_more_than_once_a_minute() -> None:
     server, now = Server(), [0.0]
     recorder = Recorder(server, lambda: now[0])
