@@ -260,7 +260,7 @@ async def test_a_text_worker_that_fails_in_an_unknown_way_is_replaced() -> None:
             raise MemoryError
 
         worker.run = broken  # type: ignore[method-assign]
-        task = asyncio.create_task(pool._run(await pool._turns.acquire("a"), "a", b""))
+        task = asyncio.create_task(pool._run(await pool._turns.acquire("a"), "a", b"", large=False))
         with pytest.raises(MemoryError):
             await task
         async with asyncio.timeout(PATIENCE):
