@@ -310,7 +310,7 @@ async def faulty(
 async def test_a_step_that_fails_in_the_devices_thread_ends_the_engine_with_a_dump(
     faulty: Callable[[str], Awaitable[EngineClient]], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    client = await faulty("error 6")
+    client = await faulty("error 80")
     streams = [asyncio.create_task(collect(client, request(f"r{i}", max_tokens=900))) for i in range(3)]
     for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE):
         assert isinstance(result, EngineDeadError)
@@ -320,7 +320,7 @@ async def test_a_step_that_fails_in_the_devices_thread_ends_the_engine_with_a_du
     assert failed.exit_code == 5
     assert client._process.returncode == 5
     dump = capfd.readouterr().err
-    assert "step 6: 3 tokens, 3 decodes" in dump
+    assert "step 80: 3 tokens, 3 decodes" in dump
     assert "running=3" in dump
 
 
