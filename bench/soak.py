@@ -35,6 +35,9 @@ from bench.report import save
 from bench.server import Serving, octavo
 
 _KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude}\n"
+_DISTURBANCES = {"attack": 30, "worker": 10, "pause": 10, "kill": 1}
+"""How often each kind happens. An end of the engine ends the server: so seldom that servers live long enough to be
+judged (`_JUDGED_SECONDS`)."""
 _PROMPTS = ("Once upon a time", "The capital of France is", "To be or not to be", "def fibonacci(n):")
 
 
@@ -150,7 +153,7 @@ class Soak:
                 await asyncio.sleep(0.5)
 
     async def _disturb(self, serving: Serving, life: Life) -> None:
-        name = self.chance.choices(("attack", "worker", "pause", "kill"), (6, 2, 2, 1))[0]
+        name = self.chance.choices(tuple(_DISTURBANCES), tuple(_DISTURBANCES.values()))[0]
         if name == "attack":
             attack = self.chance.choice(list(ATTACKS))
             process = await asyncio.create_subprocess_exec(
