@@ -18,7 +18,7 @@ from test_fp8 import linears, load
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
-from octavo_engine.model.layers.products import kernel_coded_product, multiplies_codes, torch_product
+from octavo_engine.model.layers.operations.products import kernel_coded_product, multiplies_codes, torch_product
 
 ROWS = (37, 16)
 """Of the two parts of each weight."""

@@ -18,9 +18,9 @@ from octavo_engine.model import footprint
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.footprint import compute_bytes, widening_bytes
-from octavo_engine.model.layers import choose_compute as choosing
-from octavo_engine.model.layers.choose_compute import Path, choose_compute, choose_path
-from octavo_engine.model.layers.products import torch_product, wide_product
+from octavo_engine.model.layers.operations import choose_compute as choosing
+from octavo_engine.model.layers.operations.choose_compute import Path, choose_compute, choose_path
+from octavo_engine.model.layers.operations.products import torch_product, wide_product
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.memory import MemoryNeed

@@ -25,7 +25,7 @@ from octavo_engine.kernels.cpu.adapters import CPUAdapters
 from octavo_engine.kernels.cpu.features import cpu_flags
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
-from octavo_engine.model.layers.pointwise import CPUPointwise, TorchPointwise
+from octavo_engine.model.layers.operations.pointwise import CPUPointwise, TorchPointwise
 
 FLAGS = cpu_flags()
 SAME_CODE = "avx512_vnni"

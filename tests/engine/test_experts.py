@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from octavo_engine.kernels.experts import Experts
-from octavo_engine.model.layers.activations import ACTIVATIONS
-from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn, all_experts
-from octavo_engine.model.layers.products import torch_product
+from octavo_engine.model.layers.operations.activations import ACTIVATIONS
+from octavo_engine.model.layers.operations.experts_in_turn import ExpertsInTurn, all_experts
+from octavo_engine.model.layers.operations.products import torch_product
 
 
 def test_all_experts_give_what_the_chosen_ones_give() -> None:

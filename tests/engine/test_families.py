@@ -31,7 +31,7 @@ from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration import quantized_online, read_spec
-from octavo_engine.model.layers.moe import MoE
+from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles

@@ -23,9 +23,9 @@ from octavo_engine.engine import worker_setup
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers import lora as lora_layers
+from octavo_engine.model.layers.adapters import lora as lora_layers
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.triton_compute import triton_compute
+from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.lora import slots as lora_slots
 from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets

@@ -33,13 +33,13 @@ from octavo_engine.model.checkpoint import Span, unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import Compute
-from octavo_engine.model.layers.fused import FusedLayers
+from octavo_engine.model.layers.embeddings.rope import head_order
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.fused import FusedLayers
+from octavo_engine.model.layers.operations.products import torch_product
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.layers.residual import ResidualSum
-from octavo_engine.model.layers.rope import head_order
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization.e4m3 import dequantize, quantize_rows

@@ -23,11 +23,11 @@ from octavo_engine.kernels.cpu.pages import use_huge_pages
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers import choose_compute as choose_compute_module
-from octavo_engine.model.layers import fused as fused_module
-from octavo_engine.model.layers.choose_compute import kernel_compute
-from octavo_engine.model.layers.fused import FusedLayers, kernels_know
-from octavo_engine.model.layers.run_layers import one_by_one
+from octavo_engine.model.layers.operations import choose_compute as choose_compute_module
+from octavo_engine.model.layers.operations import fused as fused_module
+from octavo_engine.model.layers.operations.choose_compute import kernel_compute
+from octavo_engine.model.layers.operations.fused import FusedLayers, kernels_know
+from octavo_engine.model.layers.operations.run_layers import one_by_one
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.quantization.fp8 import FP8Scheme

@@ -21,7 +21,7 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, has_header, read_gguf, row_pieces
-from octavo_engine.model.layers.rope import inverse_frequencies
+from octavo_engine.model.layers.embeddings.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles, resolve_model
 from tests.gguf_reading import quick_gguf

@@ -31,11 +31,11 @@ from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import Compute
-from octavo_engine.model.layers.expert_lora import ExpertAdapters
-from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
-from octavo_engine.model.layers.products import torch_product
-from octavo_engine.model.layers.rope import inverse_frequencies
+from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters
+from octavo_engine.model.layers.embeddings.rope import inverse_frequencies
+from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.experts_in_turn import ExpertsInTurn
+from octavo_engine.model.layers.operations.products import torch_product
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0
 from octavo_engine.model.shard import Shard

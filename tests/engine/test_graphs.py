@@ -29,7 +29,7 @@ from octavo_engine.engine.worker_setup import WorkerSetup
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.products import torch_product
+from octavo_engine.model.layers.operations.products import torch_product
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model

@@ -16,9 +16,9 @@ from test_expert_adapters import GREEDY, NO_ENDS, SETTINGS
 from test_lora import PROMPTS
 
 from octavo_engine import LLM
-from octavo_engine.model.layers import latent_lora
-from octavo_engine.model.layers.latent_lora import LatentLora
-from octavo_engine.model.layers.lora import NO_SLOT, LoraBatch, LoraLayer
+from octavo_engine.model.layers.adapters import latent_lora
+from octavo_engine.model.layers.adapters.latent_lora import LatentLora
+from octavo_engine.model.layers.adapters.lora import NO_SLOT, LoraBatch, LoraLayer
 
 CASE = CASES["deepseek-v3"]
 ADAPTERS = {

@@ -14,10 +14,10 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.collectives import ALONE
-from octavo_engine.model.layers.activations import ACTIVATIONS
-from octavo_engine.model.layers.choose_compute import kernel_compute
-from octavo_engine.model.layers.compute import Compute
-from octavo_engine.model.layers.norm import Norm
+from octavo_engine.model.layers.norms.norm import Norm
+from octavo_engine.model.layers.operations.activations import ACTIVATIONS
+from octavo_engine.model.layers.operations.choose_compute import kernel_compute
+from octavo_engine.model.layers.operations.compute import Compute
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualSum
 from octavo_engine.model.names import LLAMA_NAMES

@@ -24,7 +24,7 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.configuration import read_spec
-from octavo_engine.model.layers import choose_compute as choosing
+from octavo_engine.model.layers.operations import choose_compute as choosing
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 

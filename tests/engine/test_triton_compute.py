@@ -29,13 +29,13 @@ from octavo_engine.model.checkpoint import unsharded
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.choose_compute import choose_compute
-from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.operations.choose_compute import choose_compute
+from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.products import torch_logits
+from octavo_engine.model.layers.operations.triton_compute import TritonPointwise, triton_compute
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.products import torch_logits
 from octavo_engine.model.layers.residual import summed
-from octavo_engine.model.layers.triton_compute import TritonPointwise, triton_compute
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization import fp8

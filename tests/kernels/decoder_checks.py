@@ -19,12 +19,12 @@ from octavo_engine.kernels.norm import rms_norm
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.pointwise import TorchPointwise
-from octavo_engine.model.layers.products import torch_product
+from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.pointwise import TorchPointwise
+from octavo_engine.model.layers.operations.products import torch_product
+from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.layers.residual import ResidualStream, summed
-from octavo_engine.model.layers.triton_compute import triton_compute
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.selection import Quantization

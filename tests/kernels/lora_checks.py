@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter, lora_expand_kernel, lora_shrink_kernel
-from octavo_engine.model.layers.lora import LoraBatch, LoraLayer
+from octavo_engine.model.layers.adapters.lora import LoraBatch, LoraLayer
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
 

@@ -27,8 +27,8 @@ from octavo_engine.kernels.latent_attention import ROWS
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.norm_weights import NormWeights
+from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.layers.residual import ResidualSum
-from octavo_engine.model.layers.triton_compute import triton_compute
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.sampling_params import SamplingParams

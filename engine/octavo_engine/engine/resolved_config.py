@@ -19,7 +19,7 @@ from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.gguf_blocks import quantized
-from octavo_engine.model.layers.choose_compute import keeps_codes
+from octavo_engine.model.layers.operations.choose_compute import keeps_codes
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
 from octavo_engine.model.shard import Shard

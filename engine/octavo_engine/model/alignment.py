@@ -10,8 +10,8 @@ import torch
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.spec import ModelSpec
 

@@ -19,29 +19,29 @@ from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.dense_modules import DenseModules
-from octavo_engine.model.layers.alternating_updates import TokenVectors
-from octavo_engine.model.layers.attention import Attention, share_distance_terms
-from octavo_engine.model.layers.attention_experts import AttentionExperts
-from octavo_engine.model.layers.biased_attention import BiasedAttention
-from octavo_engine.model.layers.choose_compute import choose_compute
-from octavo_engine.model.layers.classifier import Classifier
-from octavo_engine.model.layers.coded_experts import CodedExperts
-from octavo_engine.model.layers.compressed_attention import CompressedAttention
+from octavo_engine.model.layers.adapters.lora import LoraBatch
+from octavo_engine.model.layers.attention.attention_experts import AttentionExperts
+from octavo_engine.model.layers.attention.biased_attention import BiasedAttention
+from octavo_engine.model.layers.attention.compressed_attention import CompressedAttention
+from octavo_engine.model.layers.attention.differential_attention import DifferentialAttention
+from octavo_engine.model.layers.attention.grouped_query_attention import Attention, share_distance_terms
+from octavo_engine.model.layers.attention.latent_attention import LatentAttention
 from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks, share_layers
-from octavo_engine.model.layers.differential_attention import DifferentialAttention
-from octavo_engine.model.layers.embedding import Head, Input, VocabularyWeight
-from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
-from octavo_engine.model.layers.hyper_connections import ConnectedVectors
-from octavo_engine.model.layers.latent_attention import LatentAttention
+from octavo_engine.model.layers.embeddings.classifier import Classifier
+from octavo_engine.model.layers.embeddings.embedding import Head, Input, VocabularyWeight
+from octavo_engine.model.layers.embeddings.rope import RotaryEmbedding
+from octavo_engine.model.layers.experts.coded_experts import CodedExperts
+from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.lora import LoraBatch
-from octavo_engine.model.layers.moe import MoE
-from octavo_engine.model.layers.norm import Norm
+from octavo_engine.model.layers.norms.norm import Norm
+from octavo_engine.model.layers.operations.choose_compute import choose_compute
+from octavo_engine.model.layers.operations.experts_in_turn import ExpertsInTurn
+from octavo_engine.model.layers.operations.run_layers import one_by_one
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.per_layer_input import PerLayerEmbedding
-from octavo_engine.model.layers.rope import RotaryEmbedding
-from octavo_engine.model.layers.run_layers import one_by_one
-from octavo_engine.model.layers.stacked import LevelVectors
+from octavo_engine.model.layers.residual_streams.alternating_updates import TokenVectors
+from octavo_engine.model.layers.residual_streams.hyper_connections import ConnectedVectors
+from octavo_engine.model.layers.residual_streams.per_layer_input import PerLayerEmbedding
+from octavo_engine.model.layers.residual_streams.stacked import LevelVectors
 from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
 from octavo_engine.model.spec import AttentionMixer, LayerSpec, LearntQueryScaling, ModelSpec, QueryScaling, RopeSpec

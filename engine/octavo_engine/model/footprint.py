@@ -13,9 +13,9 @@ from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.attention.bidirectional import scratch_bytes
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import read_gguf
-from octavo_engine.model.layers.attention import Attention
-from octavo_engine.model.layers.choose_compute import choose_compute
-from octavo_engine.model.layers.fused import FusedLayers, fused_bytes
+from octavo_engine.model.layers.attention.grouped_query_attention import Attention
+from octavo_engine.model.layers.operations.choose_compute import choose_compute
+from octavo_engine.model.layers.operations.fused import FusedLayers, fused_bytes
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from octavo_engine.core.step import StepPlan
-from octavo_engine.model.layers.lora import NO_SLOT
+from octavo_engine.model.layers.adapters.lora import NO_SLOT
 from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.model.lora.slots import LoraSlots
 

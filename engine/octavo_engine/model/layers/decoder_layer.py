@@ -13,20 +13,20 @@ from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights, LinearWeights
 from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
-from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
-from octavo_engine.model.layers.attention import Attention
-from octavo_engine.model.layers.hyper_connections import Connections, connections
-from octavo_engine.model.layers.laurel import Laurel
+from octavo_engine.model.layers.attention.grouped_query_attention import Attention
+from octavo_engine.model.layers.experts.moe import MoE
+from octavo_engine.model.layers.feed_forward.mlp import MLP
 from octavo_engine.model.layers.mixers import Mixing, build_mixer
-from octavo_engine.model.layers.mlp import MLP
-from octavo_engine.model.layers.moe import MoE
-from octavo_engine.model.layers.norm import Norm
+from octavo_engine.model.layers.norms.norm import Norm
+from octavo_engine.model.layers.norms.self_gated_norm import SelfGatedNorm
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import Carrying, LayerStream, ResidualStream, ResidualSum, summed
-from octavo_engine.model.layers.self_gated_norm import SelfGatedNorm
+from octavo_engine.model.layers.residual_streams.alternating_updates import AlternatingUpdates
+from octavo_engine.model.layers.residual_streams.hyper_connections import Connections, connections
+from octavo_engine.model.layers.residual_streams.laurel import Laurel
+from octavo_engine.model.layers.residual_streams.per_layer_input import PerLayerInput
+from octavo_engine.model.layers.residual_streams.stacked import Stacked
 from octavo_engine.model.layers.shared_block import SharedBlock
-from octavo_engine.model.layers.stacked import Stacked
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.spec import LayerSpec, MLPSpec, MoESpec, NormSpec
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from octavo_engine.kernels.cpu.layers import LinearWeights
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, plain, transposed
-from octavo_engine.model.layers.lora import LoraLayer
+from octavo_engine.model.layers.adapters.lora import LoraLayer
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.names import QKVLayout

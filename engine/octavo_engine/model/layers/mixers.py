@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo_engine.model.layers.attention import Attention
-from octavo_engine.model.layers.attention_experts import AttentionExperts
-from octavo_engine.model.layers.biased_attention import BiasedAttention
-from octavo_engine.model.layers.compressed_attention import CompressedAttention
-from octavo_engine.model.layers.differential_attention import DifferentialAttention
-from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
-from octavo_engine.model.layers.gated_recurrence import GatedRecurrence
-from octavo_engine.model.layers.kimi_delta_attention import KimiDeltaAttention
-from octavo_engine.model.layers.latent_attention import LatentAttention
-from octavo_engine.model.layers.lightning_attention import LightningAttention
-from octavo_engine.model.layers.mamba import Mamba
-from octavo_engine.model.layers.mamba2 import Mamba2
-from octavo_engine.model.layers.mamba_heads import MambaHeads
+from octavo_engine.model.layers.attention.attention_experts import AttentionExperts
+from octavo_engine.model.layers.attention.biased_attention import BiasedAttention
+from octavo_engine.model.layers.attention.compressed_attention import CompressedAttention
+from octavo_engine.model.layers.attention.differential_attention import DifferentialAttention
+from octavo_engine.model.layers.attention.grouped_query_attention import Attention
+from octavo_engine.model.layers.attention.latent_attention import LatentAttention
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.parallel_mixers import ParallelMixers
-from octavo_engine.model.layers.short_conv import ShortConv
+from octavo_engine.model.layers.recurrent.gated_delta_net import GatedDeltaNet
+from octavo_engine.model.layers.recurrent.gated_recurrence import GatedRecurrence
+from octavo_engine.model.layers.recurrent.kimi_delta_attention import KimiDeltaAttention
+from octavo_engine.model.layers.recurrent.lightning_attention import LightningAttention
+from octavo_engine.model.layers.recurrent.mamba import Mamba
+from octavo_engine.model.layers.recurrent.mamba2 import Mamba2
+from octavo_engine.model.layers.recurrent.mamba_heads import MambaHeads
+from octavo_engine.model.layers.recurrent.short_conv import ShortConv
 from octavo_engine.model.spec import (
     AttentionExpertsSpec,
     AttentionSpec,

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.layers.operations.compute import Compute
 from octavo_engine.model.names import SAME_NAMES, StoredNames, TensorNames
 from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Weights

@@ -11,9 +11,9 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor
-from octavo_engine.model.layers.attention import Attention
-from octavo_engine.model.layers.mamba2 import Mamba2
+from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.recurrent.mamba2 import Mamba2
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
 from octavo_engine.model.spec import ParallelMixersSpec
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
-from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.attention.grouped_query_attention import Attention
+from octavo_engine.model.layers.feed_forward.mlp import MLP
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.mlp import MLP
-from octavo_engine.model.layers.norm import Norm
+from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import summed
 from octavo_engine.model.spec import SharedBlockSpec

@@ -15,12 +15,12 @@ from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels, cpu_kernels
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_architectures import of_family
-from octavo_engine.model.layers.expert_lora import ExpertLora
-from octavo_engine.model.layers.latent_attention import LatentAttention
-from octavo_engine.model.layers.latent_lora import LatentLora
+from octavo_engine.model.layers.adapters.expert_lora import ExpertLora
+from octavo_engine.model.layers.adapters.latent_lora import LatentLora
+from octavo_engine.model.layers.adapters.lora import LoraBatch, LoraLayer, slot_rank, slot_rows
+from octavo_engine.model.layers.attention.latent_attention import LatentAttention
+from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.lora import LoraBatch, LoraLayer, slot_rank, slot_rows
-from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.lora.adapter import AdapterWrite, ModulePart
 from octavo_engine.model.lora.expert_targets import ExpertTarget, expert_targets

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.latent_attention import LatentAttention
+from octavo_engine.model.layers.attention.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.quantization.linear_method import Projection
 

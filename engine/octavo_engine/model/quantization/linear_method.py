@@ -105,7 +105,7 @@ class Projection:
 
 
 class Products(Protocol):
-    """The matrix products of a device (layers/compute.py)."""
+    """The matrix products of a device (layers/operations/compute.py)."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
         """Return x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; the addend may be overwritten."""

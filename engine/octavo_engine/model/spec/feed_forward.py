@@ -15,7 +15,7 @@ class MLPSpec:
 
     intermediate_size: int
     activation: str = "silu"
-    """A name in `layers/activations.py`, or `xielu`, which has parameters of its own."""
+    """A name in `layers/operations/activations.py`, or `xielu`, which has parameters of its own."""
     inner_norm: NormSpec | None = None
     """RMSNorm over the intermediate size, before the last projection (BitNet)."""
     gated: bool = True
@@ -122,7 +122,7 @@ class MoESpec:
     activated_limit: float | None = None
     """The upper limit of the activated gate, and of up at both sides (`Experts.activated_limit`); None: no limit."""
     activation: str = "silu"
-    """A name in `layers/activations.py`."""
+    """A name in `layers/operations/activations.py`."""
     gated: bool = True
     """Whether experts have a gate, whose activation is multiplied with up; otherwise up is activated (Nemotron-H)."""
     latent: int | None = None

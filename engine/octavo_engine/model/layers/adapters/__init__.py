@@ -1,0 +1,1 @@
+"""LoRA adapters beside the weights of linear layers, experts and latent attention."""

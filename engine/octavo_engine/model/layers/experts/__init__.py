@@ -1,0 +1,1 @@
+"""Mixtures of experts: routers, the experts and their weights, the shared expert."""

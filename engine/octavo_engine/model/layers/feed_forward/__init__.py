@@ -1,0 +1,1 @@
+"""The dense feed-forward part of a layer, and its activations."""

@@ -1,0 +1,1 @@
+"""Normalisation: RMSNorm and LayerNorm, and their gated and sharded forms."""

@@ -1,0 +1,51 @@
+"""A causal convolution of each channel over the last few tokens, whose inputs are kept as a sequence's state."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.states import StateStep
+from octavo_engine.model.layers.operations.activations import ACTIVATIONS
+
+
+class Convolution(Protocol):
+    """A way to compute the causal convolution and the activation after it; PyTorch's is `torch_convolution`."""
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, states: Tensor, step: StateStep
+    ) -> Tensor:
+        """Return the result of `causal_conv`, with the activation of this name applied, if there is one."""
+
+
+def torch_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, states: Tensor, step: StateStep
+) -> Tensor:
+    """Return a `Convolution` in plain PyTorch: the reference, and the way it is computed on CPUs."""
+    convolved = causal_conv(x, weight, bias, states, step)
+    return convolved if activation is None else ACTIVATIONS[activation](convolved)
+
+
+def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, step: StateStep) -> Tensor:
+    """Return the convolution [T, C] of x [T, C] and of the inputs before it.
+
+    `weight` is [C, width], the newest token's last, `bias` [C].
+    `states` [slots, (width - 1) * C] hold each sequence's last inputs, the oldest first, and are written in place.
+    Sequences are laid out one after another, each after its earlier inputs, so that one sum serves prompts and decodes.
+    """
+    channels, past_len = weight.shape[0], weight.shape[1] - 1
+    past = states[step.slots].view(-1, past_len, channels).masked_fill(step.fresh[:, None, None], 0)
+    back = torch.arange(past_len, 0, -1, device=x.device)
+    tokens = torch.arange(len(x), device=x.device) + (step.sequence + 1) * past_len
+    ends = step.ends + (torch.arange(len(past), device=x.device) + 1) * past_len
+    begins = torch.cat((ends.new_zeros(1), ends[:-1]))
+    laid_out = x.new_empty(len(x) + len(past) * past_len, channels)
+    laid_out[begins[:, None] + past_len - back] = past
+    laid_out[tokens] = x
+    states[step.slots] = laid_out[ends[:, None] - back].view(len(past), -1)
+    sums = x * weight[:, past_len]
+    for tap in range(past_len):
+        sums += laid_out[tokens - (past_len - tap)] * weight[:, tap]
+    return sums if bias is None else sums + bias

@@ -1,0 +1,162 @@
+"""Gated DeltaNet (arXiv 2412.06464), of which each rank has some heads, with the key heads that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.operations.activations import ACTIVATIONS
+from octavo_engine.model.layers.operations.delta_rule import CHUNK, DeltaInputs
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import GatedDeltaNetSpec
+
+_FLOAT32_BYTES = 4
+_PARTS = ("delta_query", "delta_key", "delta_value", "delta_gate", "delta_strength", "delta_decay")
+"""The roles, in `TensorNames`, of the parts of the first projection."""
+_CONVOLUTIONS = ("delta_query_conv", "delta_key_conv", "delta_value_conv")
+
+
+class GatedDeltaNet(nn.Module):
+    """A projection, a convolution of query, key and value, the gated delta rule, norm and gate, and a projection."""
+
+    def __init__(
+        self,
+        spec: GatedDeltaNetSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+    ) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        shard, hidden = options.ranks.shard, unsharded(hidden_size, "hidden_size")
+        self.heads = span(shard.heads(spec), spec.num_heads, "heads of linear attention")
+        self.key_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "key heads of linear attention")
+        key, value = self.key_heads.times(spec.key_dim), self.heads.times(spec.value_dim)
+        self.convolved, layout = (key, key, value), options.names.delta_layout
+        parts = (*self.convolved, value, self.heads, self.heads)
+        method = options.method(layer, *_PARTS)
+        self.input = Linear(hidden, parts, bias=False, options=options, method=method, layout=layout)
+        method = options.method(layer, "delta_output")
+        self.output = Linear(value, (hidden,), bias=False, options=options, method=method, summed=True)
+        dtype, device, channels = options.dtype, options.device, sum(part.size for part in self.convolved)
+        self.conv = parameter(channels, 1, spec.width, dtype=dtype, device=device)
+        self.a_log, self.step_bias = (parameter(self.heads.size, dtype=dtype, device=device) for _ in range(2))
+        self.norm = parameter(spec.value_dim, dtype=dtype, device=device)
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How the layer's input has to be quantized; None: not at all."""
+        return self.input.input_scaling
+
+    def forward(
+        self,
+        x: Tensor | Quantized,
+        residual: Tensor | None,
+        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
+        attention: AttentionContext,
+    ) -> ResidualStream:
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
+        spec, heads = self.spec, self.heads.size
+        mixed, gate, strength, steps = torch.split(
+            self.input(x), [len(self.conv), heads * spec.value_dim, heads, heads], dim=-1
+        )
+        (past, states), step = attention.state(self.layer)
+        compute = self.options.compute
+        mixed = compute.convolution(mixed, self.conv[:, 0], None, spec.activation, past, step)
+        inputs = DeltaInputs(
+            *self._heads(mixed),
+            (-self.a_log.float().exp() * F.softplus(steps.float() + self.step_bias))[..., None],
+            (strength.sigmoid() * spec.most_strength).float(),
+        )
+        attended = compute.delta_rule(inputs, states.view(-1, heads, spec.key_dim, spec.value_dim), step)
+        return self.output.add_to(residual, self._gated(attended.to(gate.dtype), gate))
+
+    def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return query and key [T, key heads, Dk] and value [T, H, Dv], views of `mixed`."""
+        spec = self.spec
+        query, key, value = torch.split(mixed, [part.size for part in self.convolved], dim=-1)
+        query, key = (part.view(len(part), -1, spec.key_dim) for part in (query, key))
+        return query, key, value.view(len(value), -1, spec.value_dim)
+
+    def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Return x [T, H, Dv], each head divided by its root mean square, times the activated gate; [T, H * Dv]."""
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.spec.norm_eps)
+        normed = (self.norm * normed.to(x.dtype)).view(len(x), -1)
+        return (normed * ACTIVATIONS[self.spec.gate_activation](gate.float())).to(x.dtype)
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """Yield the layer's tensors in a checkpoint."""
+        names, layer = self.options.names, self.layer
+        yield from self.input.tensors(*(names.of_layer(role, layer) for role in _PARTS))
+        yield from self._conv_tensors([f"{names.of_layer(role, layer)}.weight" for role in _CONVOLUTIONS])
+        name = names.of_layer("delta_net", layer)
+        yield plain(f"{name}.A_log", self.a_log, self.heads)
+        yield plain(f"{name}.dt_bias", self.step_bias, self.heads)
+        yield plain(f"{names.of_layer('delta_norm', layer)}.weight", self.norm, unsharded(len(self.norm)))
+        yield from self.output.tensors(names.of_layer("delta_output", layer))
+
+    def _conv_tensors(self, stored: list[str]) -> Iterator[CheckpointTensor]:
+        """Yield the tensors of the convolution of query, key and value: one, or three."""
+        pieces = torch.split(self.conv, [part.size for part in self.convolved])
+        if len(set(stored)) == 1:
+            parts = zip(stored, pieces, self.convolved, strict=True)
+            yield from joined(plain(name, piece, part) for name, piece, part in parts)
+            return
+        for index, name in enumerate(stored):
+
+            def fill(target: Tensor, rows: Rows, values: Tensor, index: int = index) -> None:  # noqa: ARG001
+                self._fill_conv(target, values, index)
+
+            yield CheckpointTensor(name=name, shape=None, pieces=(Piece(self.conv, fill=fill),))
+
+    def _fill_conv(self, target: Tensor, values: Tensor, index: int) -> None:
+        """Fill the rows of query, key or value (`index`) from a tensor of its own, or from a third of all rows.
+
+        OLMo Hybrid has three tensors. transformers 5.23 joins them when it reads, and writes thirds of the joined one.
+        """
+        totals = [part.total for part in self.convolved]
+        third = -(-sum(totals) // len(totals))
+        ways = {totals[index]: sum(totals[:index]), min(third, sum(totals) - index * third): index * third}
+        if len(values) not in ways or values.shape[1:] != target.shape[1:]:
+            raise ValueError(f"is {list(values.shape)}, expected {[totals[index], *target.shape[1:]]}")
+        start, own, joined_before = ways[len(values)], 0, 0
+        for part in self.convolved:
+            first = joined_before + part.start
+            low, high = max(start, first), min(start + len(values), first + part.size)
+            if low < high:
+                target[own + low - first : own + high - first].copy_(values[low - start : high - start])
+            own, joined_before = own + part.size, joined_before + part.total
+
+    def step_bytes(self) -> int:
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
+        hidden, size, spec = self.input.columns.size, self.options.dtype.itemsize, self.spec
+        value, channels = self.heads.size * spec.value_dim, len(self.conv)
+        quantized = self.input.quantized_input_bytes(value)
+        past = (spec.width - 1) * channels
+        in_float32 = channels + 5 * self.heads.size * (spec.key_dim + spec.value_dim)
+        scores = 4 * self.heads.size * CHUNK  # of a chunk of one sequence
+        projected = sum(self.input.parts)
+        return (
+            (hidden + 2 * projected + 6 * channels + past) * size
+            + 8 * 8
+            + quantized
+            + _FLOAT32_BYTES * (in_float32 + scores)
+        )
+
+    def sequence_bytes(self) -> int:
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
+        spec = self.spec
+        past = (spec.width - 1) * len(self.conv)
+        return 2 * _FLOAT32_BYTES * self.heads.size * spec.key_dim * spec.value_dim + 3 * past * _FLOAT32_BYTES

@@ -1,0 +1,142 @@
+"""Kimi Delta Attention (arXiv 2510.26692), of which each rank has some heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, unsharded
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.operations.delta_rule import FINE_CHUNK, DeltaInputs
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import KimiDeltaAttentionSpec
+
+_FLOAT32_BYTES = 4
+_ROLES = ("query", "key", "value")
+
+
+class KimiDeltaAttention(nn.Module):
+    """Projections, convolutions of query, key and value, the delta rule, norm and gate, and a projection."""
+
+    def __init__(
+        self,
+        spec: KimiDeltaAttentionSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+    ) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        hidden, rank = unsharded(hidden_size, "hidden_size"), unsharded(spec.head_dim)
+        self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "heads of linear attention")
+        self.inner = inner = self.heads.times(spec.head_dim)
+        low = rank if spec.low_rank else inner
+        self._inputs = self._input_names()
+        method = options.method_of(*self._inputs)
+        self.input = Linear(
+            hidden, (inner, inner, inner, self.heads, low, low), bias=False, options=options, method=method
+        )
+        self.decay, self.gate = (
+            Linear(rank, (inner,), bias=False, options=options) if spec.low_rank else None for _ in range(2)
+        )
+        method = options.method(layer, "output")
+        self.output = Linear(inner, (hidden,), bias=False, options=options, method=method, summed=True)
+        dtype, device = options.dtype, options.device
+        self.conv = parameter(3 * inner.size, 1, spec.width, dtype=dtype, device=device)
+        self.a_log = parameter(self.heads.size, dtype=dtype, device=device)
+        self.step_bias = parameter(inner.size, dtype=dtype, device=device)
+        self.norm = parameter(spec.head_dim, dtype=dtype, device=device)
+
+    def _input_names(self) -> tuple[str, ...]:
+        names = self.options.names
+        module = names.of_layer("attention", self.layer)
+        decay, gate = ("f_a_proj", "g_a_proj") if self.spec.low_rank else ("f_proj", "g_proj")
+        others = (f"{module}.{part}" for part in ("b_proj", decay, gate))
+        return *(names.of_layer(role, self.layer) for role in _ROLES), *others
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How the layer's input has to be quantized; None: not at all."""
+        return self.input.input_scaling
+
+    def forward(
+        self,
+        x: Tensor | Quantized,
+        residual: Tensor | None,
+        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
+        attention: AttentionContext,
+    ) -> ResidualStream:
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
+        heads, size = self.heads.size, self.spec.head_dim
+        low = size if self.spec.low_rank else self.inner.size
+        mixed, strength, decay, gate = torch.split(self.input(x), [3 * self.inner.size, heads, low, low], dim=-1)
+        if self.decay is not None and self.gate is not None:
+            decay, gate = self.decay(decay.contiguous()), self.gate(gate.contiguous())
+        (past, states), step = attention.state(self.layer)
+        compute = self.options.compute
+        mixed = compute.convolution(mixed, self.conv[:, 0], None, self.spec.activation, past, step)
+        query, key, value = mixed.view(-1, 3, heads, size).unbind(1)
+        inputs = DeltaInputs(
+            query,
+            key,
+            value,
+            self._log_decay((decay.float() + self.step_bias).view(-1, heads, size)),
+            strength.sigmoid().float(),
+        )
+        attended = compute.delta_rule(inputs, states.view(-1, heads, size, size), step)
+        return self.output.add_to(residual, self._gated(attended, gate))
+
+    def _log_decay(self, steps: Tensor) -> Tensor:
+        """Return the decay of each number of a key as a logarithm, [T, H, D] in float32."""
+        rate, bound = self.a_log.float().exp()[:, None], self.spec.lower_bound
+        return -rate * F.softplus(steps) if bound is None else bound * torch.sigmoid(rate * steps)
+
+    def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Return x [T, H, D], float32, each head divided by its root mean square, times sigmoid(gate); [T, H * D]."""
+        normed = x.to(gate.dtype).float()
+        normed = self.norm.float() * normed * torch.rsqrt(normed.square().mean(-1, keepdim=True) + self.spec.norm_eps)
+        return (normed.view(len(x), -1) * gate.float().sigmoid()).to(gate.dtype)
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """Yield the layer's tensors in a checkpoint."""
+        names, layer = self.options.names, self.layer
+        module = names.of_layer("attention", layer)
+        yield from self.input.tensors(*self._inputs)
+        if self.decay is not None and self.gate is not None:
+            yield from self.decay.tensors(f"{module}.f_b_proj")
+            yield from self.gate.tensors(f"{module}.g_b_proj")
+        for role, part in zip("qkv", self.conv.chunk(3), strict=True):
+            yield plain(f"{module}.{role}_conv1d.weight", part, self.inner)
+        yield CheckpointTensor(name=f"{module}.A_log", shape=None, pieces=(Piece(self.a_log, fill=self._fill_a_log),))
+        yield plain(f"{module}.dt_bias", self.step_bias, self.inner)
+        yield plain(f"{module}.o_norm.weight", self.norm, unsharded(len(self.norm)))
+        yield from self.output.tensors(names.of_layer("output", layer))
+
+    def _fill_a_log(self, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG002
+        """Fill this rank's heads from a number for each head, stored as [1, 1, heads, 1]."""
+        if values.numel() != self.heads.total:
+            raise ValueError(f"is {list(values.shape)}, expected [1, 1, {self.heads.total}, 1]")
+        target.copy_(values.flatten()[self.heads.slice])
+
+    def step_bytes(self) -> int:
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
+        hidden, size, inner = self.input.columns.size, self.options.dtype.itemsize, self.inner.size
+        quantized = self.input.quantized_input_bytes(inner)
+        past = 3 * (self.spec.width - 1) * inner
+        in_float32 = 15 * inner + 3 * self.heads.size * FINE_CHUNK * (self.spec.head_dim + 1)
+        projected = 2 * sum(self.input.parts) + 18 * inner + past
+        return (hidden + projected) * size + 8 * 8 + quantized + _FLOAT32_BYTES * in_float32
+
+    def sequence_bytes(self) -> int:
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
+        past = 3 * (self.spec.width - 1) * self.inner.size
+        return 2 * _FLOAT32_BYTES * self.inner.size * self.spec.head_dim + 3 * past * _FLOAT32_BYTES

@@ -1,0 +1,124 @@
+"""Zamba's mixer: Mamba in heads, of which each rank has some (arXiv 2405.16712)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.attention.states import StateStep
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.recurrent.selective_scan import Inputs, selective_scan
+from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.names import QKVLayout
+from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import MambaHeadsSpec
+
+_FLOAT32_BYTES = 4
+
+
+class MambaHeads(nn.Module):
+    """Mamba whose heads each select by themselves, unlike `Mamba`: no rank needs another's channels."""
+
+    def __init__(
+        self,
+        spec: MambaHeadsSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+    ) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        self.name = options.names.of_layer("mamba", layer)
+        into, out = (options.method_of(f"{self.name}.{part}") for part in ("in_proj", "out_proj"))
+        self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "Mamba heads")
+        self.channels = channels = self.heads.times(spec.head_dim)
+        hidden, dtype, device = unsharded(hidden_size, "hidden_size"), options.dtype, options.device
+        # The rows of x and gate alternate.
+        self.input = Linear(
+            hidden,
+            (channels, channels),
+            bias=spec.bias,
+            options=options,
+            method=into,
+            layout=QKVLayout(groups=channels.total),
+        )
+        self.output = Linear(channels, (hidden,), bias=spec.bias, options=options, method=out, summed=True)
+        count, size, selected = self.heads.size, spec.head_dim, spec.step_rank + 2 * spec.state
+        self.conv = parameter(channels.size, 1, spec.width, dtype=dtype, device=device)
+        self.conv_bias = parameter(channels.size, dtype=dtype, device=device) if spec.conv_bias else None
+        self.selection = parameter(count, selected, size, dtype=dtype, device=device)
+        self.steps = parameter(count, size, spec.step_rank, dtype=dtype, device=device)
+        self.step_bias = parameter(count, size, dtype=dtype, device=device)
+        self.a_log = parameter(count, size, spec.state, dtype=torch.float32, device=device)
+        self.skip = parameter(count, size, dtype=torch.float32, device=device)
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How the layer's input has to be quantized; None: not at all."""
+        return self.input.input_scaling
+
+    def forward(
+        self,
+        x: Tensor | Quantized,
+        residual: Tensor | None,
+        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
+        attention: AttentionContext,
+    ) -> ResidualStream:
+        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
+        inputs, gate = self.input(x).chunk(2, dim=-1)
+        (past, states), step = attention.state(self.layer)
+        convolved = self.options.compute.convolution(
+            inputs, self.conv[:, 0], self.conv_bias, self.spec.activation, past, step
+        )
+        convolved = convolved.view(len(inputs), -1, self.spec.head_dim)
+        scanned = torch.stack([self._scanned(head, convolved[:, head], states, step) for head in self._own()], dim=1)
+        gated = (scanned + convolved.float() * self.skip).flatten(1).mul_(F.silu(gate.float()))
+        return self.output.add_to(residual, gated.to(gate.dtype))
+
+    def _own(self) -> range:
+        return range(self.heads.size)
+
+    def _scanned(self, head: int, x: Tensor, states: Tensor, step: StateStep) -> Tensor:
+        """Return what one head's tokens read of its state, float32 [T, head_dim]."""
+        sizes = [self.spec.step_rank, self.spec.state, self.spec.state]
+        latent, keys, queries = torch.split(x @ self.selection[head].t(), sizes, dim=-1)
+        steps = F.softplus((latent @ self.steps[head].t()).float() + self.step_bias[head].float())
+        inputs = Inputs(x.float(), steps, keys.float(), queries.float())
+        size = self.spec.head_dim * self.spec.state
+        own = states[:, head * size : (head + 1) * size]
+        return selective_scan(inputs, -torch.exp(self.a_log[head]), own, step)
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """Yield the layer's tensors in a checkpoint."""
+        name = self.name
+        yield from self.input.tensors(*(f"{name}.in_proj",) * 2)
+        yield plain(f"{name}.conv1d.weight", self.conv, self.channels)
+        if self.conv_bias is not None:
+            yield plain(f"{name}.conv1d.bias", self.conv_bias, self.channels)
+        yield plain(f"{name}.x_proj_weight", self.selection, self.heads)
+        yield plain(f"{name}.dt_proj_weight", self.steps, self.heads)
+        yield plain(f"{name}.dt_proj_bias", self.step_bias, self.heads)
+        yield plain(f"{name}.A_log", self.a_log, self.heads)
+        yield plain(f"{name}.D", self.skip, self.heads)
+        yield from self.output.tensors(f"{name}.out_proj")
+
+    def step_bytes(self) -> int:
+        """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
+        hidden, inner, size = self.input.columns.size, self.channels.size, self.options.dtype.itemsize
+        quantized = self.input.quantized_input_bytes(inner)
+        in_float32 = 7 * inner + 4 * self.selection.shape[1]
+        return (hidden + 11 * inner) * size + quantized + _FLOAT32_BYTES * in_float32
+
+    def sequence_bytes(self) -> int:
+        """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
+        state, past = self.channels.size * self.spec.state, (self.spec.width - 1) * self.channels.size
+        return 4 * _FLOAT32_BYTES * state + 4 * past * self.options.dtype.itemsize
