@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -99,6 +100,15 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of nodes that spec.cache.hostPath may name; repeatable (default: none)",
     )
     parser.add_argument(
+        "--endpoint-slice-manager",
+        type=_label_value,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="controller, such as a cluster mesh's, whose EndpointSlices may send a model's requests elsewhere, by"
+        " their label endpointslice.kubernetes.io/managed-by; repeatable (default: none)",
+    )
+    parser.add_argument(
         "--lease",
         type=_namespaced_name,
         metavar="NAMESPACE/NAME",
@@ -169,6 +179,12 @@ def _namespaced_name(text: str) -> tuple[str, str]:
     if not (namespace and slash and name) or "/" in name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
     return namespace, name
+
+
+def _label_value(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be the value of a label")
+    return text
 
 
 def _engine_defaults(text: str) -> EngineDefaults:
@@ -245,6 +261,7 @@ def _run(arguments: argparse.Namespace) -> int:
         frozenset(arguments.host_path),
         arguments.engine_defaults,
         DirectScaler if arguments.scale_directly else None,
+        frozenset(arguments.endpoint_slice_manager),
     )
     code, loop = 0, asyncio.new_event_loop()
     try:

@@ -102,7 +102,7 @@ def test_a_rollout_that_cannot_end_is_stalled_while_old_pods_serve(served: Clien
     stalled = wait_for_condition(served, "model", "Stalled", "PullFailed", 60)
     assert condition(stalled, "Reconciling")["status"] == "False"
     assert condition(stalled, "Ready")["status"] == "True"
-    assert condition(stalled, "RolloutBlocked")["reason"] == "PullFailed"
+    assert condition(stalled, "RolloutBlocked")["reason"] == "NewPodFails"
 
 
 def test_a_pod_that_has_the_label_of_a_service_by_mistake_gets_no_requests(served: Client) -> None:

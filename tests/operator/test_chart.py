@@ -334,6 +334,13 @@ def notes(folder: Path, *settings: str) -> str:
 
 def test_the_notes_say_nothing_twice_and_after_an_upgrade_not_how_to_begin(tmp_path: Path) -> None:
     first, later = notes(tmp_path), notes(tmp_path, "--is-upgrade")
-    for words in ("helm upgrade octavo", "engine.apiKeysSecret", "guard.enabled=true", "kubectl octavo why"):
+    for words in ("Images:", "helm test octavo", "kubectl octavo why", "no Prometheus Operator"):
         assert (first.count(words), later.count(words)) == (1, 1)
-    assert "A first model" in first and "A first model" not in later
+    for words in (
+        "helm upgrade octavo",
+        "engine.apiKeysSecret",
+        "guard.enabled=true",
+        "A first model",
+        "helm uninstall",
+    ):
+        assert (first.count(words), later.count(words)) == (1, 0)

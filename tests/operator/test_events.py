@@ -9,7 +9,11 @@ from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
 from octavo_operator.api.status import Condition
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.events import Recorder, Transition, transitions
-from tests.operator.test_summarize import NO_GPU, SERVING, deployment, exited, pod, summary
+from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.pods import view
+from octavo_operator.reconcile.rollout import rollout_state
+from octavo_operator.reconcile.summarize import Result, summarize
+from tests.operator.test_summarize import IMAGE, NO_GPU, SERVING, deployment, exited, pod, service, summary
 
 NOW = "2026-01-01T00:00:00Z"
 REGARDING = {"name": "good", "namespace": "llm", "uid": "u1"}
@@ -103,17 +107,17 @@ async def test_an_event_says_of_what_it_is_and_fits_the_api() -> None:
     assert event["eventTime"] == "2026-01-01T00:00:00.000000Z"
 
 
-def test_one_cause_that_two_conditions_name_is_one_event() -> None:
-    def condition(kind: ConditionType, message: str) -> dict[str, Any]:
-        return Condition(
-            type=kind, status="True", reason=Reason.PULL_FAILED, message=message,
-            observed_generation=1, last_transition_time="2026-01-01T00:00:00Z",
-        ).as_object()  # fmt: skip
-
-    degraded = condition(ConditionType.DEGRADED, "pod a cannot pull b:1")
-    blocked = condition(ConditionType.ROLLOUT_BLOCKED, "pod a cannot pull b:1; no pod of this revision starts")
-    [change] = transitions({}, {"conditions": [degraded, blocked]})
-    assert (change.reason, change.note) == ("PullFailed", "pod a cannot pull b:1; no pod of this revision starts")
+def test_a_pod_that_fails_in_a_rollout_is_one_event_with_the_cause_and_one_that_the_rollout_is_held_back() -> None:
+    old, new = pod("old", container=SERVING, revision="r1"), pod("new", container=exited(139), revision="r2")
+    new["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
+    new["status"]["containerStatuses"][0]["restartCount"] = 2
+    children = deployment(ready=1, total=2)
+    (live,) = children.values()
+    state = rollout_state(service().spec.rollout, live, [view(each, "nvidia.com/gpu") for each in (old, new)], NOW)
+    status = summarize(service(), Observation({}, children, (old, new)), IMAGE, Result(rollout=state), NOW)
+    changes = transitions({}, status.as_object())
+    assert [each.reason for each in changes] == ["CrashLoop", "NewPodFails"]
+    assert ["139" in each.note for each in changes] == [True, False]
 
 
 async def test_the_same_event_is_counted_and_not_reported_more_than_once_a_minute() -> None:

@@ -9,17 +9,20 @@ import pytest
 
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.names import pod_labels
-from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.foreign_budgets import foreign_budget
+from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.observe import Key, Observation
 from octavo_operator.reconcile.outsiders import OutsiderWatch, foreign_slice, released_pod
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.summarize import Result, summarize
+from octavo_operator.reconcile.watched import Watched
 from octavo_operator.reconcile.watches import Indexed
 from tests.operator.bad_llmservices import merged
 from tests.operator.test_summarize import IMAGE, NOW, SERVING, condition, deployment, pod, service
 
 KEY = ("llm", "good")
 OWN = "10.0.0.1"
+BUDGET = BY_NAME["PodDisruptionBudget"]
 
 
 def slice_to(*addresses: str, ready: bool | None = True, port: str = "http", **labels: str) -> dict[str, Any]:
@@ -84,34 +87,78 @@ def test_a_pod_that_left_its_deployment_is_named_with_what_to_do(labels: dict[st
     assert released_pod({**metadata, "deletionTimestamp": NOW}, "good") is None
 
 
+def budget(**selector: Any) -> dict[str, Any]:
+    metadata = {"name": "theirs", "namespace": "llm"}
+    return {"metadata": metadata, "spec": {"selector": selector or {"matchLabels": {"octavo.dev/llmservice": "good"}}}}
+
+
+def expression(operator: str, key: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, **({"values": list(values)} if values else {})}]}
+
+
+INSTANCE = "app.kubernetes.io/instance"
+BUDGETS = [
+    ({"matchLabels": {INSTANCE: "good"}}, True),
+    ({"matchLabels": {INSTANCE: "good", "app": "x"}}, False),
+    (expression("In", INSTANCE, "other", "good"), True),
+    (expression("NotIn", "app", "x"), True),
+    (expression("NotIn", INSTANCE, "good"), False),
+    (expression("Exists", INSTANCE), True),
+    (expression("DoesNotExist", INSTANCE), False),
+    (expression("DoesNotExist", "app"), True),
+]
+
+
+@pytest.mark.parametrize(("selector", "covers"), BUDGETS)
+def test_a_budget_of_others_that_covers_a_pod_beside_its_own_is_named(selector: dict[str, Any], covers: bool) -> None:
+    problem = foreign_budget(budget(**selector), [engine_pod()])
+    assert (problem is not None) is covers
+    assert problem is None or ("PodDisruptionBudget theirs covers pod good-r1-x" in problem.message)
+    everything, nothing = ({"metadata": {"name": "theirs"}, "spec": spec} for spec in ({"selector": {}}, {}))
+    assert foreign_budget(everything, [engine_pod()]) and not foreign_budget(nothing, [engine_pod()])
+
+
 class Lists:
     """An API server with these objects."""
 
     def __init__(self, **objects: list[dict[str, Any]]) -> None:
         self.objects = objects
+        self.selectors: dict[str, str] = {}
 
     async def list_selected(
         self, kind: Kind, namespace: str, selector: str, metadata_only: bool = False
     ) -> list[dict[str, Any]]:
+        self.selectors[kind.plural] = selector
         return self.objects.get(kind.plural, [])
 
 
 async def test_they_are_found_for_the_service_that_they_name_and_gone_when_they_are() -> None:
     queue = WorkQueue[Key]()
-    lists = Lists(endpointslices=[slice_to("10.9.9.9")], pods=[engine_pod(labels={"octavo.dev/llmservice": "debug"})])
+    lists = Lists(
+        endpointslices=[slice_to("10.9.9.9")],
+        pods=[engine_pod(labels={"octavo.dev/llmservice": "debug"})],
+        poddisruptionbudgets=[budget(), {**budget(), "metadata": {"name": "theirs", "namespace": "other"}}],
+    )
     indexes = {
         LLMSERVICE.plural: {KEY: [{}]},
-        POD.plural: {KEY: [{"metadata": {}, "status": {"podIPs": [{"ip": OWN}]}}]},
+        POD.plural: {KEY: [{**engine_pod(), "status": {"podIPs": [{"ip": OWN}]}}]},
+        BUDGET.plural: {KEY: [{}]},
     }
     indexed = Indexed()
-    watch = OutsiderWatch(lists, {kind: [""] for kind in (ENDPOINT_SLICE, POD)}, indexes, queue, indexed)
+    watched = Watched({kind: [""] for kind in (ENDPOINT_SLICE, POD, BUDGET)}, indexes, queue)
+    watch = OutsiderWatch(lists, watched, indexed, ["mesh.example.com"])
     indexed.add(["other"])
     await watch.find()
     assert watch.found == {}, "the pods of this namespace may not be known yet"
     indexed.add(["llm"])
     await watch.find()
-    assert [each.reason for each in watch.found[KEY]] == [Reason.FOREIGN_ENDPOINTS, Reason.RELEASED_POD]
+    reasons = [Reason.FOREIGN_ENDPOINTS, Reason.RELEASED_POD, Reason.SECOND_BUDGET]
+    assert [each.reason for each in watch.found[KEY]] == reasons
     assert len(queue) == 1
+    assert lists.selectors["endpointslices"].endswith("notin (endpointslice-controller.k8s.io,mesh.example.com)")
+    indexes[BUDGET.plural] = {}
+    await watch.find()
+    assert [each.reason for each in watch.found[KEY]] == reasons[:2], "spec.disruption is null: theirs is the only one"
     lists.objects = {"endpointslices": [slice_to(OWN)]}
     await watch.find()
     assert watch.found == {}

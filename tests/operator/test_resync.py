@@ -23,6 +23,7 @@ from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.relist import Listing, missed
 from octavo_operator.reconcile.resync import Resync, WatchLostError
+from octavo_operator.reconcile.watched import Watched
 from tests.cluster.waiting import wait_until
 
 KEY = ("llm", "good")
@@ -63,8 +64,8 @@ def resyncing(listed: list[dict[str, Any]], known: list[dict[str, Any]]) -> tupl
     indexes: dict[str, Any] = {kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN)}
     indexes[LLMSERVICE.plural] = {KEY: known} if known else {}
     queue = WorkQueue[Key]()
-    watched = {kind: [""] for kind in (LLMSERVICE, POD, *CHILDREN)}
-    return Resync(Cluster(listed), watched, indexes, queue, Heartbeat()), queue, indexes
+    watched = Watched({kind: [""] for kind in (LLMSERVICE, POD, *CHILDREN)}, indexes, queue)
+    return Resync(Cluster(listed), watched, Heartbeat()), queue, indexes
 
 
 async def queued(queue: WorkQueue[Key]) -> set[Key]:

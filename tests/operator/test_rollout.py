@@ -344,14 +344,15 @@ def test_a_new_pod_that_fails_at_each_start_holds_the_rollout_back(
     deployment["status"]["conditions"] = conditions
     pods = [failing] if fields.get("strategy") == "InPlace" else [old(), failing]
     now = rollout_state(rollout(**fields), deployment, pods, at(9999))
-    assert (now.blocked, now.problem.reason) == (bool(words), Reason.OUT_OF_MEMORY if words else Reason.NOT_BLOCKED)
+    assert (now.blocked, now.problem.reason) == (bool(words), Reason.NEW_POD_FAILS if words else Reason.NOT_BLOCKED)
     assert words in now.problem.message
+    assert trouble.message not in now.problem.message, "Degraded says it"
 
 
 def test_a_failing_pod_does_not_end_a_rollout_in_place() -> None:
     failing = surge(waits=None, phase=LoadingPhase.FAILED, trouble=Problem(Reason.CRASH_LOOP, "x"), stuck=True)
     now = rollout_state(rollout(), live(surging=0, total=1, available=0), [failing], at(9999))
-    assert (now.in_place, now.blocked, now.problem.reason) == (True, True, Reason.CRASH_LOOP)
+    assert (now.in_place, now.blocked, now.problem.reason) == (True, True, Reason.NEW_POD_FAILS)
 
 
 @pytest.mark.parametrize(("said", "advised"), [("1 node(s) were unschedulable", False), ("1 Insufficient cpu", True)])

@@ -14,7 +14,7 @@ from octavo_operator.api.status import Condition, LLMServiceStatus
 from octavo_operator.reconcile.adapter_report import AdapterReport, ReportedAdapter
 from octavo_operator.reconcile.adapter_states import MOST_ROWS
 from octavo_operator.reconcile.container_trouble import last_words
-from octavo_operator.reconcile.kinds import POD
+from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Observation, trimmed
 from octavo_operator.reconcile.pods import view
@@ -104,6 +104,7 @@ PHASES = [
     ("does not fit, again and again", [pod(container=exited(4, "needs 16 GiB"))], "Failed", Reason.OUT_OF_MEMORY),
     ("just ended", [pod(container={"state": {"terminated": {"exitCode": 3}}})], "Failed", Reason.MODEL_NOT_FOUND),
     ("cannot be started", [pod(container=waiting("RunContainerError", "no such file"))], "Failed", Reason.CRASH_LOOP),
+    ("ended unseen", [pod(container=waiting("CrashLoopBackOff", "back-off"))], "Failed", Reason.CRASH_LOOP),
     ("cannot fetch", [fetching(exited(3, "no such repository"))], "Failed", Reason.MODEL_NOT_FOUND),
     ("no image", [pod(container=waiting("ImagePullBackOff", "back-off"))], "Pulling", Reason.PULL_FAILED),
     ("one fails, one loads", [pod("a", container=exited(5)), pod("b", container=RUNNING)], "Loading", None),
@@ -507,6 +508,19 @@ def test_lack_of_a_gpu_says_what_is_needed_what_nodes_have_and_what_helps(messag
     assert waits.message.startswith("pod good-1 finds no node: it needs 2 nvidia.com/gpu on one node, ")
     assert words in waits.message
     assert waits.message.endswith(f". The scheduler: {message}")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_claims_that_the_api_server_removes_are_reported(kept: bool) -> None:
+    """So it does without a word where the feature gate of dynamic resource allocation is off."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "h100"}]
+    live = {
+        "metadata": {"name": "good", "uid": "c1"},
+        "spec": {"template": {"spec": {"resourceClaims": claims} if kept else {}}},
+    }
+    children = {("Deployment", "good"): trimmed(BY_NAME["Deployment"], live)}
+    degraded = condition(summary(of=service(accelerator={"claims": claims}), children=children), ConditionType.DEGRADED)
+    assert degraded.reason == (Reason.AS_EXPECTED if kept else Reason.CLAIMS_REMOVED)
 
 
 def test_lack_of_devices_for_claims_names_the_claims() -> None:

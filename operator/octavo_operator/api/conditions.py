@@ -82,6 +82,8 @@ class Reason(StrEnum):
     BEING_DELETED = "BeingDeleted"
     FOREIGN_ENDPOINTS = "ForeignEndpoints"
     RELEASED_POD = "ReleasedPod"
+    SECOND_BUDGET = "SecondBudget"
+    CLAIMS_REMOVED = "ClaimsRemoved"
     FIELD_CONFLICT = "FieldConflict"
     INVALID = "Invalid"
     # ModelLoaded
@@ -104,6 +106,7 @@ class Reason(StrEnum):
     NO_VOLUME_FOR_SURGE = "NoVolumeForSurge"
     SURGE_GATED = "SurgeGated"
     SURGE_REFUSED = "SurgeRefused"
+    NEW_POD_FAILS = "NewPodFails"
     WENT_IN_PLACE = "WentInPlace"
     # MemoryFits
     NOT_YET_KNOWN = "NotYetKnown"

@@ -36,7 +36,10 @@ def waiting_trouble(pod: str, waiting: Mapping[str, Any], container: Mapping[str
         return Problem(Reason.SECRET_MISSING, f"pod {pod} cannot start: {message}")
     if why in UNSTARTED:
         return Problem(Reason.CRASH_LOOP, f"pod {pod} cannot start: {message}")
-    return last_exit(pod, container)
+    ended = last_exit(pod, container)
+    if ended is None and why == "CrashLoopBackOff":  # its node has removed the container, and with it how it ended
+        return Problem(Reason.CRASH_LOOP, f"pod {pod} ends again and again: {message or why}")
+    return ended
 
 
 def last_exit(pod: str, container: Mapping[str, Any]) -> Problem | None:

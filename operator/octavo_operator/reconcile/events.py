@@ -56,8 +56,7 @@ class EventWriter(Protocol):
 def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Transition]:
     """Return the changes between two statuses, as the API has them, each once.
 
-    Where there was none, only what is bad. Of two with one reason the longer is returned if it begins with the other:
-    RolloutBlocked says what Degraded says, and what follows from it.
+    Where there was none, only what is bad.
     """
     old = {condition["type"]: condition for condition in before.get("conditions") or ()}
     found: dict[tuple[str, str], Transition] = {}
@@ -70,12 +69,7 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Tra
         change = Transition("Warning" if bad else "Normal", reason, condition["message"])
         if bad or (reason, change.note) not in found:
             found[reason, change.note] = change
-    return [change for change in found.values() if not any(_says_more(other, change) for other in found.values())]
-
-
-def _says_more(other: Transition, change: Transition) -> bool:
-    alike = (other.type, other.reason) == (change.type, change.reason)
-    return alike and other.note != change.note and other.note.startswith(change.note)
+    return list(found.values())
 
 
 class Recorder:

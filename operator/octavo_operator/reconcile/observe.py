@@ -135,6 +135,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
         spec = body.get("spec") or {}
         if kind.name == "Deployment":
             kept["engineImage"] = _engine_image(spec)
+            kept["claimsDevices"] = bool(((spec.get("template") or {}).get("spec") or {}).get("resourceClaims"))
             kept["changed"] = changed_at(body["metadata"])
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:

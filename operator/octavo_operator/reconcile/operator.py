@@ -31,6 +31,7 @@ from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.release_metrics_slot import watch_metrics_slot
 from octavo_operator.reconcile.resync import Resync
+from octavo_operator.reconcile.watched import Watched
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces, watch_namespaces
 from octavo_operator.reconcile.watches import Indexed, Watches, WatchesHangError, WatchFailedError
 from octavo_operator.render import RenderConfig
@@ -64,7 +65,8 @@ class OperatorOptions:
     `lease`: namespace and name of the Lease by which replicas agree who leads; None: this one always leads.
     `metrics_url`: Octavo's metrics API, as KEDA reaches it; empty: there is none. `host_paths`: the folders of nodes
     that spec.cache.hostPath may name. `engine_defaults`: what the administrator sets for all engines. `scaler`: what
-    scales in the place of HorizontalPodAutoscalers; None: these do.
+    scales in the place of HorizontalPodAutoscalers; None: these do. `slice_managers`: those whose EndpointSlices may
+    send a model's requests elsewhere.
     """
 
     engine_image: str
@@ -75,6 +77,7 @@ class OperatorOptions:
     host_paths: frozenset[str] = frozenset()
     engine_defaults: EngineDefaults = NO_DEFAULTS
     scaler: MakeScaler | None = None
+    slice_managers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -205,14 +208,15 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         Watches(cluster, queue, heartbeat, namespaces, kinds_there, indexes, indexed)
         for kinds_there, namespaces in groups.items()
     ]
-    watched = {
+    readable = {
         kind: [each for there, namespaces in groups.items() if kind in there for each in namespaces] for kind in kinds
     }
+    watched = Watched({kind: namespaces for kind, namespaces in readable.items() if namespaces}, indexes, queue)
     loading, adapters = LoadWatch(indexes, queue), AdapterWatch(indexes, queue)
     make_scaler = process.options.scaler
     scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
     scaling = scaler.reports if scaler else {}
-    outsiders = OutsiderWatch(cluster, watched, indexes, queue, indexed)
+    outsiders = OutsiderWatch(cluster, watched, indexed, process.options.slice_managers)
     reconciler = Reconciler(
         cluster,
         indexes,
@@ -224,10 +228,9 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         unwatched=process.namespaces.unwatched,
         outside=outsiders.found,
     )
-    watched = {kind: namespaces for kind, namespaces in watched.items() if namespaces}
     return (
         *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),
-        Resync(cluster, watched, indexes, queue, heartbeat).run(),
+        Resync(cluster, watched, heartbeat).run(),
         _while_leading(process, loading.run),
         _while_leading(process, adapters.run),
         _once_indexed(process, indexed, outsiders.run),

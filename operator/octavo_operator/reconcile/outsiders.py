@@ -1,24 +1,26 @@
-"""Finds what acts for an LLMService without being part of it: EndpointSlices of others, and pods that left their
-Deployment. The watches select by our label: they do not see the slices, which lack it, nor pods that it was taken off.
-A pod whose track label or owner was changed keeps it, and counts as one of the LLMService's; only its owner tells.
+"""Finds what acts for an LLMService without being part of it: EndpointSlices and PodDisruptionBudgets of others, and
+pods that left their Deployment. The watches select by our label: they see neither others' objects, which lack it, nor
+pods that it was taken off. A pod whose track label or owner was changed keeps it, and counts as one of the
+LLMService's; only its owner tells.
 
-Neither is changed or deleted: a person made it so, and may have a reason.
+None is changed or deleted: a person made it so, and may have a reason.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL, selector
 from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, LLMSERVICE, POD, Kind
-from octavo_operator.reconcile.observe import SLICE_OF, Index, Key, Object
+from octavo_operator.reconcile.foreign_budgets import BUDGETS, foreign_budget
+from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.observe import SLICE_OF, Key, Object
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.watched import Watched
 from octavo_operator.reconcile.watches import Indexed
 from octavo_operator.render.container import PORT_NAME
 
@@ -30,12 +32,18 @@ FIRST_SECONDS = 5.0
 _INSTANCE_LABEL = "app.kubernetes.io/instance"
 _SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
 _OWN_MANAGER = "endpointslice-controller.k8s.io"
-SLICES = f"{SLICE_OF},{_SLICE_MANAGER}!={_OWN_MANAGER}"
-"""Selects the EndpointSlices of Services that another than Kubernetes' own controller has made."""
+_BUDGET = BY_NAME["PodDisruptionBudget"]
 PODS = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
 """Selects pods that were made from a Deployment of the operator, also where another of their labels was taken off."""
 
 Outside = Mapping[Key, Sequence[Problem]]
+
+
+def foreign_slices(wanted: Collection[str]) -> str:
+    """Return what selects the EndpointSlices of Services that were made neither by Kubernetes' own controller nor by
+    one of the `wanted` managers.
+    """
+    return f"{SLICE_OF},{_SLICE_MANAGER} notin ({','.join([_OWN_MANAGER, *sorted(wanted)])})"
 
 
 class Lister(Protocol):
@@ -50,24 +58,18 @@ class Lister(Protocol):
 class OutsiderWatch:
     """Keeps `found`, the problems of each LLMService, and queues those that have others than before.
 
-    `watched`: the namespaces of each kind that can be read ("": the whole cluster). Namespaces that are not `indexed`
-    yet are left out: their own pods are not known, and would count as those of others.
+    Namespaces that are not `indexed` yet are left out: their own pods are not known, and would count as those of
+    others. `wanted_managers`: those whose EndpointSlices the administrator wants.
     """
 
     def __init__(
-        self,
-        cluster: Lister,
-        watched: Mapping[Kind, Sequence[str]],
-        indexes: Mapping[str, Index],
-        queue: WorkQueue[Key],
-        indexed: Indexed,
+        self, cluster: Lister, watched: Watched, indexed: Indexed, wanted_managers: Collection[str] = ()
     ) -> None:
         self.found: dict[Key, tuple[Problem, ...]] = {}
         self._cluster = cluster
         self._watched = watched
-        self._indexes = indexes
-        self._queue = queue
         self._indexed = indexed
+        self._slices = foreign_slices(wanted_managers)
         self._looked: frozenset[str] = frozenset()
         self._looking = asyncio.Lock()
 
@@ -90,7 +92,9 @@ class OutsiderWatch:
                 if not self._has_looked(namespace):
                     await self._look()
         except TimeoutError:
-            logger.warning("looking for pods and EndpointSlices of others takes long; going on without")
+            logger.warning(
+                "looking for pods, EndpointSlices and PodDisruptionBudgets of others takes long; going on without"
+            )
             self._looked = self._indexed.namespaces
 
     def _has_looked(self, namespace: str) -> bool:
@@ -101,39 +105,58 @@ class OutsiderWatch:
         try:
             await self.find()
         except ApiError as error:
-            logger.warning("cannot look for pods and EndpointSlices of others: %s", error)
+            logger.warning("cannot look for pods, EndpointSlices and PodDisruptionBudgets of others: %s", error)
         self._looked = indexed
 
     async def find(self) -> None:
         """Look once."""
+        slices = await self._listed(ENDPOINT_SLICE, self._slices, False)
+        pods = await self._listed(POD, PODS, True)
+        budgets = await self._listed(_BUDGET, BUDGETS, False)
         found: dict[Key, tuple[Problem, ...]] = {}
-        for body in await self._listed(ENDPOINT_SLICE, SLICES, False):
-            key = body["metadata"]["namespace"], body["metadata"]["labels"][SLICE_OF]
-            if self._is_known(key) and (problem := foreign_slice(body, self._addresses(key))):
-                found[key] = (*found.get(key, ()), problem)
-        for pod in await self._listed(POD, PODS, True):
-            service = _service_of(pod["metadata"])
-            key = pod["metadata"]["namespace"], service
-            if self._is_known(key) and (problem := released_pod(pod["metadata"], service)):
-                found[key] = (*found.get(key, ()), problem)
+        for key, problem in (*self._of_slices(slices), *self._of_pods(pods), *self._of_budgets(budgets)):
+            found[key] = (*found.get(key, ()), problem)
         changed = [key for key in {*found, *self.found} if found.get(key) != self.found.get(key)]
         self.found.clear()
         self.found.update(found)
         for key in changed:
-            self._queue.add(key)
+            self._watched.queue.add(key)
+
+    def _of_slices(self, slices: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
+        for body in slices:
+            key = body["metadata"]["namespace"], body["metadata"]["labels"][SLICE_OF]
+            if self._is_known(key) and (problem := foreign_slice(body, self._addresses(key))):
+                yield key, problem
+
+    def _of_pods(self, pods: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
+        for pod in pods:
+            service = _service_of(pod["metadata"])
+            key = pod["metadata"]["namespace"], service
+            if self._is_known(key) and (problem := released_pod(pod["metadata"], service)):
+                yield key, problem
+
+    def _of_budgets(self, budgets: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
+        own = [key for key in self._watched.indexes.get(_BUDGET.plural, {}) if self._is_known(key)]
+        for body in budgets:
+            for key in own:
+                if key[0] == body["metadata"]["namespace"] and (problem := foreign_budget(body, self._pods(key))):
+                    yield key, problem
 
     async def _listed(self, kind: Kind, selected: str, metadata_only: bool) -> list[Object]:
         found: list[Object] = []
-        for namespace in self._watched.get(kind, ()):
+        for namespace in self._watched.namespaces.get(kind, ()):
             found += await self._cluster.list_selected(kind, namespace, selected, metadata_only)
         return found
 
     def _is_known(self, key: Key) -> bool:
-        return key[0] in self._indexed and bool(list(self._indexes.get(LLMSERVICE.plural, {}).get(key, ())))
+        return key[0] in self._indexed and bool(list(self._watched.indexes.get(LLMSERVICE.plural, {}).get(key, ())))
+
+    def _pods(self, key: Key) -> Iterable[Object]:
+        return self._watched.indexes.get(POD.plural, {}).get(key, ())
 
     def _addresses(self, key: Key) -> frozenset[str]:
         """Return the addresses of an LLMService's pods."""
-        statuses = [pod.get("status") or {} for pod in self._indexes.get(POD.plural, {}).get(key, ())]
+        statuses = [pod.get("status") or {} for pod in self._pods(key)]
         return frozenset(each["ip"] for status in statuses for each in status.get("podIPs") or ())
 
 
@@ -152,7 +175,7 @@ def foreign_slice(body: Object, own: Collection[str]) -> Problem | None:
         Reason.FOREIGN_ENDPOINTS,
         f"EndpointSlice {name}, made by {_manager(metadata)}, sends a part of the requests of Service "
         f"{metadata['labels'][SLICE_OF]} to {shown}, which is none of its pods: kubectl delete endpointslice {name}, "
-        f"or take its label {SLICE_OF} off",
+        f"or take its label {SLICE_OF} off; one that is wanted: the chart's value operator.endpointSliceManagers",
     )
 
 

@@ -112,12 +112,12 @@ class Reconciler:
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         image = from_status(service.status, str, "engineImage")
-        if not image:  # pinned before anything is made, so that no restart of ours can come between
+        if not image:  # pinned before anything is made, so that no upgrade of ours can come between
             image = _running_image(service, observed) or self._config.engine_image
             try:
                 await self._report(service, observed, image, Result())
-            except ApiError as error:
-                if error.transient:  # where it may not be written, all else goes on, and ends with that error
+            except ApiError as error:  # where it cannot be written, all else goes on, and ends with that error
+                if error.transient and not self._statuses.fails_for_long(key):
                     raise
         if rows := blocking(service.spec):
             problem = Problem(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.api_error import ApiError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
-from octavo_operator.reconcile.observe import Index, Key
-from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.relist import Listing, Missed, keys, missed
+from octavo_operator.reconcile.watched import Watched
 
 logger = logging.getLogger(__name__)
 
@@ -39,18 +39,9 @@ class WatchLostError(Exception):
 class Resync:
     """Lists what is `watched`, compares with the indexes of the watches, and has every LLMService looked at."""
 
-    def __init__(
-        self,
-        cluster: Lister,
-        watched: Mapping[Kind, Sequence[str]],
-        indexes: Mapping[str, Index],
-        queue: WorkQueue[Key],
-        heartbeat: Heartbeat,
-    ) -> None:
+    def __init__(self, cluster: Lister, watched: Watched, heartbeat: Heartbeat) -> None:
         self._cluster = cluster
         self._watched = watched
-        self._indexes = indexes
-        self._queue = queue
         self._heartbeat = heartbeat
 
     async def run(self) -> None:
@@ -79,11 +70,11 @@ class Resync:
     async def _look(self) -> set[Missed]:
         behind: set[Missed] = set()
         wanted: set[Key] = set()
-        for kind, namespaces in self._watched.items():
+        for kind, namespaces in self._watched.namespaces.items():
             listing = await self._cluster.list_all(kind, namespaces)
-            behind |= missed(listing, self._indexes.get(kind.plural, {}))
+            behind |= missed(listing, self._watched.indexes.get(kind.plural, {}))
             if kind is LLMSERVICE:
                 wanted = keys(listing)
-        for key in wanted | set(self._indexes.get(LLMSERVICE.plural, {})) | {each.key for each in behind}:
-            self._queue.add(key)
+        for key in wanted | set(self._watched.indexes.get(LLMSERVICE.plural, {})) | {each.key for each in behind}:
+            self._watched.queue.add(key)
         return behind

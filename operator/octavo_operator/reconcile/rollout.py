@@ -99,16 +99,20 @@ def _state(
 
 
 def _failing(deployment: Mapping[str, Any], pods: Sequence[PodView], now: str) -> Problem | None:
-    """Return what keeps a pod of the newest revision from starting each time; None without such a pod, or a rollout."""
+    """Return that a pod of the newest revision fails at each start; None without such a pod, or a rollout.
+
+    Degraded gives the cause.
+    """
     there = [pod for pod in pods if not pod.ended]
     if not there or condition_of(deployment, "Progressing").get("reason") == _COMPLETE:
         return None
     newest = max(there, key=lambda pod: pod.created).revision
-    trouble = next((pod.trouble for pod in there if pod.revision == newest and is_stuck(pod, now)), None)
-    if trouble is None:
+    failing = next((pod for pod in there if pod.revision == newest and pod.trouble and is_stuck(pod, now)), None)
+    if failing is None or failing.trouble is None:
         return None
     what_helps = _NO_WAY if any(pod.revision != newest and pod.scheduled for pod in there) else _NONE_STARTS
-    return Problem(trouble.reason, f"{trouble.message}; {what_helps}")
+    fails = f"pod {failing.name} keeps failing ({failing.trouble.reason}, see condition Degraded)"
+    return Problem(Reason.NEW_POD_FAILS, f"{fails}; {what_helps}")
 
 
 def _soon_in_place(rollout: Rollout, waiting: Sequence[Obstacle], now: str) -> RolloutState:

@@ -66,7 +66,8 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
         return facts.late
     if facts.unobserved:
         return facts.unobserved
-    if result.rollout.blocked:  # perhaps it goes on in place, at a known time, or the new pod only starts late
+    blocked = result.rollout.blocked and result.rollout.problem.reason != Reason.NEW_POD_FAILS  # the pods tell why
+    if blocked:  # perhaps it goes on in place, at a known time, or the new pod only starts late
         lasts = result.rollout.again is None and not _has_just_begun(facts, now)
         return result.rollout.problem if lasts else None
     return _of_pods(facts, now)

@@ -146,14 +146,20 @@ class StatusWriter:
         await self._recorder.record(metadata, transitions(before, status), now)
         return None
 
+    def fails_for_long(self, key: Key) -> bool:
+        """Return True if the last writes of this status have failed, for UNWRITTEN_SECONDS or longer."""
+        since = self._unwritten.get(key)
+        return since is not None and self._clock() - since >= UNWRITTEN_SECONDS
+
     async def _report_unwritten(self, metadata: Mapping[str, Any], error: ApiError, began: float, now: str) -> None:
         """Record a Warning event that says that the status cannot be written.
 
         The status itself would say so, if it could be written. A transient error is reported once writes have failed
         for UNWRITTEN_SECONDS, any other at once. `began`: when this write began, by the clock of the writer.
         """
-        since = self._unwritten.setdefault((metadata["namespace"], metadata["name"]), began)
-        if error.transient and self._clock() - since < UNWRITTEN_SECONDS:
+        key = metadata["namespace"], metadata["name"]
+        self._unwritten.setdefault(key, began)
+        if error.transient and not self.fails_for_long(key):
             return
         note = f"the status cannot be written, so that it is an old one: {advice(error.message)}"
         await self._recorder.record(metadata, [Transition("Warning", "StatusNotWritten", note)], now)

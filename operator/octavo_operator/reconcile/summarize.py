@@ -66,7 +66,7 @@ def summarize(
         unreached=_unreached(service, pods, observed, now) or _without_service(service, observed, result),
         unobserved=unobserved(observed.children.get(("Deployment", service.name), {}), now),
         lost_claim=_lost_claim(observed),
-        outside=(*_stuck_claims(observed), *observed.outside),
+        outside=(*_removed_claims(service, observed), *_stuck_claims(observed), *observed.outside),
         result=result,
         reports=observed.reports,
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
@@ -137,6 +137,21 @@ def _lost_claim(observed: Observation) -> Problem | None:
             help_ = f"restore that, or kubectl delete pvc {name}: it is made again, and filled anew"
             return Problem(Reason.VOLUME_LOST, f"{what}; {help_}")
     return None
+
+
+def _removed_claims(service: LLMService, observed: Observation) -> list[Problem]:
+    """Return the problem that the API server has removed the claims of devices from the Deployment, if it has."""
+    deployment = observed.children.get(("Deployment", service.name))
+    if deployment is None or not service.spec.accelerator.claims or deployment.get("claimsDevices") is not False:
+        return []
+    return [
+        Problem(
+            Reason.CLAIMS_REMOVED,
+            "the API server has removed spec.accelerator.claims from the pods, which get no device: dynamic resource "
+            "allocation is on by default since Kubernetes 1.34, and before has to be switched on by a feature gate; "
+            "use spec.accelerator.count with a device plugin",
+        )
+    ]
 
 
 def _stuck_claims(observed: Observation) -> list[Problem]:
