@@ -302,4 +302,6 @@ def test_adapters_of_several_ranks_in_one_batch(
             hidden = a[slot, part * rank : part * rank + own].double() @ x[token].double()
             rows.add_(hidden @ b[slot, :own, start : start + parts[part]].double())
     adapters.add_to(y, x, slots)
+    with pytest.raises(ValueError, match="6 inputs and 6 results for the slots of 7 tokens"):
+        adapters.add_to(y[:6], x[:6], slots)
     torch.testing.assert_close(y.double(), exact, rtol=2**-8 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)

@@ -13,6 +13,7 @@ from adapters import RandomAdapter
 from checkpoints import SIZES, reference_model, save, save_words
 from gguf_writer import write_gguf
 from test_cpu_kernels import needs_kernels
+from test_families import make_pair
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.core.request import Request
@@ -298,6 +299,23 @@ def test_bfloat16_answers_of_the_base_do_not_change_beside_adapters(base: Path, 
 def test_a_bad_adapter_at_start_is_named(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"--lora-modules sql: .*no such directory"):
         LLM(str(base), enable_lora=True, lora_modules=[f"sql={tmp_path}/nothing"], **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("case", "layer"),
+    [
+        ("opt-norms-after", "decoder.project_out"),
+        ("modernbert-decoder", "lm_head.dense"),
+        ("qwen4-exp", "hyper_connection_mixer.input_mix_weight_up"),
+        ("gemma3n", "altup_unembed_projections.1"),
+    ],
+)
+def test_a_layer_that_sees_only_sampled_tokens_has_no_adapter(case: str, layer: str, tmp_path: Path) -> None:
+    """A step's slots are those of all its tokens: with them the kernels would write past the end of such a result."""
+    pair = make_pair(case, tmp_path)
+    adapter = RandomAdapter(4, (layer,)).save(pair.model, tmp_path / "adapter")
+    with pytest.raises(ModelLoadError, match=rf"{layer}: it is computed after the last layer, for the sampled tokens"):
+        LLM(str(pair.directory), enable_lora=True, lora_modules=[f"last={adapter}"], **SETTINGS)
 
 
 def test_slots_are_in_the_memory_plan(base: Path) -> None:

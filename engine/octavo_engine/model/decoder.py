@@ -198,6 +198,12 @@ class Decoder(nn.Module):
         """Return the linear layers, without experts."""
         return [module for module in self.modules() if isinstance(module, Linear)]
 
+    def linears_of_sampled_rows(self) -> list[Linear]:
+        """Return the linear layers after the last decoder layer: they compute the rows that are sampled alone."""
+        merging = None if self.vectors is None else self.vectors.merging
+        after = [module for module in (merging, self.head, self.classifier) if module is not None]
+        return [module for part in after for module in part.modules() if isinstance(module, Linear)]
+
     def mixtures(self) -> list[MoE]:
         """Return the mixtures of experts."""
         return [module for module in self.modules() if isinstance(module, MoE)]

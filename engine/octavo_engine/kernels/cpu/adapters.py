@@ -43,6 +43,8 @@ class CPUAdapters:
         """
         if not (x.is_contiguous() and y.is_contiguous()):
             raise ValueError("the inputs and results of linear layers with adapters are contiguous")
+        if not len(x) == len(y) == len(slots):  # the kernel would write past the end of y
+            raise ValueError(f"{len(x)} inputs and {len(y)} results for the slots of {len(slots)} tokens")
         pointers = x.data_ptr(), y.data_ptr(), slots.data_ptr()
         structure = ctypes.byref(self.structure)
         threads = torch.get_num_threads()

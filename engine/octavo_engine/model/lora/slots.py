@@ -39,6 +39,8 @@ _KERNEL_WIDTH = 16
 _MOST_GROUPS = 4096
 """The most groups into which Triton's kernels sort a step's tokens, by adapter or by adapter and expert."""
 
+_OF_SAMPLED_ROWS = "it is computed after the last layer, for the sampled tokens alone; adapters of it are not supported"
+
 
 @dataclass(frozen=True, slots=True)
 class LayerSize:
@@ -165,7 +167,13 @@ def lora_targets(
         if not any(_is_wanted(name, [end]) for name in every):
             last = ", ".join(sorted({name.rpartition(".")[2] for name in every if ".experts." not in name}))
             raise ConfigurationError(f"--lora-target-modules {end[:100]!r}: the model has no such layer, but {last}")
-    left_out = {name: reason for name, target in every.items() if (reason := _unsuitable(target, device, num_slots))}
+    sampled = set(decoder.linears_of_sampled_rows())
+    left_out = {
+        name: _OF_SAMPLED_ROWS
+        for name, target in every.items()
+        if isinstance(target, LinearTarget) and target.linear in sampled
+    }
+    left_out |= {name: reason for name, target in every.items() if (reason := _unsuitable(target, device, num_slots))}
     left_out |= {
         name: "it is not among --lora-target-modules" for name in every if wanted and not _is_wanted(name, wanted)
     }

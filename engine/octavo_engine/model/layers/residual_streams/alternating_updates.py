@@ -33,6 +33,11 @@ class TokenVectors(nn.Module):
             nn.ModuleList(Linear(hidden, (hidden,), bias=False, options=options) for _ in others) for _ in range(2)
         )
 
+    @property
+    def merging(self) -> nn.Module:
+        """The linear layers that `merged` applies."""
+        return self.unprojections
+
     def spread(self, x: Tensor) -> Tensor:
         """Return all vectors [T, count * hidden] of the first ones [T, hidden]."""
         return torch.cat([x, *(_as_long_as(x, projection(x)) for projection in self.projections)], dim=-1)

@@ -133,6 +133,11 @@ class ConnectedVectors(nn.Module):
         self.count, self.names = spec.count, options.names
         self.last = connections(spec, hidden_size, options, adds=False)
 
+    @property
+    def merging(self) -> nn.Module:
+        """The connections that `merged` applies."""
+        return self.last
+
     def spread(self, x: Tensor) -> Tensor:
         """Return all vectors [T, count * hidden] of the embeddings [T, hidden]."""
         return x.repeat(1, self.count)

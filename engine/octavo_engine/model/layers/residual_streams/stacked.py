@@ -26,6 +26,10 @@ class LevelVectors(nn.Module):
         self.hidden_size, self.names = hidden_size, options.names
         self.low = parameter(hidden_size, dtype=options.dtype, device=options.device)
 
+    @property
+    def merging(self) -> None:
+        """No module: `merged` chooses one of the vectors."""
+
     def spread(self, x: Tensor) -> Tensor:
         """Return the stream [T, 3 * hidden] of the embeddings [T, hidden]."""
         return torch.cat((x, x, self.low.expand_as(x)), dim=-1)
