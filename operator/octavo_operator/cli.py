@@ -244,11 +244,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from octavo_operator.metrics_api.direct_scaling import DirectScaler
-    from octavo_operator.reconcile.history import HistoryLostError
+    from octavo_operator.reconcile.api_requests.history import HistoryLostError
     from octavo_operator.reconcile.lease import LeaseLostError
     from octavo_operator.reconcile.operator import OperatorOptions, run
-    from octavo_operator.reconcile.resync import WatchLostError
-    from octavo_operator.reconcile.watches import WatchesHangError
+    from octavo_operator.reconcile.watching.resync import WatchLostError
+    from octavo_operator.reconcile.watching.watches import WatchesHangError
 
     _log(arguments.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it logs every event
@@ -279,7 +279,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _metrics_api(arguments: argparse.Namespace) -> int:
     from octavo_operator.metrics_api.front_proxy import NoAggregationError
     from octavo_operator.metrics_api.serve import AuthorityChangedError, MetricsApiOptions, run
-    from octavo_operator.reconcile.api_error import ApiError
+    from octavo_operator.reconcile.api_requests.api_error import ApiError
 
     _log(arguments.log_level)
     try:

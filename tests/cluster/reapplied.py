@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from octavo_operator.api.names import GROUP
+from octavo_operator.reconcile.fields.ownership import APPLIED
 from octavo_operator.reconcile.kinds import BY_NAME
-from octavo_operator.reconcile.ownership import APPLIED
 from tests.operator.bad_llmservices import merged
 
 from .client import Client

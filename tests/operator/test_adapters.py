@@ -16,12 +16,12 @@ from octavo_engine.fetch_adapters import WantedList
 from octavo_engine.server.adapter_file import AdapterEntry, _Adapter
 from octavo_operator.api.names import ADAPTERS_ANNOTATION
 from octavo_operator.api.resource import LLMService, parse
-from octavo_operator.reconcile.adapter_lists import write_adapter_lists
-from octavo_operator.reconcile.adapter_report import AdapterReport, ReportedAdapter
-from octavo_operator.reconcile.adapter_watch import CALM_AFTER_SECONDS, CALM_INTERVAL_SECONDS, AdapterWatch
-from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.apply.adapter_lists import write_adapter_lists
 from octavo_operator.reconcile.kinds import POD, Kind
-from octavo_operator.reconcile.observe import Key, trimmed
+from octavo_operator.reconcile.observation.observe import Key, trimmed
+from octavo_operator.reconcile.pods.adapter_report import AdapterReport, ReportedAdapter
+from octavo_operator.reconcile.polling.adapter_watch import CALM_AFTER_SECONDS, CALM_INTERVAL_SECONDS, AdapterWatch
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.render import RenderConfig, render
 from octavo_operator.render.adapters import adapter_list

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo_operator.reconcile.added_fields import added_fields, is_shared, nulls
+from octavo_operator.reconcile.fields.added_fields import added_fields, is_shared, nulls
 
 ENGINE = {"name": "engine", "env": [{"name": "OURS", "value": "1"}], "ports": [{"containerPort": 8000}]}
 OURS = {"kind": "Deployment", "spec": {"replicas": 1, "template": {"spec": {"containers": [ENGINE]}}}}

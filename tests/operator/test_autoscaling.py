@@ -8,7 +8,7 @@ import pytest
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.resource import LLMService, parse
-from octavo_operator.reconcile.autoscaling import Scaling, scaling
+from octavo_operator.reconcile.status.autoscaling import Scaling, scaling
 from octavo_operator.render.schedules import Bounds
 from tests.operator.bad_llmservices import VALID, merged
 

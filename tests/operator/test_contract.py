@@ -19,7 +19,7 @@ from octavo_engine.speculative.settings import METHODS
 from octavo_operator.api.engine_flags import EXTRA, RENDERED, RESERVED, SERVER_EXTRA, SPECULATIVE_METHODS
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.cli import main
-from octavo_operator.reconcile.load_report import LoadReport, MemoryReport, ModelReport
+from octavo_operator.reconcile.pods.load_report import LoadReport, MemoryReport, ModelReport
 from octavo_operator.render import unsupported_fields
 from octavo_operator.render.container import arguments
 from tests.operator.bad_llmservices import VALID, merged

@@ -8,13 +8,13 @@ from octavo_operator.api.resource import parse
 from octavo_operator.metrics_api.collector import Collector, NoAnswerError
 from octavo_operator.metrics_api.direct_scaling import DirectScaler
 from octavo_operator.metrics_api.load import Load
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.autoscaling import scaling
-from octavo_operator.reconcile.cluster import Cluster
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.cluster import Cluster
+from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 from octavo_operator.reconcile.kinds import LLMSERVICE
-from octavo_operator.reconcile.observe import Key
+from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.server_clock import ServerClock
+from octavo_operator.reconcile.status.autoscaling import scaling
 from octavo_operator.render.schedules import Bounds
 from tests.operator.bad_llmservices import VALID, merged
 

@@ -8,10 +8,10 @@ import asyncio
 import pytest
 
 from octavo_operator.api.names import API_VERSION, PLURAL
-from octavo_operator.reconcile import discovery
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.discovery import KindsChangedError, present_kinds, watch_kinds
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import OPTIONAL
+from octavo_operator.reconcile.watching import discovery
+from octavo_operator.reconcile.watching.discovery import KindsChangedError, present_kinds, watch_kinds
 from octavo_operator.render import OPTIONAL_KINDS, RenderConfig, render
 from tests.operator.golden import SAMPLES, llmservice
 

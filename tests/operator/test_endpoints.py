@@ -9,9 +9,9 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, POD
-from octavo_operator.reconcile.observe import Observation, trimmed
-from octavo_operator.reconcile.pods import view
-from octavo_operator.reconcile.summarize import Result, summarize
+from octavo_operator.reconcile.observation.observe import Observation, trimmed
+from octavo_operator.reconcile.pods.pod_view import view
+from octavo_operator.reconcile.status.summarize import Result, summarize
 from tests.operator.test_summarize import GPU, IMAGE, NOW, SERVING, condition, deployment, pod, service
 
 LATER = "2026-01-01T00:01:00Z"

@@ -7,12 +7,12 @@ from typing import Any
 
 from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
 from octavo_operator.api.status import Condition
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.events import Recorder, Transition, transitions
-from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.pods import view
-from octavo_operator.reconcile.rollout import rollout_state
-from octavo_operator.reconcile.summarize import Result, summarize
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.observation.observe import Observation
+from octavo_operator.reconcile.pods.pod_view import view
+from octavo_operator.reconcile.rollout.rollout import rollout_state
+from octavo_operator.reconcile.status.events import Recorder, Transition, transitions
+from octavo_operator.reconcile.status.summarize import Result, summarize
 from tests.operator.test_summarize import IMAGE, NO_GPU, SERVING, deployment, exited, pod, service, summary
 
 NOW = "2026-01-01T00:00:00Z"

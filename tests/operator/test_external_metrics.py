@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from octavo_operator.reconcile import external_metrics, release_metrics_slot
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.discovery import KindsChangedError
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.kinds import Kind
 from octavo_operator.reconcile.release_metrics_slot import release_if_unavailable
+from octavo_operator.reconcile.watching.discovery import KindsChangedError
 
 URL = "http://octavo-operator-metrics.octavo-system.svc:8080"
 FORBIDDEN = ApiError(403, "Forbidden", "may not")

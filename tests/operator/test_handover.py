@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from octavo_operator.api.names import FIELD_MANAGER
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.handover import (
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.apply.handover import (
     HANDOVER_MANAGER,
     apply_scaled,
     is_scaled,

@@ -18,8 +18,8 @@ from octavo_operator.kubectl import cli
 from octavo_operator.kubectl.first_answer import Story, manifest, wait_until_ready
 from octavo_operator.kubectl.top import PodReadings, Reading, read, top_table
 from octavo_operator.kubectl.why import Facts, obstacles, report
-from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.summarize import Result, summarize
+from octavo_operator.reconcile.observation.observe import Observation
+from octavo_operator.reconcile.status.summarize import Result, summarize
 from tests.operator.bad_llmservices import VALID, merged
 
 NOW = "2026-01-01T00:00:00Z"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from octavo_operator.reconcile import lease as lease_module
-from octavo_operator.reconcile.api_error import ApiError, NotLeadingError
-from octavo_operator.reconcile.api_server import ApiServer
-from octavo_operator.reconcile.cluster import Cluster
+from octavo_operator.reconcile.api_requests.api_error import ApiError, NotLeadingError
+from octavo_operator.reconcile.api_requests.api_server import ApiServer
+from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.kinds import Kind
 from octavo_operator.reconcile.lease import DEADLINE_SECONDS, DURATION_SECONDS, LONGEST_SECONDS, Lease, LeaseLostError
 

@@ -9,11 +9,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.api_server import ApiServer
-from octavo_operator.reconcile.cluster import Cluster
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_server import ApiServer
+from octavo_operator.reconcile.api_requests.cluster import Cluster
+from octavo_operator.reconcile.api_requests.limiter import Limiter, retry_after_of
 from octavo_operator.reconcile.kinds import BY_NAME, LEASE
-from octavo_operator.reconcile.limiter import Limiter, retry_after_of
 
 DEPLOYMENT = BY_NAME["Deployment"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.reconcile.field_conflicts import Path
-from octavo_operator.reconcile.live_values import with_live_values
+from octavo_operator.reconcile.apply.field_conflicts import Path
+from octavo_operator.reconcile.fields.live_values import with_live_values
 from tests.operator.bad_llmservices import GONE, merged
 
 ENGINE = {"name": "engine", "image": "a", "args": ["x", "y"]}

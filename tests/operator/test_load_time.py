@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo_operator.reconcile.load_time import last_load_seconds
+from octavo_operator.reconcile.status.load_time import last_load_seconds
 
 TIMEOUT = 1800
 

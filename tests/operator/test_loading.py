@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from octavo_operator.reconcile.load_report import LoadReport, MemoryReport
-from octavo_operator.reconcile.loading import LoadWatch, has_loaded, is_loading
-from octavo_operator.reconcile.poll_pods import address_of
+from octavo_operator.reconcile.pods.load_report import LoadReport, MemoryReport
+from octavo_operator.reconcile.polling.loading import LoadWatch, has_loaded, is_loading
+from octavo_operator.reconcile.polling.poll_pods import address_of
 from octavo_operator.reconcile.queue import WorkQueue
 
 KEY = ("llm", "good")

@@ -17,17 +17,18 @@ import kopf
 import pytest
 
 from octavo_operator.api.names import pod_labels
-from octavo_operator.reconcile import operator, watched_namespaces, watches
-from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile import operator
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
-from octavo_operator.reconcile.watched_namespaces import (
+from octavo_operator.reconcile.watching import watched_namespaces, watches
+from octavo_operator.reconcile.watching.watched_namespaces import (
     MOST_FAILURES,
     NamespacesChangedError,
     WatchedNamespaces,
     watch_namespaces,
 )
-from octavo_operator.reconcile.watches import WatchesHangError, WatchFailedError
+from octavo_operator.reconcile.watching.watches import WatchesHangError, WatchFailedError
 from tests.operator.test_operator_metrics import samples
 from tests.operator.test_reopening import ApiServer, Passes, body, process_of
 

@@ -14,10 +14,10 @@ from octavo_operator.api.conditions import ConditionType
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.resource import parse
 from octavo_operator.api.status import MemoryStatus
-from octavo_operator.reconcile.load_report import LoadReport, MemoryReport, ModelReport
-from octavo_operator.reconcile.memory_fit import SHARE_ON_CPU, memory_fit, subject
-from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.summarize import Result, summarize
+from octavo_operator.reconcile.observation.observe import Observation
+from octavo_operator.reconcile.pods.load_report import LoadReport, MemoryReport, ModelReport
+from octavo_operator.reconcile.status.memory_fit import SHARE_ON_CPU, memory_fit, subject
+from octavo_operator.reconcile.status.summarize import Result, summarize
 from tests.operator.bad_llmservices import GONE, VALID, merged
 from tests.operator.test_summarize import NOW, SERVING, deployment, pod
 

@@ -33,10 +33,10 @@ from octavo_operator.metrics_api.load import Load, NoMetricsError, parse
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
 from octavo_operator.metrics_api.registration import FAILED_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.cluster import Cluster
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.cluster import Cluster
+from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 from octavo_operator.reconcile.kinds import POD, Kind
-from octavo_operator.reconcile.server_clock import ServerClock
 from tests.cluster import pki
 
 HOST = "metrics.octavo-system.svc"

@@ -10,17 +10,17 @@ import pytest
 
 from octavo_operator.api.names import pod_labels
 from octavo_operator.api.resource import parse
-from octavo_operator.reconcile.adapter_watch import AdapterWatch
-from octavo_operator.reconcile.facts import Result
 from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
-from octavo_operator.reconcile.observe import Index, Key, Observation, key_of, trimmed
-from octavo_operator.reconcile.pods import views
+from octavo_operator.reconcile.observation.observe import Index, Key, Observation, key_of, trimmed
+from octavo_operator.reconcile.pods.pod_view import views
+from octavo_operator.reconcile.polling.adapter_watch import AdapterWatch
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.rollout import rollout_state
-from octavo_operator.reconcile.stalled import patience_seconds
-from octavo_operator.reconcile.summarize import summarize
-from octavo_operator.reconcile.unobserved import unobserved_patience
-from octavo_operator.reconcile.watches import _was_changed
+from octavo_operator.reconcile.rollout.rollout import rollout_state
+from octavo_operator.reconcile.status.facts import Result
+from octavo_operator.reconcile.status.stalled import patience_seconds
+from octavo_operator.reconcile.status.summarize import summarize
+from octavo_operator.reconcile.status.unobserved import unobserved_patience
+from octavo_operator.reconcile.watching.watches import _was_changed
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"

@@ -12,13 +12,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo_operator.reconcile import health
+from octavo_operator.reconcile.api_requests.rights import MissingRights
 from octavo_operator.reconcile.health import STALLED_SECONDS, Heartbeat, serve_health
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.metrics import OperatorMetrics
-from octavo_operator.reconcile.observe import Key
+from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
-from octavo_operator.reconcile.rights import MissingRights
-from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
+from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
 from tests.loopback import loopbacks
 
 DOCS = Path(__file__).parents[2] / "docs" / "concepts" / "operator.md"

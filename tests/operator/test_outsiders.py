@@ -9,14 +9,14 @@ import pytest
 
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.names import pod_labels
-from octavo_operator.reconcile.foreign_budgets import foreign_budget
 from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
-from octavo_operator.reconcile.observe import Key, Observation
-from octavo_operator.reconcile.outsiders import OutsiderWatch, foreign_slice, released_pod
+from octavo_operator.reconcile.observation.observe import Key, Observation
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.summarize import Result, summarize
-from octavo_operator.reconcile.watched import Watched
-from octavo_operator.reconcile.watches import Indexed
+from octavo_operator.reconcile.status.summarize import Result, summarize
+from octavo_operator.reconcile.watching.foreign_budgets import foreign_budget
+from octavo_operator.reconcile.watching.outsiders import OutsiderWatch, foreign_slice, released_pod
+from octavo_operator.reconcile.watching.watched import Watched
+from octavo_operator.reconcile.watching.watches import Indexed
 from tests.operator.bad_llmservices import merged
 from tests.operator.test_summarize import IMAGE, NOW, SERVING, condition, deployment, pod, service
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.api_server import ApiServer
-from octavo_operator.reconcile.cluster import Cluster
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_server import ApiServer
+from octavo_operator.reconcile.api_requests.cluster import Cluster
 
 PORTS = [{"name": "http", "port": 80}]
 SERVICE = {"kind": "Service", "metadata": {"namespace": "llm", "name": "good"}, "spec": {"ports": PORTS}}

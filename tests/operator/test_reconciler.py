@@ -15,16 +15,16 @@ import pytest
 from octavo_operator.api.names import SERVICE_LABEL, pod_labels
 from octavo_operator.api.resource import parse
 from octavo_operator.reconcile import reconciler as reconciler_module
-from octavo_operator.reconcile import status_writer
-from octavo_operator.reconcile.added_fields import Path
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.children import Children
-from octavo_operator.reconcile.dependence import in_order
-from octavo_operator.reconcile.field_conflicts import FieldConflicts, others
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.apply.children import Children
+from octavo_operator.reconcile.apply.dependence import in_order
+from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts, others
+from octavo_operator.reconcile.fields.added_fields import Path
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
-from octavo_operator.reconcile.observe import key_of, observe, trimmed
+from octavo_operator.reconcile.observation.observe import key_of, observe, trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
+from octavo_operator.reconcile.status import status_writer
 from octavo_operator.render import RenderConfig, render
 from octavo_operator.render.metrics_service import metrics_service
 from tests.operator.bad_llmservices import GONE, VALID, merged

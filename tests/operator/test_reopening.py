@@ -15,17 +15,18 @@ import pytest
 from aiohttp import web
 
 from octavo_operator.api.names import SERVICE_LABEL, pod_labels
-from octavo_operator.reconcile import discovery, operator, outsiders, watches
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.cluster import Cluster
+from octavo_operator.reconcile import operator
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.cluster import Cluster
+from octavo_operator.reconcile.api_requests.rights import MissingRights
+from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
-from octavo_operator.reconcile.observe import Index, Key
+from octavo_operator.reconcile.observation.observe import Index, Key
+from octavo_operator.reconcile.observation.relist import Listing, missed
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.relist import Listing, missed
-from octavo_operator.reconcile.rights import MissingRights
-from octavo_operator.reconcile.server_clock import ServerClock
-from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
+from octavo_operator.reconcile.watching import discovery, outsiders, watches
+from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
 
 KEY = ("llm", "good")
 GONE = ("llm", "deleted-meanwhile")

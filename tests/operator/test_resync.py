@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 import yaml
 
-from octavo_operator.reconcile import health, resync
+from octavo_operator.reconcile import health
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
-from octavo_operator.reconcile.observe import Key
+from octavo_operator.reconcile.observation.observe import Key
+from octavo_operator.reconcile.observation.relist import Listing, missed
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.relist import Listing, missed
-from octavo_operator.reconcile.resync import Resync, WatchLostError
-from octavo_operator.reconcile.watched import Watched
+from octavo_operator.reconcile.watching import resync
+from octavo_operator.reconcile.watching.resync import Resync, WatchLostError
+from octavo_operator.reconcile.watching.watched import Watched
 from tests.cluster.waiting import wait_until
 
 KEY = ("llm", "good")

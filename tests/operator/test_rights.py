@@ -11,15 +11,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from octavo_operator.reconcile.api_error import REFUSED_SECONDS, ApiError
-from octavo_operator.reconcile.api_server import ApiServer
-from octavo_operator.reconcile.cluster import Cluster
-from octavo_operator.reconcile.history import HistoryLostError
+from octavo_operator.reconcile.api_requests.api_error import REFUSED_SECONDS, ApiError
+from octavo_operator.reconcile.api_requests.api_server import ApiServer
+from octavo_operator.reconcile.api_requests.cluster import Cluster
+from octavo_operator.reconcile.api_requests.history import HistoryLostError
+from octavo_operator.reconcile.api_requests.rights import LASTING_SECONDS, MissingRights, Right, refused_right
 from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.reconciler import Reconciler
-from octavo_operator.reconcile.rights import LASTING_SECONDS, MissingRights, Right, refused_right
-from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces, check_namespaces
+from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces, check_namespaces
 from octavo_operator.render import RenderConfig
 from tests.operator.test_operator_metrics import samples
 from tests.operator.test_reconciler import KEY, Server, reconciler

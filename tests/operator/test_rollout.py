@@ -12,12 +12,12 @@ from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import RevisionStatus
 from octavo_operator.reconcile.kinds import POD
-from octavo_operator.reconcile.observe import Observation, trimmed
-from octavo_operator.reconcile.placement import Placement, placement_of
-from octavo_operator.reconcile.pods import PodView, view
+from octavo_operator.reconcile.observation.observe import Observation, trimmed
+from octavo_operator.reconcile.pods.placement import Placement, placement_of
+from octavo_operator.reconcile.pods.pod_view import PodView, view
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.rollout import RolloutState, revisions, rollout_state
-from octavo_operator.reconcile.summarize import Result, summarize
+from octavo_operator.reconcile.rollout.rollout import RolloutState, revisions, rollout_state
+from octavo_operator.reconcile.status.summarize import Result, summarize
 from octavo_operator.render.deployment import progress_deadline, strategy
 from tests.operator.golden import deployment as golden_deployment
 from tests.operator.test_summarize import GPU, IMAGE, NO_GPU, NOW, SERVING, pod, service

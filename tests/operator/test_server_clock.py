@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo_operator.reconcile.server_clock import ServerClock
+from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 
 NOON = 1767268800.0  # 2026-01-01 12:00:00 UTC
 

@@ -8,15 +8,15 @@ import pytest
 
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import LLMServiceStatus
-from octavo_operator.reconcile.facts import Result
 from octavo_operator.reconcile.kinds import POD
-from octavo_operator.reconcile.observe import Observation, changed_at, trimmed
-from octavo_operator.reconcile.pods import view
+from octavo_operator.reconcile.observation.observe import Observation, changed_at, trimmed
+from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.rollout import RolloutState, rollout_state
-from octavo_operator.reconcile.stalled import patience_seconds
-from octavo_operator.reconcile.summarize import invalid_status, summarize
-from octavo_operator.reconcile.unobserved import unobserved_patience
+from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
+from octavo_operator.reconcile.status.facts import Result
+from octavo_operator.reconcile.status.stalled import patience_seconds
+from octavo_operator.reconcile.status.summarize import invalid_status, summarize
+from octavo_operator.reconcile.status.unobserved import unobserved_patience
 from tests.operator.test_summarize import RUNNING, SERVING, deployment, exited, pod, service, waiting
 
 LATER = "2026-01-01T00:01:00Z"

@@ -11,15 +11,15 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.api.status import Condition, LLMServiceStatus
-from octavo_operator.reconcile.adapter_report import AdapterReport, ReportedAdapter
-from octavo_operator.reconcile.adapter_states import MOST_ROWS
-from octavo_operator.reconcile.container_trouble import last_words
 from octavo_operator.reconcile.kinds import BY_NAME, POD
-from octavo_operator.reconcile.load_report import LoadReport
-from octavo_operator.reconcile.observe import Observation, trimmed
-from octavo_operator.reconcile.pods import view
+from octavo_operator.reconcile.observation.observe import Observation, trimmed
+from octavo_operator.reconcile.pods.adapter_report import AdapterReport, ReportedAdapter
+from octavo_operator.reconcile.pods.container_trouble import last_words
+from octavo_operator.reconcile.pods.load_report import LoadReport
+from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.summarize import Result, invalid_status, summarize
+from octavo_operator.reconcile.status.adapter_states import MOST_ROWS
+from octavo_operator.reconcile.status.summarize import Result, invalid_status, summarize
 from octavo_operator.render.adapters import version_of
 from tests.operator.bad_llmservices import VALID, merged
 

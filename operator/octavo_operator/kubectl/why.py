@@ -10,7 +10,7 @@ from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
 from octavo_operator.api.names import KIND
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.kubectl.status import condition_of, replicas_sentence
-from octavo_operator.reconcile.pods import PodView, view
+from octavo_operator.reconcile.pods.pod_view import PodView, view
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.render.container import GPU
 

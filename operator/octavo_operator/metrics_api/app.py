@@ -16,7 +16,7 @@ from octavo_operator.api.names import METRICS_API, is_dns_label
 from octavo_operator.metrics_api import external
 from octavo_operator.metrics_api.collector import Collector, NoAnswerError
 from octavo_operator.metrics_api.front_proxy import FrontProxy
-from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.render.scaledobject import IN_FLIGHT, WAITING, path
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -22,10 +22,10 @@ from octavo_operator.metrics_api.load import Load
 from octavo_operator.metrics_api.other_scaler import OtherScaler
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
 from octavo_operator.metrics_api.scrape import Scraper
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.cluster import Cluster
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, POD
-from octavo_operator.reconcile.observe import Index, Key, Object
+from octavo_operator.reconcile.observation.observe import Index, Key, Object
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
 from octavo_operator.render.hpa import behavior, target_in_flight
 from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly

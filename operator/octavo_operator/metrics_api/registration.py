@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from octavo_operator.api.names import METRICS_API, METRICS_API_NAME, METRICS_API_SERVICE, NAME_LABEL
-from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import API_SERVICE, Kind
 
 logger = logging.getLogger(__name__)

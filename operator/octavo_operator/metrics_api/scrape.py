@@ -9,7 +9,7 @@ import aiohttp
 from octavo_operator.metrics_api.collector import ScrapeError
 from octavo_operator.metrics_api.load import Load, NoMetricsError, parse
 from octavo_operator.metrics_api.pods import EnginePod
-from octavo_operator.reconcile.poll_pods import TooLongError, bounded_answer
+from octavo_operator.reconcile.polling.poll_pods import TooLongError, bounded_answer
 
 TIMEOUT_SECONDS = 2.0
 AT_ONCE = 64

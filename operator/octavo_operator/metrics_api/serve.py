@@ -17,8 +17,8 @@ from octavo_operator.metrics_api.front_proxy import CONFIG_MAP, NAMESPACE, Front
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
 from octavo_operator.metrics_api.registration import LOOK_SECONDS, SOON_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.cluster import Cluster
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.kinds import POD, Kind
 from octavo_operator.reconcile.listen import listen
 

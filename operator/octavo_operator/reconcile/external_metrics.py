@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from octavo_operator.api.names import METRICS_API_NAME, METRICS_API_SERVICE, NAME_LABEL
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.discovery import POLL_SECONDS, KindsChangedError
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import API_SERVICE, Kind
+from octavo_operator.reconcile.watching.discovery import POLL_SECONDS, KindsChangedError
 
 logger = logging.getLogger(__name__)
 

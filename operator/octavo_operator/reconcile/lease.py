@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from octavo_operator.reconcile.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LEASE, Kind
 
 logger = logging.getLogger(__name__)

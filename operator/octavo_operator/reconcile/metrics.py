@@ -9,12 +9,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from octavo_operator.reconcile.api_requests.rights import MissingRights
 from octavo_operator.reconcile.health import Heartbeat
-from octavo_operator.reconcile.observe import Index, Key
+from octavo_operator.reconcile.observation.observe import Index, Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
-from octavo_operator.reconcile.rights import MissingRights
 from octavo_operator.reconcile.service_metrics import ServiceCollector
-from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
+from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 

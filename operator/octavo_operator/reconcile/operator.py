@@ -15,25 +15,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults
-from octavo_operator.reconcile.adapter_watch import AdapterWatch
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.cluster import Cluster
-from octavo_operator.reconcile.discovery import WatchesOutdatedError, present_kinds, watch_kinds
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.health import Heartbeat, serve_health, trouble
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, Kind
 from octavo_operator.reconcile.lease import Lease
-from octavo_operator.reconcile.loading import LoadWatch
 from octavo_operator.reconcile.metrics import OperatorMetrics
-from octavo_operator.reconcile.observe import Index, Key, Object
-from octavo_operator.reconcile.outsiders import OutsiderWatch
+from octavo_operator.reconcile.observation.observe import Index, Key, Object
+from octavo_operator.reconcile.polling.adapter_watch import AdapterWatch
+from octavo_operator.reconcile.polling.loading import LoadWatch
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.release_metrics_slot import watch_metrics_slot
-from octavo_operator.reconcile.resync import Resync
-from octavo_operator.reconcile.watched import Watched
-from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces, watch_namespaces
-from octavo_operator.reconcile.watches import Indexed, Watches, WatchesHangError, WatchFailedError
+from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError, present_kinds, watch_kinds
+from octavo_operator.reconcile.watching.outsiders import OutsiderWatch
+from octavo_operator.reconcile.watching.resync import Resync
+from octavo_operator.reconcile.watching.watched import Watched
+from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces, watch_namespaces
+from octavo_operator.reconcile.watching.watches import Indexed, Watches, WatchesHangError, WatchFailedError
 from octavo_operator.render import RenderConfig
 
 WORKERS = 8

@@ -12,30 +12,30 @@ from typing import Any, Protocol
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.api.status import from_status
-from octavo_operator.reconcile.adapter_lists import PodWriter, write_adapter_lists
-from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.advice import advice
-from octavo_operator.reconcile.api_error import ApiError
-from octavo_operator.reconcile.children import Applied, Children, NameTakenError, Writer
-from octavo_operator.reconcile.dependence import Identity
-from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
-from octavo_operator.reconcile.facts import Result
-from octavo_operator.reconcile.field_conflicts import FieldConflicts
-from octavo_operator.reconcile.held_deletion import deletion_patience_seconds, holders
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.rights import refused_right
+from octavo_operator.reconcile.api_requests.server_clock import ServerClock
+from octavo_operator.reconcile.apply.adapter_lists import PodWriter, write_adapter_lists
+from octavo_operator.reconcile.apply.children import Applied, Children, NameTakenError, Writer
+from octavo_operator.reconcile.apply.dependence import Identity
+from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
-from octavo_operator.reconcile.load_report import LoadReport
-from octavo_operator.reconcile.observe import Index, Key, Observation, observe
-from octavo_operator.reconcile.outsiders import Outside
-from octavo_operator.reconcile.pods import usual_wait_seconds, views
+from octavo_operator.reconcile.observation.observe import Index, Key, Observation, observe
+from octavo_operator.reconcile.pods.adapter_report import AdapterReport
+from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_seconds
+from octavo_operator.reconcile.pods.load_report import LoadReport
+from octavo_operator.reconcile.pods.pod_view import usual_wait_seconds, views
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.rights import refused_right
-from octavo_operator.reconcile.rollout import RolloutState, rollout_state
-from octavo_operator.reconcile.server_clock import ServerClock
-from octavo_operator.reconcile.stalled import patience_seconds
-from octavo_operator.reconcile.status_writer import StatusCluster, StatusWriter
-from octavo_operator.reconcile.summarize import invalid_status, summarize
-from octavo_operator.reconcile.unobserved import unobserved_patience
-from octavo_operator.reconcile.unwatched import UNWATCHED_SECONDS, with_unwatched_children
+from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
+from octavo_operator.reconcile.status.facts import Result
+from octavo_operator.reconcile.status.held_deletion import deletion_patience_seconds, holders
+from octavo_operator.reconcile.status.stalled import patience_seconds
+from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
+from octavo_operator.reconcile.status.summarize import invalid_status, summarize
+from octavo_operator.reconcile.status.unobserved import unobserved_patience
+from octavo_operator.reconcile.watching.outsiders import Outside
+from octavo_operator.reconcile.watching.unwatched import UNWATCHED_SECONDS, with_unwatched_children
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.adapters import claim_of, without_claims
 from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly, why_no_scaler

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from octavo_operator.api.names import METRICS_API_SERVICE
-from octavo_operator.reconcile.api_error import ApiError, NotLeadingError
+from octavo_operator.reconcile.api_requests.api_error import ApiError, NotLeadingError
 from octavo_operator.reconcile.kinds import API_SERVICE, Kind
-from octavo_operator.reconcile.pods import condition_of
+from octavo_operator.reconcile.pods.pod_view import condition_of
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from octavo_operator.api.status import from_status
 from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL
-from octavo_operator.reconcile.observe import Index
+from octavo_operator.reconcile.observation.observe import Index
 from octavo_operator.render.podmonitor import KIND as POD_MONITOR
 from octavo_operator.render.servicemonitor import KIND as SERVICE_MONITOR
 

@@ -1,0 +1,1 @@
+"""Requests to the API server, their errors, and the limits that it sets."""

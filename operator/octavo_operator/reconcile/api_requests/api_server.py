@@ -1,0 +1,144 @@
+"""Requests to the API server: bounded in time, held back while it asks for less, by the official client's transport.
+
+The client brings TLS, kubeconfig and rotating tokens; `cluster.py` knows the paths and bodies of all requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from octavo_operator.reconcile.api_requests.api_error import ApiError, NotLeadingError
+from octavo_operator.reconcile.api_requests.limiter import Limiter, retry_after_of
+from octavo_operator.reconcile.api_requests.rights import MissingRights
+from octavo_operator.reconcile.api_requests.server_clock import ServerClock
+
+Object = dict[str, Any]
+
+_TIMEOUT_SECONDS = 30.0
+_WEBHOOKS = (
+    "; where others are answered, an admission webhook may hang: kubectl get "
+    "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+)
+
+
+class ApiServer:
+    """The connection to the API server. Made by `connect`, ended by `close`.
+
+    `may_write_for` says for how many seconds from now this replica may write: no write outlives the right to it.
+    """
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self.limiter = Limiter()
+        self.clock = ServerClock()
+        self.may_write_for: Callable[[], float] = lambda: _TIMEOUT_SECONDS
+        self.wrote: Callable[[str, str], object] = lambda *_: None
+        self.missing_rights = MissingRights()
+
+    @classmethod
+    async def connect(cls) -> ApiServer:
+        """Connect by the pod's service account, or by KUBECONFIG outside of a cluster."""
+        configuration = client.Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            await config.load_kube_config(client_configuration=configuration)
+        return cls(client.ApiClient(configuration))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.close()
+
+    async def credentials(self) -> dict[str, Any]:
+        """Return the credentials for the watches, as the fields of `kopf.ConnectionInfo`; read again at each call."""
+        known = self._api.configuration
+        bearer = await known.get_api_key_with_prefix("BearerToken")
+        return {
+            "server": known.host,
+            "ca_path": known.ssl_ca_cert,
+            "insecure": not known.verify_ssl,
+            "token": bearer.split(" ", 1)[-1] if bearer else None,
+            "certificate_path": known.cert_file,
+            "private_key_path": known.key_file,
+        }
+
+    async def write(
+        self,
+        verb: str,
+        what: str,
+        method: str,
+        path: str,
+        body: Object,
+        query: list[tuple[str, str]] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        """Send one write; metrics count it as `what`. NotLeadingError if this replica may not write any more."""
+        await self.limiter.wait()
+        seconds = min(_TIMEOUT_SECONDS, self.may_write_for())
+        if seconds <= 0:
+            raise NotLeadingError(f"is no longer the leader, so {what} is not changed")
+        self.wrote(verb, what)
+        return await self.request(method, path, body, query, content_type, seconds=seconds, at_once=True)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        query: list[tuple[str, str]] | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        seconds: float = _TIMEOUT_SECONDS,
+        at_once: bool = False,
+    ) -> Object:
+        """Send one request; unless `at_once`, it waits while the API server asks clients to send less."""
+        if not at_once:
+            await self.limiter.wait()
+        headers = {"Accept": accept, "Content-Type": content_type}
+        request = await self._api.param_serialize(
+            method, path, query_params=query or [], header_params=headers, body=body, auth_settings=["BearerToken"]
+        )
+        try:
+            response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
+            data = await response.read()
+        except TimeoutError:  # of this request alone: others are not held back
+            said = f"the API server gave no answer to {method} {path} within {seconds:.0f} s{_WEBHOOKS}"
+            raise ApiError(0, "NoAnswer", said) from None
+        except (aiohttp.ClientError, OSError) as error:
+            self.limiter.answered(0, None)
+            said = str(error) or type(error).__name__
+            raise ApiError(0, "Unreachable", f"the API server cannot be reached: {said}") from None
+        self.clock.note_date(response.headers.get("Date"))
+        if response.status >= 300:
+            retry_after = retry_after_of(response.headers)
+            self.limiter.answered(response.status, retry_after)
+            failure = _api_error(response.status, data, retry_after)
+            if failure.status == 403:
+                self.missing_rights.note(failure.message)
+            raise failure
+        return _parsed(data)
+
+
+def _parsed(data: bytes) -> Object:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):  # as from a proxy that shows a page of its own
+        said = data[:200].decode(errors="replace")
+        raise ApiError(0, "NoAnswer", f"something else than the API server answers: {said}")
+    return found
+
+
+def _api_error(status: int, data: bytes, retry_after: float | None) -> ApiError:
+    try:
+        answer = json.loads(data)
+        reason, message = answer.get("reason") or str(status), answer.get("message") or f"HTTP {status}"
+    except (ValueError, AttributeError):
+        reason, message = str(status), f"HTTP {status}: {data[:200].decode(errors='replace')}"
+    return ApiError(status, reason, message, retry_after)

@@ -1,0 +1,1 @@
+"""Writes the children of an LLMService: applies, corrects and deletes them."""

@@ -1,0 +1,292 @@
+"""Fields that another manager keeps changing: each is reverted at most once a minute, and the conflict is reported.
+
+Drift is what a server-side apply would change (found by a dry run), so that neither defaults nor another way to write
+the same value count. The managed fields of the object name the manager that made the change.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_operator.api.names import FIELD_MANAGER
+from octavo_operator.reconcile.fields.added_fields import Path
+from octavo_operator.reconcile.fields.ownership import APPLIED
+from octavo_operator.reconcile.observation.observe import Key
+
+PAUSE_SECONDS = 60.0
+"""The pause between two writes of ours to the same field that others keep changing."""
+
+CONFLICT_SECONDS = 180.0
+"""A conflict ends when the field was not changed for this time, which is longer than the interval of GitOps tools."""
+
+_LONGEST_PAUSE_SECONDS = 3600.0
+"""Each change of a pod template replaces pods, which load for minutes: of it the pauses double, up to this."""
+_TEMPLATE = ("spec", "template")
+_TEMPLATE_CONFLICT_SECONDS = 900.0
+"""A conflict over a pod template ends so late, since some GitOps tools look every ten minutes only."""
+
+_MOST_TIMES = 4
+"""After so many reverts of different fields of one mapping, the mapping counts as one field: a manager that adds a new
+key each time would else never change the same field twice.
+"""
+
+_NAMELESS = "a client without a name"
+"""One that sends no User-Agent has none."""
+_AUTOSCALERS = "kube-controller-manager"
+"""The manager that changes replicas for HorizontalPodAutoscalers."""
+
+_SERVERS_OWN = {"managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"}
+
+
+Child = tuple[str, str]
+"""Kind and name of a child."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Fields of a child that others keep changing, in a sentence. `seconds`: until there is more to do or to say."""
+
+    message: str
+    seconds: float
+
+
+@dataclass
+class _Revert:
+    """The last revert of a field: its time, and `who` changed the field.
+
+    `contested`: it was changed again soon after. `pause`: seconds until it is reverted again. `lasts`: seconds without
+    a change after which a conflict over it is over.
+    """
+
+    when: float
+    who: str
+    contested: bool = False
+    pause: float = PAUSE_SECONDS
+    lasts: float = CONFLICT_SECONDS
+
+    @property
+    def free(self) -> float:
+        """The time from which on the field may be reverted again."""
+        return self.when + self.pause
+
+    @property
+    def end(self) -> float:
+        """The time at which the conflict is over if no other manager changes the field until then."""
+        return self.when + max(self.lasts, 2 * self.pause)
+
+
+class FieldConflicts:
+    """Remembers when each field was last reverted, and which fields other managers keep changing.
+
+    A conflict lasts until the field has not been changed for CONFLICT_SECONDS, also between two changes; in a pod
+    template it lasts longer.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._mends: dict[Key, dict[tuple[Child, Path], _Revert]] = {}
+
+    def forget(self, key: Key) -> None:
+        """Forget an LLMService that is gone."""
+        self._mends.pop(key, None)
+
+    def settled(self, key: Key, child: Child) -> None:
+        """Forget a child's conflicts, as its manifest changes: the other manager may accept the new one."""
+        mends = self._mends.get(key, {})
+        for which in [which for which in mends if which[0] == child]:
+            del mends[which]
+
+    def held(self, key: Key, child: Child, fields: Mapping[Path, str]) -> set[Path]:
+        """Return the changed `fields` of `child` that are not to be reverted now; `fields` says who changed each."""
+        mends, now = self._lasting(key), self._clock()
+        held = set()
+        for path, who in fields.items():
+            for mend in filter(None, (mends.get((child, path)), mends.get((child, _mapping_of(path))))):
+                if now < mend.free:
+                    mend.contested, mend.who = True, who
+                    held.add(path)
+        return held
+
+    def mended(self, key: Key, child: Child, fields: Mapping[Path, str]) -> None:
+        """Record that `fields` of `child` were reverted; each comes with the manager that had changed it."""
+        mends, now = self._lasting(key), self._clock()
+        for path in fields:
+            noted = _mapping_of(path) if _changes_keys(mends, child, path) else path
+            before = mends.get((child, noted))
+            if before is None or before.when != now:  # else another key of the same mapping has just been noted
+                lasts = _TEMPLATE_CONFLICT_SECONDS if _is_of_pods(noted) else CONFLICT_SECONDS
+                contested = before is not None or noted != path
+                mends[child, noted] = _Revert(now, fields[path], contested, _next_pause(noted, before), lasts)
+        self._mends[key] = mends
+
+    def conflicts(self, key: Key) -> list[Conflict]:
+        """Return the present conflicts over children of `key`, one for each child."""
+        now, contested = self._clock(), dict[Child, dict[Path, _Revert]]()
+        for (child, path), mend in self._lasting(key).items():
+            if mend.contested:
+                contested.setdefault(child, {})[path] = mend
+        return [
+            Conflict(_sentence(child, mends), min(_next(mend, now) - now for mend in mends.values()))
+            for child, mends in contested.items()
+        ]
+
+    def _lasting(self, key: Key) -> dict[tuple[Child, Path], _Revert]:
+        mends, now = self._mends.get(key, {}), self._clock()
+        for which in [which for which, mend in mends.items() if now >= mend.end]:
+            del mends[which]
+        return mends
+
+
+def _mapping_of(path: Path) -> Path:
+    """Return the path of the mapping that has the field at `path`."""
+    return path[:-1]
+
+
+def _changes_keys(mends: Mapping[tuple[Child, Path], _Revert], child: Child, path: Path) -> bool:
+    """Return True if other fields beside the one at `path` were lately reverted again and again."""
+    mapping = _mapping_of(path)
+    if not mapping:
+        return False
+    times = {mend.when for (each, other), mend in mends.items() if each == child and _mapping_of(other) == mapping}
+    return (child, mapping) in mends or ((child, path) not in mends and len(times) >= _MOST_TIMES)
+
+
+def _next(mend: _Revert, now: float) -> float:
+    """Return when the field may be reverted again, or else when the conflict is over."""
+    return mend.free if now < mend.free else mend.end
+
+
+def _next_pause(path: Path, before: _Revert | None) -> float:
+    if before is None or not _is_of_pods(path):
+        return PAUSE_SECONDS
+    return min(2 * before.pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _is_of_pods(path: Path) -> bool:
+    """Return True if the field is in a pod template."""
+    return path[: len(_TEMPLATE)] == _TEMPLATE
+
+
+def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
+    fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
+    slow = any(map(_is_of_pods, fought))
+    often = "less and less often, since each change replaces pods" if slow else "once a minute"
+    said = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back {often}; "
+    replicas = fought.get(("spec", "replicas"))
+    if replicas and replicas.who == _AUTOSCALERS:
+        return (
+            f"{said}a HorizontalPodAutoscaler that is not the LLMService's scales it (kubectl get hpa): delete that, "
+            "and set spec.autoscaling in the LLMService in its place"
+        )
+    return f"{said}stop that manager from changing it, or set the value in the LLMService"
+
+
+def drifted_paths(
+    live: Mapping[str, Any], tried: Mapping[str, Any], manifest: Mapping[str, Any], added: Sequence[Path] = ()
+) -> list[Path]:
+    """Return the deepest paths at which the live object differs from `tried`, a dry-run apply of `manifest`.
+
+    Additions and changes by the apply beside that are no drift: a webhook may write another annotation at each write,
+    such as the time. What an apply would remove is always drift: another manager has put it into a mapping that is
+    entirely ours, such as the selector of a Service. So are the consequences of removing fields that others have
+    `added`, even a default.
+    """
+
+    def is_ours(path: Path) -> bool:
+        removed = _value_at(tried, path) is None or any(_meet(path, each) for each in added)
+        return removed or _is_asked_for(manifest, path)
+
+    return [path for path in _differences(live, tried, ()) if not _servers_own(path) and is_ours(path)]
+
+
+def _meet(one: Path, other: Path) -> bool:
+    """Return True if path `one` is `other`, or inside it."""
+    return one[: len(other)] == other[: len(one)]
+
+
+def _is_asked_for(manifest: Mapping[str, Any], path: Path) -> bool:
+    """Return True if `manifest` says what is to be at `path`. All items of its lists are its own, at any index."""
+    here: Any = manifest
+    for step in path:
+        if not isinstance(here, Mapping):
+            return True
+        if step not in here:
+            return False
+        here = here[step]
+    return True
+
+
+def _value_at(here: Any, path: Path) -> Any:
+    for step in path:
+        here = _child(here, step)
+    return here
+
+
+def _servers_own(path: Path) -> bool:
+    return path[:1] == ("status",) or (path[:1] == ("metadata",) and path[1] in _SERVERS_OWN)
+
+
+def _differences(before: Any, after: Any, path: Path) -> Iterator[Path]:
+    if before == after:
+        return
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in sorted(before.keys() | after.keys()):
+            yield from _differences(before.get(name), after.get(name), (*path, name))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _differences(old, new, (*path, index))
+    else:
+        yield path
+
+
+def others(live: Mapping[str, Any], path: Path) -> str:
+    """Name the managers beside us that have set the field at `path`; if it is gone, who last changed the object."""
+    managers = [
+        entry
+        for entry in live["metadata"].get("managedFields") or ()
+        if entry.get("manager") != FIELD_MANAGER and entry.get("subresource") != "status"
+    ]
+    owners = [entry.get("manager") or _NAMELESS for entry in managers if _owns(entry.get("fieldsV1") or {}, live, path)]
+    if path == ("metadata", "annotations", APPLIED) and not owners:
+        return "a second Octavo operator (stop one of them)"
+    if not owners:
+        latest = max(managers, key=lambda entry: str(entry.get("time") or ""), default=None)
+        owners = [latest.get("manager") or _NAMELESS] if latest else ["another client, which removed it"]
+    return ", ".join(sorted(set(owners)))
+
+
+def _owns(fields: Mapping[str, Any], live: Any, path: Path) -> bool:
+    """Return True if a set of `fields` (managedFields' FieldsV1) has `path`, or a part of it owned as a whole."""
+    for step in path:
+        live = _child(live, step)
+        known = [fields[name] for name in fields if _names(name, step, live)]
+        if not known:
+            return fields == {}  # a leaf: all below is one value
+        fields = known[0]
+    return True
+
+
+def _child(live: Any, step: str | int) -> Any:
+    if isinstance(step, int):
+        return live[step] if isinstance(live, list) and step < len(live) else None
+    return live.get(step) if isinstance(live, Mapping) else None
+
+
+def _names(name: str, step: str | int, item: Any) -> bool:
+    """Return True if a key of FieldsV1 (`f:name`, `k:{"name":"x"}`, `v:"x"`) means this step, which leads to `item`."""
+    sort, _, rest = name.partition(":")
+    if isinstance(step, str):
+        return sort == "f" and rest == step
+    if sort == "k":
+        return isinstance(item, Mapping) and all(item.get(key) == value for key, value in json.loads(rest).items())
+    return sort == "v" and json.loads(rest) == item
+
+
+def spelled(path: Path) -> str:
+    """Return the path as text, such as `spec.template.spec.containers[0].image`; empty for the whole object."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".") or "the whole object"

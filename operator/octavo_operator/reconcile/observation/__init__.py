@@ -1,0 +1,1 @@
+"""One LLMService with its children and pods, as the watches last reported them. Pure."""

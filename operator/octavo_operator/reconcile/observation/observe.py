@@ -1,0 +1,217 @@
+"""Observation: one LLMService with its children and pods, as the watches last reported them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo_operator.api.names import (
+    ADAPTERS_ANNOTATION,
+    FIELD_MANAGER,
+    KIND,
+    MANAGED_BY_LABEL,
+    SERVICE_LABEL,
+    is_engine_pod,
+)
+from octavo_operator.reconcile.fields.added_fields import is_shared
+from octavo_operator.reconcile.fields.ownership import APPLIED, owned_fields
+from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
+from octavo_operator.reconcile.pods.adapter_report import AdapterReport
+from octavo_operator.reconcile.pods.endpoints import summary_of_slice
+from octavo_operator.reconcile.pods.load_report import LoadReport
+from octavo_operator.reconcile.pods.placement import kept_spec
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.render.adapters import digest_of_list
+from octavo_operator.render.container import CONTAINER
+
+Object = Mapping[str, Any]
+Key = tuple[str, str]
+"""Namespace and name of an LLMService."""
+
+Index = Mapping[Key, Iterable[Object]]
+_NOTHING: Mapping[Kind, str] = {}
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, both reports by pod uid.
+
+    `unknown`: the paths of its fields that this version does not know. `slices`: where its Service leads, as
+    `trimmed` EndpointSlices; None: not watched. `unwatched`: the kinds that may not be read, each with a sentence.
+    `outside`: the problems with what acts for it without being part of it.
+    """
+
+    service: Object | None
+    children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
+    pods: tuple[Object, ...] = ()
+    reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    adapter_reports: Mapping[str, AdapterReport] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    slices: tuple[Object, ...] | None = None
+    unwatched: Mapping[Kind, str] = field(default_factory=dict)
+    outside: Sequence[Problem] = ()
+
+
+def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
+    """Return the observation of `key` from the indexes, which are called by their kinds' plurals."""
+    service = next(iter(indexes[LLMSERVICE.plural].get(key, ())), None)
+    children = {
+        (kind.name, child["metadata"]["name"]): child
+        for kind in (*CHILDREN, *OPTIONAL)
+        for child in indexes.get(kind.plural, {}).get(key, ())
+    }
+    slices = indexes.get(ENDPOINT_SLICE.plural)
+    return Observation(
+        service,
+        children,
+        tuple(indexes.get(POD.plural, {}).get(key, ())),
+        slices=None if slices is None or ENDPOINT_SLICE in unwatched else tuple(slices.get(key, ())),
+        unwatched=unwatched,
+    )
+
+
+SLICE_OF = "kubernetes.io/service-name"
+"""The label by which an EndpointSlice names its Service."""
+
+
+def key_of(kind: Kind, body: Object) -> Key | None:
+    """Return the LLMService that `body` is or belongs to, by its owner or its labels; None: to none, as another's pod.
+
+    The owner counts first: a user may have changed the label of a child.
+    """
+    metadata = body["metadata"]
+    labels = metadata.get("labels") or {}
+    if kind is POD and not is_engine_pod(labels):
+        return None
+    if kind is ENDPOINT_SLICE and labels.get(SLICE_OF) != labels.get(SERVICE_LABEL):
+        return None  # of the metrics Service, which also leads to pods that are not ready
+    name = metadata["name"] if kind is LLMSERVICE else _owner(metadata) or labels.get(SERVICE_LABEL)
+    return (metadata["namespace"], name) if name else None
+
+
+def _owner(metadata: Mapping[str, Any]) -> str | None:
+    """Return the name of the LLMService that controls an object."""
+    owners = (each for each in metadata.get("ownerReferences") or () if each.get("controller"))
+    return next((each["name"] for each in owners if each["kind"] == KIND), None)
+
+
+_KEPT_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "generation",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "finalizers",
+    "labels",
+    "ownerReferences",
+)
+_KEPT_SPEC = {
+    "Deployment": ("replicas", "strategy", "paused"),
+    "Service": ("ports", "clusterIP"),
+    "PersistentVolumeClaim": ("resources",),
+    POD.name: ("volumes",),
+}
+"""The fields of a spec that are kept; of pods also those that decide their placement."""
+_CONTROLLERS_NOTES = "deployment.kubernetes.io/"  # annotations by which the Deployment's controller counts revisions
+
+
+def trimmed(kind: Kind, body: Object) -> Object:
+    """Return the part of `body` to keep: of an LLMService nearly all, of other objects only the fields that are read.
+
+    Of a child also its `fingerprint`, which changes with everything but its status.
+    """
+    metadata = {name: body["metadata"][name] for name in _KEPT_METADATA if name in body["metadata"]}
+    if kind is LLMSERVICE:
+        return {**body, "metadata": metadata, "status": readable_status(body.get("status"))}
+    if kind is ENDPOINT_SLICE:
+        return {"metadata": metadata, **summary_of_slice(body)}
+    kept: dict[str, Any] = {"kind": kind.name, "metadata": metadata, "status": body.get("status") or {}}
+    if names := _KEPT_SPEC.get(kind.name):
+        spec = body.get("spec") or {}
+        if kind.name == "Deployment":
+            kept["engineImage"] = _engine_image(spec)
+            kept["claimsDevices"] = bool(((spec.get("template") or {}).get("spec") or {}).get("resourceClaims"))
+            kept["changed"] = changed_at(body["metadata"])
+        kept["spec"] = {name: spec[name] for name in names if name in spec}
+        if kind is POD:
+            kept["spec"] |= kept_spec(spec)
+            kept["statusChanged"] = status_changed_at(body["metadata"])
+            annotations = body["metadata"].get("annotations") or {}
+            kept["adapters"] = digest_of_list(annotations.get(ADAPTERS_ANNOTATION, ""))
+    if kind not in OBSERVED:
+        kept["fingerprint"] = fingerprint(body)
+        kept["applied"] = (body["metadata"].get("annotations") or {}).get(APPLIED)
+        kept["owned"] = owned_fields(body)
+        kept["shared"] = is_shared(kind.name, body)
+    return kept
+
+
+_READ_OF_CONDITIONS = ("type", "status", "reason", "lastTransitionTime")
+
+
+def readable_status(status: Any) -> dict[str, Any]:
+    """Return an LLMService's status without what is none, which a CRD with another schema may have let others write."""
+    if not isinstance(status, Mapping):
+        return {}
+    conditions = status.get("conditions")
+    kept = [each for each in conditions if _is_condition(each)] if isinstance(conditions, list) else []
+    return {**status, "conditions": kept} if "conditions" in status else dict(status)
+
+
+def _is_condition(found: Any) -> bool:
+    return isinstance(found, Mapping) and all(isinstance(found.get(name), str) for name in _READ_OF_CONDITIONS)
+
+
+def changed_at(metadata: Mapping[str, Any]) -> str:
+    """Return when anything but the status was last written (RFC 3339)."""
+    entries = (each for each in metadata.get("managedFields") or () if each.get("subresource") != "status")
+    return max((str(each.get("time") or "") for each in entries), default="") or metadata.get("creationTimestamp") or ""
+
+
+def status_changed_at(metadata: Mapping[str, Any]) -> str:
+    """Return when the status was last written with other values (RFC 3339); empty: that is not known."""
+    entries = (each for each in metadata.get("managedFields") or () if each.get("subresource") == "status")
+    return max((str(each.get("time") or "") for each in entries), default="")
+
+
+def _engine_image(spec: Mapping[str, Any]) -> str:
+    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
+    return next((str(each.get("image") or "") for each in containers if each["name"] == CONTAINER), "")
+
+
+def fingerprint(body: Object) -> str:
+    """Return a fingerprint of a child, which changes with everything but its status.
+
+    Kinds that count no generation are compared by all that they hold.
+    """
+    metadata = body["metadata"]
+    notes = {
+        name: text
+        for name, text in (metadata.get("annotations") or {}).items()
+        if not name.startswith(_CONTROLLERS_NOTES)
+    }
+    content: Any = metadata.get("generation")
+    if content is None:
+        content = {name: value for name, value in body.items() if name not in ("metadata", "status")}
+    compared = [metadata["uid"], metadata.get("labels"), metadata.get("ownerReferences"), notes, content]
+    return hashlib.sha1(json.dumps(compared, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
+
+
+def is_going(child: Object) -> bool:
+    """Return True if the child is being deleted; a finalizer may hold it for long."""
+    return "deletionTimestamp" in child["metadata"]
+
+
+def belongs_to(child: Object, service_name: str, uid: str) -> bool:
+    """Return True if a live object is this LLMService's: owned by it, or orphaned by one of the same name."""
+    metadata = child["metadata"]
+    controllers = [owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
+    if controllers:
+        return controllers == [uid]
+    labels = metadata.get("labels") or {}
+    return labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER and labels.get(SERVICE_LABEL) == service_name

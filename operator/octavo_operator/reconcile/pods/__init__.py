@@ -1,0 +1,1 @@
+"""Engine pods: their phase, problems, place on nodes, and what they report. Pure."""

@@ -1,0 +1,40 @@
+"""Finds the ready pods that the Service's EndpointSlices contain, so that clients reach them. Pure.
+
+A ready pod gets no requests if the Service selects other pods, or forwards to another port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from octavo_operator.reconcile.pods.pod_view import PodView
+from octavo_operator.render.container import PORT_NAME
+
+_SETTLE_SECONDS = 10.0  # the controller of EndpointSlices is quicker, also on a busy cluster
+
+
+def summary_of_slice(endpoint_slice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of an EndpointSlice to keep: the names of its ready pods, and the engine's port, if any."""
+    pods = [
+        name
+        for endpoint in endpoint_slice.get("endpoints") or ()
+        if (endpoint.get("conditions") or {}).get("ready") and (name := (endpoint.get("targetRef") or {}).get("name"))
+    ]
+    ports = [port.get("port") for port in endpoint_slice.get("ports") or () if port.get("name") == PORT_NAME]
+    return {"pods": pods, "port": next(iter(ports), None)}
+
+
+def reachable_pods(slices: Iterable[Mapping[str, Any]], pods: Iterable[PodView]) -> list[PodView]:
+    """Return the ready pods to which one of the `slices`, as `summary_of_slice` leaves them, leads."""
+    found = {(pod, each["port"]) for each in slices for pod in each["pods"]}
+    return [pod for pod in pods if pod.ready and (pod.name, pod.port) in found]
+
+
+def settling_seconds(pods: Iterable[PodView], now: str) -> float:
+    """Return the seconds from `now` (RFC 3339) for which ready `pods` without an EndpointSlice are still usual."""
+    since = [datetime.fromisoformat(pod.ready_since) for pod in pods if pod.ready and pod.ready_since]
+    if not since:
+        return 0.0
+    return max(0.0, _SETTLE_SECONDS - (datetime.fromisoformat(now) - min(since)).total_seconds())

@@ -1,0 +1,293 @@
+"""The phase and problems of an engine pod, read from its status alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from octavo_operator.api.conditions import LoadingPhase, Reason
+from octavo_operator.api.resource import LLMService
+from octavo_operator.reconcile.pods.container_trouble import (
+    ASKED_TO_END,
+    UNSTARTED,
+    exit_trouble,
+    last_exit,
+    waiting_trouble,
+)
+from octavo_operator.reconcile.pods.placement import Placement, placement_of
+from octavo_operator.reconcile.pods.unready import why_unready
+from octavo_operator.reconcile.pods.unschedulable import no_scheduler, why_unschedulable
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.render.container import CONTAINER, PORT_NAME, gpu_resource
+from octavo_operator.render.fetch import FETCH
+
+_OLD_SECONDS = 600.0  # a container that had run well for so long since it ended is not unready for that
+_LASTING = (Reason.CONFIGURATION_ERROR, Reason.MODEL_NOT_FOUND, Reason.PULL_FAILED, Reason.SECRET_MISSING)
+"""Troubles that come back at each start; others are taken for lasting after so many restarts."""
+_MANY_RESTARTS = 2
+_UNSTARTED_SECONDS = 30.0
+"""A node that cannot start a container for so long has more than a passing failure: kubelet tries about every 10 s."""
+_USUAL_SECONDS = {Reason.WAITING_FOR_VOLUMES: 10.0, Reason.NO_SCHEDULER: 10.0, Reason.NO_SANDBOX: 30.0}
+"""Volumes that are there are mounted sooner, a scheduler looks at a pod sooner, and a node starts one sooner."""
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod's phase and problems. `waits`: a delay that is not a problem (yet); `trouble`: a problem.
+
+    `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
+    `waits_since`: since when it finds no node, or waits for its volumes (RFC 3339); empty: neither.
+    `port`: the number of the port that the Service means; None: it has none. `stuck`: its `trouble` lasts unless
+    a user changes something; it is not a single failure after which the container starts again. `unstarted_since`:
+    since when, at the latest, its node fails to start one of its containers (RFC 3339), as where a command is not
+    there; empty: none. Whether that lasts too, is_stuck says.
+    """
+
+    uid: str
+    revision: str
+    created: str
+    ready: bool
+    ended: bool
+    phase: LoadingPhase
+    waits: Problem | None = None
+    trouble: Problem | None = None
+    waits_since: str = ""
+    placement: Placement = field(default_factory=Placement)
+    name: str = ""
+    port: int | None = None
+    claims: frozenset[str] = frozenset()
+    ready_since: str = ""
+    stuck: bool = False
+    unstarted_since: str = ""
+
+    @property
+    def scheduled(self) -> bool:
+        """True if the pod has a node, and with it its GPUs."""
+        return self.phase != LoadingPhase.PENDING
+
+
+def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
+    """Return the view of one pod object, whose GPUs are counted as `gpu_resource`."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    phase, waits, trouble = _state(pod, status, gpu_resource)
+    ready = condition_of(pod, "Ready")
+    return PodView(
+        uid=metadata.get("uid") or "",
+        revision=(metadata.get("labels") or {}).get("pod-template-hash", ""),
+        created=metadata.get("creationTimestamp") or "",
+        ready=ready.get("status") == "True",
+        ended=metadata.get("deletionTimestamp") is not None or status.get("phase") in ("Failed", "Succeeded"),
+        phase=phase,
+        waits=waits,
+        trouble=trouble,
+        waits_since=_waits_since(pod),
+        placement=placement_of(pod.get("spec") or {}),
+        name=metadata.get("name") or "",
+        port=_port(pod.get("spec") or {}),
+        claims=frozenset(_claims((pod.get("spec") or {}).get("volumes") or ())),
+        ready_since=ready.get("lastTransitionTime") or "",
+        stuck=trouble is not None and _lasts(status, trouble),
+        unstarted_since=_unstarted_since(pod, status),
+    )
+
+
+def is_stuck(pod: PodView, now: str) -> bool:
+    """Return True if the pod's trouble lasts, as of `now` (RFC 3339), unless a user changes something."""
+    return pod.stuck or bool(pod.unstarted_since and pod.trouble and not start_patience_seconds(pod, now))
+
+
+def start_patience_seconds(pod: PodView, now: str) -> float:
+    """Return in how many seconds a pod that its node cannot start will count as stuck; 0: it does, or it starts."""
+    if not pod.unstarted_since:
+        return 0.0
+    return max(0.0, _UNSTARTED_SECONDS - _seconds_between(pod.unstarted_since, now))
+
+
+def _lasts(status: Mapping[str, Any], trouble: Problem) -> bool:
+    restarts = max((int(each.get("restartCount") or 0) for each in _containers(status)), default=0)
+    return trouble.reason in _LASTING or restarts >= _MANY_RESTARTS
+
+
+def _unstarted_since(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Return when the status of a pod that its node cannot start last changed; empty: its containers start."""
+    waiting = ((each.get("state") or {}).get("waiting") or {} for each in _containers(status))
+    if not any(each.get("reason") in UNSTARTED for each in waiting):
+        return ""
+    return pod.get("statusChanged") or pod["metadata"].get("creationTimestamp") or ""
+
+
+def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _port(spec: Mapping[str, Any]) -> int | None:
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    ports = (port for container in containers for port in container.get("ports") or ())
+    return next((port["containerPort"] for port in ports if port.get("name") == PORT_NAME), None)
+
+
+def _waits_since(pod: Mapping[str, Any]) -> str:
+    for kind in ("PodScheduled", "PodReadyToStartContainers"):
+        condition = condition_of(pod, kind)
+        if condition.get("status") == "False":
+            return condition.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp") or ""
+    return pod["metadata"].get("creationTimestamp") or "" if is_unseen(pod) else ""
+
+
+def usual_wait_seconds(pod: PodView, now: str) -> float:
+    """Return the seconds from `now` (RFC 3339) for which the pod's wait is one that each pod has; 0: no longer."""
+    if not pod.waits or pod.waits.reason not in _USUAL_SECONDS:
+        return 0.0
+    return max(0.0, _USUAL_SECONDS[pod.waits.reason] - _seconds_between(pod.waits_since, now))
+
+
+def is_unseen(pod: Mapping[str, Any]) -> bool:
+    """Return True if no scheduler has said anything of the pod, and no node has it."""
+    status = pod.get("status") or {}
+    return not (status.get("conditions") or (pod.get("spec") or {}).get("nodeName") or status.get("containerStatuses"))
+
+
+def views(service: LLMService, pods: Sequence[Mapping[str, Any]]) -> list[PodView]:
+    """Return the views of a service's pods."""
+    resource = gpu_resource(service)
+    return [view(pod, resource) for pod in pods]
+
+
+def condition_of(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the condition `kind` of a live object; empty while it has none."""
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == kind), {})
+
+
+def _state(
+    pod: Mapping[str, Any], status: Mapping[str, Any], gpu_resource: str
+) -> tuple[LoadingPhase, Problem | None, Problem | None]:
+    if is_unseen(pod):
+        return LoadingPhase.PENDING, no_scheduler(pod), None
+    scheduled = condition_of(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return LoadingPhase.PENDING, why_unschedulable(pod, scheduled, gpu_resource), None
+    if (first := _unfinished(status)) is not None:
+        return _before_the_engine(pod, first)
+    containers = status.get("containerStatuses") or ()
+    container = next((c for c in containers if c["name"] == CONTAINER), None)
+    if container is None:
+        return (LoadingPhase.PULLING if scheduled else LoadingPhase.PENDING), _waits_for_sandbox(pod), None
+    return _engine_state(pod, container)
+
+
+def _engine_state(
+    pod: Mapping[str, Any], container: Mapping[str, Any]
+) -> tuple[LoadingPhase, Problem | None, Problem | None]:
+    name = pod["metadata"]["name"]
+    state = container.get("state") or {}
+    if waiting := state.get("waiting"):
+        return _waiting_state(pod, waiting, container)
+    if terminated := state.get("terminated"):
+        return _phase_of_end(terminated, LoadingPhase.LOADING), None, exit_trouble(name, container, terminated)
+    if container.get("ready"):
+        return _state_of_ready_engine(pod)
+    if not container.get("started"):
+        return LoadingPhase.LOADING, None, last_exit(name, container)
+    if not _was_ready(pod, state):
+        return LoadingPhase.WARMUP, None, last_exit(name, container)
+    waits = Problem(Reason.NO_READY_REPLICA, f"pod {name} has loaded its model, and is not ready to take requests")
+    return LoadingPhase.NOT_READY, waits, None if _is_old(pod, container) else last_exit(name, container)
+
+
+def _state_of_ready_engine(pod: Mapping[str, Any]) -> tuple[LoadingPhase, Problem | None, Problem | None]:
+    ready = condition_of(pod, "Ready")
+    if ready.get("status") == "False":
+        return LoadingPhase.NOT_READY, *why_unready(pod, ready, condition_of(pod, "ContainersReady"))
+    return LoadingPhase.SERVING, None, None
+
+
+def _was_ready(pod: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Return True if a container in this `state`, not ready now, became unready after its start."""
+    return _seconds_between((state.get("running") or {}).get("startedAt"), _unready_since(pod)) > 0
+
+
+def _is_old(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
+    """Return True if the container's last end is too long ago to explain why it is unready now."""
+    ended = ((container.get("lastState") or {}).get("terminated") or {}).get("finishedAt")
+    return _seconds_between(ended, _unready_since(pod)) > _OLD_SECONDS
+
+
+def _unready_since(pod: Mapping[str, Any]) -> str | None:
+    ready = condition_of(pod, "Ready")
+    return ready.get("lastTransitionTime") if ready.get("status") == "False" else None
+
+
+def _seconds_between(first: str | None, second: str | None) -> float:
+    """Return the seconds from `first` to `second`, both RFC 3339; 0 where one is not known."""
+    if not first or not second:
+        return 0.0
+    return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
+
+
+def _unfinished(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the first init container that has not ended, or, of sidecars, is not ready; None if there is none."""
+    containers: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or ()
+    for container in containers:
+        state = container.get("state") or {}
+        done = (state.get("terminated") or {}).get("exitCode") == 0
+        if not done and not ("running" in state and container.get("ready")):
+            return container
+    return None
+
+
+def _before_the_engine(
+    pod: Mapping[str, Any], container: Mapping[str, Any]
+) -> tuple[LoadingPhase, Problem | None, Problem | None]:
+    """Return the state of a pod whose init `container` is at work, or has failed."""
+    name, state = pod["metadata"]["name"], container.get("state") or {}
+    fetches = container["name"] == FETCH
+    if waiting := state.get("waiting"):
+        return _waiting_state(pod, waiting, container)
+    phase = LoadingPhase.DOWNLOADING if fetches else LoadingPhase.PULLING
+    if terminated := state.get("terminated"):
+        return _phase_of_end(terminated, phase), None, exit_trouble(name, container, terminated)
+    waits = None if fetches else Problem(Reason.DEPLOYING, f"pod {name} runs its init container {container['name']}")
+    return phase, waits, last_exit(name, container)
+
+
+def _waiting_state(
+    pod: Mapping[str, Any], waiting: Mapping[str, Any], container: Mapping[str, Any]
+) -> tuple[LoadingPhase, Problem | None, Problem | None]:
+    """Return the state of a pod whose `container` is `waiting` for its image, or to start again after an error."""
+    trouble = waiting_trouble(pod["metadata"]["name"], waiting, container)
+    failed = trouble is not None and trouble.reason != Reason.PULL_FAILED
+    return (LoadingPhase.FAILED if failed else LoadingPhase.PULLING), _waits_for_sandbox(pod), trouble
+
+
+def _phase_of_end(terminated: Mapping[str, Any], phase: LoadingPhase) -> LoadingPhase:
+    """Return the phase of a pod whose container ended in `phase`; one that was asked to end has not failed."""
+    return phase if terminated.get("exitCode") in ASKED_TO_END else LoadingPhase.FAILED
+
+
+def _waits_for_sandbox(pod: Mapping[str, Any]) -> Problem | None:
+    """A Secret, ConfigMap or claim that is not there keeps a pod from starting, or a network or runtime of its node
+    that fails; only an event of the pod would say so.
+    """
+    if condition_of(pod, "PodReadyToStartContainers").get("status") != "False":
+        return None
+    name, spec = pod["metadata"]["name"], pod.get("spec") or {}
+    names = mounted_objects(spec.get("volumes") or ())
+    if not names:
+        what = f"node {spec.get('nodeName')} has not started pod {name} yet: its network, runtime or a volume may fail"
+        return Problem(Reason.NO_SANDBOX, f"{what}; kubectl describe pod {name} says which")
+    message = f"pod {name} waits for its volumes: {', '.join(names)}; kubectl describe pod {name} says which is missing"
+    return Problem(Reason.WAITING_FOR_VOLUMES, message)
+
+
+def mounted_objects(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the Secrets, ConfigMaps and claims among a pod's volumes, as in `Secret keys`."""
+    secrets = [f"Secret {volume['secret']['secretName']}" for volume in volumes if "secret" in volume]
+    maps = [f"ConfigMap {volume['configMap']['name']}" for volume in volumes if "configMap" in volume]
+    return [*secrets, *maps, *(f"PersistentVolumeClaim {claim}" for claim in _claims(volumes))]
+
+
+def _claims(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]

@@ -1,0 +1,54 @@
+"""The reason for which a pod is not ready though its engine is: another container, a readiness gate, or a lost node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.pods.container_trouble import exit_trouble, waiting_trouble
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.render.container import CONTAINER
+
+_GATES = "ReadinessGatesNotReady"
+
+
+def why_unready(
+    pod: Mapping[str, Any], ready: Mapping[str, Any], containers_ready: Mapping[str, Any]
+) -> tuple[Problem, Problem | None]:
+    """Return the pod's wait, and its fault if it has one, by its conditions `ready` and `containers_ready`."""
+    name = pod["metadata"]["name"]
+    others = [
+        each
+        for each in (pod.get("status") or {}).get("containerStatuses") or ()
+        if each["name"] != CONTAINER and not each.get("ready")
+    ]
+    if others:
+        names = ", ".join(each["name"] for each in others)
+        waits = Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but its container {names} is not")
+        return waits, next(filter(None, (_trouble(name, each) for each in others)), None)
+    if ready.get("reason") == _GATES:
+        said = ready.get("message") or "its readiness gates are not met"
+        return Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but the pod is not: {said}"), None
+    if containers_ready.get("status") == "True":
+        return _of_lost_node(pod), None
+    return Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but the pod is not yet"), None
+
+
+def _trouble(pod: str, container: Mapping[str, Any]) -> Problem | None:
+    state = container.get("state") or {}
+    if waiting := state.get("waiting"):
+        return waiting_trouble(pod, waiting, container)
+    terminated = state.get("terminated")
+    return exit_trouble(pod, container, terminated) if terminated else None
+
+
+def _of_lost_node(pod: Mapping[str, Any]) -> Problem:
+    """Return the problem of a lost node: only the node controller makes a pod with ready containers unready."""
+    name, node = pod["metadata"]["name"], (pod.get("spec") or {}).get("nodeName") or ""
+    return Problem(
+        Reason.NODE_LOST,
+        f"pod {name} cannot be counted on, since its node {node} has not answered for a while (kubectl describe node "
+        f"{node}): the pod is replaced once that has lasted for its tolerationSeconds, 5 minutes unless "
+        "scheduling.tolerations says otherwise",
+    )

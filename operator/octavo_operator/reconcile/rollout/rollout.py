@@ -1,0 +1,202 @@
+"""Decides how a rollout goes on: with a surge, or, if there is no room for one, in place. Pure.
+
+All state is in the cluster. A surge pod starts before the pod that it replaces ends. Where there is no GPU, quota or
+volume for both, it would wait forever for what the old pod holds. Strategy Auto then goes on in place: it stops old
+pods first, but only where that surely helps, since it would otherwise end serving pods for nothing. The strategy is no
+part of the pod template, so this begins no new rollout; once it has ended the Deployment surges again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.llmservice import Rollout
+from octavo_operator.api.status import RevisionStatus
+from octavo_operator.reconcile.pods.pod_view import PodView, condition_of, is_stuck
+from octavo_operator.reconcile.pods.refused_pods import refusal_of
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.rollout.surge import Obstacle, obstacles
+
+_NOTHING = Problem(Reason.NOT_BLOCKED, "nothing holds a rollout back")
+_NO_ROOM = (
+    "ending an old pod would not make room for it (another resource, more of it, or another node), so they go on "
+    "serving: free what is lacking, or set spec.rollout.strategy to InPlace"
+)
+_NO_WAY = "ending an old pod would not help, so they go on serving until the cause is mended"
+_NONE_STARTS = "no pod of this revision starts until the cause is mended"
+_COMPLETE = "NewReplicaSetAvailable"
+"""The reason of a Deployment's condition Progressing from the end of a rollout to the beginning of the next one."""
+_NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
+_RETRY_SECONDS, _RETRY_LATER_SECONDS = 10.0, 60.0
+_SOON = 300.0
+"""The pauses between two tries to make pods that the API server refused: in the first minutes and while
+an old pod makes room for them, and otherwise.
+
+A ReplicaSet whose pods were refused waits for up to 16 minutes before it tries again, though a quota may be larger by
+then, and a Deployment whose ReplicaSet was refused gives up after a few. Both try at once when they change, and a
+Deployment hands annotations down to its ReplicaSet.
+"""
+
+
+@dataclass(frozen=True)
+class RolloutState:
+    """The state of a rollout. `again`: in how many seconds to decide once more, although nothing has changed.
+
+    `tried`: when refused pods were last to be tried again (RFC 3339); None: none are refused. `retry`: in how many
+    seconds they are the next time.
+    """
+
+    in_place: bool = False
+    tried: str | None = None
+    blocked: bool = False
+    problem: Problem = _NOTHING
+    again: float | None = None
+    retry: float | None = None
+
+
+def rollout_state(
+    rollout: Rollout,
+    deployment: Mapping[str, Any],
+    pods: Sequence[PodView],
+    now: str,
+    exclusive: frozenset[str] = frozenset(),
+) -> RolloutState:
+    """Return the state of the Deployment's rollout; `now` is RFC 3339.
+
+    `exclusive`: the claims that are known to be for one node or one pod at a time.
+    """
+    state = _state(rollout, deployment, pods, now, exclusive)
+    if not state.blocked and not rollout.paused and (failing := _failing(deployment, pods, now)):
+        state = replace(state, blocked=True, problem=failing)
+    none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
+    refusal = refusal_of(deployment)
+    if none_wanted or refusal is None:
+        return state
+    moment, refused_for = datetime.fromisoformat(now), _seconds(refusal.since, now)
+    seconds = _RETRY_SECONDS if state.in_place or refused_for < _SOON else _RETRY_LATER_SECONDS
+    since = moment.timestamp() % seconds
+    return replace(state, tried=(moment - timedelta(seconds=since)).isoformat(), retry=seconds - since)
+
+
+def _state(
+    rollout: Rollout, deployment: Mapping[str, Any], pods: Sequence[PodView], now: str, exclusive: frozenset[str]
+) -> RolloutState:
+    waiting = obstacles(deployment, pods, exclusive, now)
+    if not falls_back(rollout):
+        return _fixed(rollout, waiting)
+    helped = [each for each in waiting if each.helped]
+    if is_in_place(deployment) and not _has_ended(deployment) and (helped or not waiting):
+        return RolloutState(in_place=True, problem=_went_in_place(rollout))
+    if not waiting or rollout.paused:
+        return RolloutState()
+    if helped:
+        return _soon_in_place(rollout, helped, now)
+    return _blocked(waiting[0], _NO_ROOM if waiting[0].of_room else _NO_WAY)
+
+
+def _failing(deployment: Mapping[str, Any], pods: Sequence[PodView], now: str) -> Problem | None:
+    """Return that a pod of the newest revision fails at each start; None without such a pod, or a rollout.
+
+    Degraded gives the cause.
+    """
+    there = [pod for pod in pods if not pod.ended]
+    if not there or condition_of(deployment, "Progressing").get("reason") == _COMPLETE:
+        return None
+    newest = max(there, key=lambda pod: pod.created).revision
+    failing = next((pod for pod in there if pod.revision == newest and pod.trouble and is_stuck(pod, now)), None)
+    if failing is None or failing.trouble is None:
+        return None
+    what_helps = _NO_WAY if any(pod.revision != newest and pod.scheduled for pod in there) else _NONE_STARTS
+    fails = f"pod {failing.name} keeps failing ({failing.trouble.reason}, see condition Degraded)"
+    return Problem(Reason.NEW_POD_FAILS, f"{fails}; {what_helps}")
+
+
+def _soon_in_place(rollout: Rollout, waiting: Sequence[Obstacle], now: str) -> RolloutState:
+    left = rollout.surge_timeout_seconds - max(_seconds(each.since, now) for each in waiting)
+    if left <= 0:
+        return RolloutState(in_place=True, problem=_went_in_place(rollout))
+    after = f"the rollout goes on in place after spec.rollout.surgeTimeoutSeconds ({rollout.surge_timeout_seconds})"
+    return _blocked(waiting[0], after, again=left + _NOTICE_SECONDS)
+
+
+def _blocked(obstacle: Obstacle, what_helps: str, again: float | None = None) -> RolloutState:
+    return RolloutState(
+        blocked=True, problem=Problem(obstacle.reason, f"{obstacle.message}; {what_helps}"), again=again
+    )
+
+
+def revisions(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> RevisionStatus | None:
+    """Return the revision that serves (the older one while two do), and the newest; None without pods."""
+    there = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.created)
+    if not there:
+        return None
+    ready = [pod.revision for pod in there if pod.ready]
+    return RevisionStatus(
+        current=ready[0] if ready else None,
+        updated=there[-1].revision,
+        collision_count=(deployment.get("status") or {}).get("collisionCount"),
+    )
+
+
+def falls_back(rollout: Rollout) -> bool:
+    """Return True if a surge without room is followed by a rollout in place; with maxSurge 0 it is always in place."""
+    return rollout.strategy == "Auto" and rollout.max_surge > 0
+
+
+def is_in_place(deployment: Mapping[str, Any]) -> bool:
+    """Return True if the live Deployment stops old pods first."""
+    strategy = (deployment.get("spec") or {}).get("strategy") or {}
+    return (strategy.get("rollingUpdate") or {}).get("maxSurge") == 0
+
+
+def count_of(deployment: Mapping[str, Any], name: str) -> int:
+    """Return a counter of a Deployment's status, which omits zeros."""
+    return int((deployment.get("status") or {}).get(name) or 0)
+
+
+def is_replaced(deployment: Mapping[str, Any], wanted: int) -> bool:
+    """Return True if there are `wanted` pods, all of the newest revision."""
+    metadata, status = deployment.get("metadata") or {}, deployment.get("status") or {}
+    return (
+        bool(metadata)
+        and status.get("observedGeneration") == metadata.get("generation")
+        and count_of(deployment, "updatedReplicas") == count_of(deployment, "replicas") == wanted
+    )
+
+
+def is_rolled_out(deployment: Mapping[str, Any], wanted: int) -> bool:
+    """Return True if there are `wanted` pods, all of the newest revision and available."""
+    return is_replaced(deployment, wanted) and count_of(deployment, "availableReplicas") == wanted
+
+
+def _has_ended(deployment: Mapping[str, Any]) -> bool:
+    """Return True if all pods are of the newest revision, however many are wanted now.
+
+    Without pods it is true only if none are wanted.
+    """
+    there = count_of(deployment, "replicas")
+    none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
+    return (there > 0 or none_wanted) and is_rolled_out(deployment, there)
+
+
+def _fixed(rollout: Rollout, waiting: Sequence[Obstacle]) -> RolloutState:
+    if rollout.strategy == "Surge" and waiting:
+        room = "free what is lacking, or set spec.rollout.strategy to Auto or InPlace"
+        return _blocked(waiting[0], room if waiting[0].of_room else _NO_WAY)
+    return RolloutState()
+
+
+def _went_in_place(rollout: Rollout) -> Problem:
+    return Problem(
+        Reason.WENT_IN_PLACE,
+        f"there was no room for a surge pod for {rollout.surge_timeout_seconds} s: this rollout stops old pods first; "
+        "the next one surges again",
+    )
+
+
+def _seconds(since: str, now: str) -> float:
+    return (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds() if since else 0.0

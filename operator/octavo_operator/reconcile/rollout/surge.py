@@ -1,0 +1,119 @@
+"""Finds what keeps the pods of a surge from starting, and whether the end of an old pod would help. Pure.
+
+A surge pod starts before the pod that it replaces ends, so it needs resources beside it: GPUs, memory, a quota, a
+volume.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.quantity import parse_quantity
+from octavo_operator.reconcile.advice import advice
+from octavo_operator.reconcile.pods.placement import lacking
+from octavo_operator.reconcile.pods.pod_view import PodView, usual_wait_seconds
+from octavo_operator.reconcile.pods.refused_pods import refusal_of
+
+_QUOTA = "exceeded quota"
+_HELD_BY_OLD_PODS = ("anti-affinity rules", "free ports", "ReadWriteOncePod")
+"""The scheduler's words about a node that is refused for a pod that runs there."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """The reason why a surge pod does not start, `since` when (RFC 3339), and whether ending an old pod helps.
+
+    `of_room`: the pod starts once there is room. Else no pod of this revision starts, with or without old pods.
+    """
+
+    reason: Reason
+    message: str
+    since: str
+    helped: bool
+    of_room: bool = True
+
+
+def obstacles(
+    deployment: Mapping[str, Any], pods: Sequence[PodView], exclusive: frozenset[str], now: str
+) -> list[Obstacle]:
+    """Return what the surge pods wait for while older pods still run; `now` is RFC 3339.
+
+    `exclusive`: the claims that are known to be for one node or one pod at a time.
+    """
+    found = [_refused(deployment, pods)]
+    for pod in pods:
+        before = [old for old in pods if is_before(old, pod)]
+        if before and pod.waits:
+            found.append(_of_pod(pod, before, exclusive, now))
+    return [each for each in found if each]
+
+
+def is_before(old: PodView, new: PodView) -> bool:
+    """Return True if `old` has a node and is to be replaced by a pod of the revision of `new`."""
+    return old.scheduled and not old.ended and old.revision != new.revision and old.created <= new.created
+
+
+def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], now: str) -> Obstacle | None:
+    """Return what a surge pod waits for, if the pods `before` it may have it."""
+    if not pod.waits:
+        return None
+    said = pod.waits.message
+
+    def obstacle(reason: Reason, helps: Callable[[PodView], bool]) -> Obstacle:
+        return Obstacle(reason, said, pod.waits_since, any(map(helps, before)))
+
+    def makes_room(old: PodView) -> bool:
+        return old.placement.makes_room_for(pod.placement, lacking(said))
+
+    match pod.waits.reason:
+        case Reason.WAITING_FOR_GPU:
+            return obstacle(Reason.NO_GPU_FOR_SURGE, makes_room)
+        case Reason.SCHEDULING_GATED:  # whatever holds it counts what old pods have
+            return obstacle(Reason.SURGE_GATED, lambda _: True)
+        case Reason.UNSCHEDULABLE | Reason.NO_SCHEDULER if not usual_wait_seconds(pod, now):
+            held = bool(lacking(said)) or any(words in said for words in _HELD_BY_OLD_PODS)
+            found = obstacle(Reason.NO_ROOM_FOR_SURGE, lambda old: held and makes_room(old))
+            return replace(found, of_room=held)  # else its nodes are cordoned, tainted or not there
+        case Reason.WAITING_FOR_VOLUMES if not usual_wait_seconds(pod, now):
+            # Without a node it waits for a claim that is not there, or has no volume: no end of a pod brings that.
+            claims = pod.claims & exclusive if pod.scheduled else frozenset()
+            return obstacle(Reason.NO_VOLUME_FOR_SURGE, lambda old: bool(old.claims & claims))
+    return None
+
+
+def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle | None:
+    """Return a surge pod that the API server does not let be made, while there are pods of an older revision."""
+    refusal = refusal_of(deployment)
+    if refusal is None:
+        return None
+    old = [pod for pod in pods if pod.scheduled and not pod.ended] if refusal.whole else _older(deployment, pods)
+    if not old:  # those that end already make room
+        return None
+    said, message = refusal.message, f"a pod cannot be made: {advice(refusal.message)}"
+    if _QUOTA not in said or refusal.whole:
+        return Obstacle(Reason.SURGE_REFUSED, message, refusal.since, False, of_room=False)
+    wanted = _requested(said)
+    helped = any(pod.placement.holds(wanted) for pod in old)
+    return Obstacle(Reason.NO_QUOTA_FOR_SURGE, message, refusal.since, helped)
+
+
+def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodView]:
+    """Return the pods of older revisions that have a node and stay."""
+    status = deployment.get("status") or {}
+    updated = int(status.get("updatedReplicas") or 0)
+    if int(status.get("replicas") or 0) <= updated:
+        return []
+    newest = max(pods, key=lambda pod: pod.created).revision if updated and pods else None
+    return [pod for pod in pods if pod.scheduled and not pod.ended and pod.revision != newest]
+
+
+def _requested(said: str) -> dict[str, Decimal]:
+    """Read from the API server's message what a pod asks for of the quotas that it exceeds."""
+    lists = re.findall(r"requested: (\S+?),? used:", said)
+    pairs = [pair.partition("=") for each in lists for pair in each.split(",")]
+    return {name: parse_quantity(amount) for name, _, amount in pairs if amount}

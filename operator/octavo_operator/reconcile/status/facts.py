@@ -1,0 +1,149 @@
+"""The facts that decide an LLMService's conditions: the spec, its Deployment and pods, and the result of a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.resource import LLMService
+from octavo_operator.api.status import AdapterStatus
+from octavo_operator.reconcile.advice import advice
+from octavo_operator.reconcile.kinds import Kind
+from octavo_operator.reconcile.pods.load_report import LoadReport
+from octavo_operator.reconcile.pods.pod_view import PodView, condition_of
+from octavo_operator.reconcile.pods.refused_pods import refusal_of
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.rollout.rollout import RolloutState, count_of, is_replaced, is_rolled_out
+from octavo_operator.reconcile.status.autoscaling import Scaling
+from octavo_operator.render.deployment import progress_deadline
+
+Verdict = tuple[str, Reason, str]
+"""Status, reason and message of a condition."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a pass: field conflicts, the rollout's state, and objects that were not applied.
+
+    `problem`: what kept the operator from applying anything; `refused`: what the API server says of children that it
+    refused; `unserved`: the same of a child without which nothing serves; `no_scaler`: why there is no autoscaler
+    though one is wanted, in a sentence; `missing_claims`: those of adapters that are not there; `unwatched`: the kinds
+    that it needs and the operator may not watch, each with a sentence.
+    """
+
+    problem: Problem | None = None
+    unserved: Problem | None = None
+    refused: Problem | None = None
+    conflict: Problem | None = None
+    rollout: RolloutState = field(default_factory=RolloutState)
+    no_scaler: str = ""
+    missing_claims: frozenset[str] = frozenset()
+    unwatched: Mapping[Kind, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that conditions are decided from.
+
+    `outside`: problems with objects that do not keep a pod from serving, such as others' EndpointSlices.
+    """
+
+    service: LLMService
+    desired: int
+    deployment: Mapping[str, Any]
+    pods: Sequence[PodView]
+    result: Result
+    scaled: Scaling | None = None
+    reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    adapters: Sequence[AdapterStatus] = ()
+    unknown: Sequence[str] = ()
+    leaving: tuple[str, str] | None = None
+    unreached: Problem | None = None
+    unobserved: Problem | None = None
+    lost_claim: Problem | None = None
+    outside: Sequence[Problem] = ()
+    unwatched: Mapping[Kind, str] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> int:
+        """The number of ready replicas that clients reach."""
+        return 0 if self.unreached else self.count("readyReplicas")
+
+    def count(self, name: str) -> int:
+        """Return a counter of the Deployment's status, which omits zeros."""
+        return count_of(self.deployment, name)
+
+    @property
+    def replaced(self) -> bool:
+        """True if all pods are of the newest revision, and no old one is left."""
+        return is_replaced(self.deployment, self.desired)
+
+    @property
+    def only_scales(self) -> bool:
+        """True if all pods that there are have the newest revision, and more are wanted."""
+        there = self.count("replicas")
+        return there < self.desired and is_replaced(self.deployment, there)
+
+    @property
+    def rolled_out(self) -> bool:
+        """True if all pods are of the newest revision and available, and no old one is left."""
+        return is_rolled_out(self.deployment, self.desired)
+
+    @property
+    def trouble(self) -> Problem | None:
+        """Return the first problem of the pods (newest first), the claim and the Deployment; None: there is none.
+
+        Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
+        """
+        found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
+        found += [each for each in (self.refused_pods, self.lost_claim, self.unobserved) if each]
+        if self.out_of_time:
+            found.append(self.late)
+        return next(iter(found), None)
+
+    @property
+    def overruled(self) -> Problem | None:
+        """Return the problem that a Deployment has other replicas than it was applied with just now.
+
+        What admission changes is no conflict of two managers: a write would be changed in the same way again.
+        """
+        there, result = (self.deployment.get("spec") or {}).get("replicas"), self.result
+        known = result.problem or result.unserved or result.refused or result.conflict
+        if self.scaled or self.leaving or known or there in (None, self.desired):
+            return None
+        return Problem(
+            Reason.FIELD_CONFLICT,
+            f"Deployment {self.service.name} has {there} replicas though it was applied with {self.desired}: an "
+            "admission webhook or policy changes the number; have the Deployment exempted, or change spec.replicas",
+        )
+
+    @property
+    def refused_pods(self) -> Problem | None:
+        """The refusal of the API server to make pods; None: there is none."""
+        refusal = refusal_of(self.deployment)
+        return Problem(Reason.POLICY_DENIED, f"pods cannot be made: {advice(refusal.message)}") if refusal else None
+
+    @property
+    def waits(self) -> Problem | None:
+        """The reason why a pod waits, if one does."""
+        return next((pod.waits for pod in self.pods if pod.waits), None)
+
+    @property
+    def misled(self) -> Problem | None:
+        """Return the problem that a part of the requests goes elsewhere; None: there is none."""
+        return next((each for each in self.outside if each.reason == Reason.FOREIGN_ENDPOINTS), None)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Return True if the Deployment has exceeded its progress deadline."""
+        return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
+
+    @property
+    def late(self) -> Problem:
+        """Return the problem of a rollout that has exceeded the Deployment's progress deadline."""
+        limit = progress_deadline(self.service.spec.rollout)
+        knob = "raise spec.rollout.startupTimeoutSeconds if the model needs longer to load"
+        cause = self.waits.message if self.waits else knob
+        return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, f"no progress for {limit} s; {cause}")

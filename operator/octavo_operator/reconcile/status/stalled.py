@@ -1,0 +1,112 @@
+"""The conditions Reconciling and Stalled, by which kstatus (Flux) and Argo CD judge any object. Pure.
+
+Stalled means that the wanted state is not reached unless a person changes something. It is reported within a minute,
+long before the Deployment's own deadline, which allows for the time that a model takes to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, start_patience_seconds
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.status.facts import Facts, Verdict
+
+PATIENCE_SECONDS = 45.0
+"""A pod that has waited so long for a node or for its volumes is stalled; what is there is found within seconds."""
+_WAITS = (
+    Reason.WAITING_FOR_GPU,
+    Reason.UNSCHEDULABLE,
+    Reason.NO_SCHEDULER,
+    Reason.WAITING_FOR_VOLUMES,
+    Reason.NO_SANDBOX,
+)
+"""Not scheduling gates: whatever holds a pod back by a gate lets it go when its turn comes."""
+
+
+def stalled(facts: Facts, now: str) -> Verdict:
+    """Return whether something keeps the wanted state from being reached; `now` is RFC 3339."""
+    if problem := _obstacle(facts, now):
+        return "True", problem.reason, problem.message
+    return "False", Reason.AS_EXPECTED, "nothing keeps the wanted state from being reached"
+
+
+def reconciling(facts: Facts, now: str) -> Verdict:
+    """Return whether the wanted state is about to be reached.
+
+    False while it is stalled: kstatus reads this one first.
+    """
+    if problem := _obstacle(facts, now):
+        return "False", problem.reason, f"stalled: {problem.message}"
+    if facts.service.spec.rollout.paused:
+        return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
+    if facts.rolled_out and facts.ready >= facts.desired:
+        return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are as they should be"
+    newest = min(facts.count("updatedReplicas"), facts.desired)
+    text = f"{newest} of {facts.desired} replicas are of the newest revision, {facts.ready} are ready"
+    return "True", Reason.DEPLOYING, text
+
+
+def patience_seconds(pods: Iterable[PodView], now: str) -> list[float]:
+    """Return in how many seconds waiting pods will count as stalled, for those that do not yet."""
+    left = [seconds for pod in pods for seconds in _patience_with(pod, now)]
+    return [seconds for seconds in left if seconds > 0]
+
+
+def _obstacle(facts: Facts, now: str) -> Problem | None:
+    """Return the problem that a person must solve before the wanted state can be reached; None if there is none."""
+    result = facts.result
+    if refused := result.problem or result.unserved or result.refused or facts.overruled:
+        return refused
+    if facts.service.spec.rollout.paused or facts.rolled_out:
+        return None
+    if facts.out_of_time:
+        return facts.late
+    if facts.unobserved:
+        return facts.unobserved
+    blocked = result.rollout.blocked and result.rollout.problem.reason != Reason.NEW_POD_FAILS  # the pods tell why
+    if blocked:  # perhaps it goes on in place, at a known time, or the new pod only starts late
+        lasts = result.rollout.again is None and not _has_just_begun(facts, now)
+        return result.rollout.problem if lasts else None
+    return _of_pods(facts, now)
+
+
+def _of_pods(facts: Facts, now: str) -> Problem | None:
+    """Return the problem that keeps the pods of the newest revision from starting."""
+    pods = _newest(facts.pods)
+    found = [pod.trouble for pod in pods if is_stuck(pod, now) and pod.trouble]
+    if not facts.result.rollout.in_place:  # else old pods are about to make room
+        found += [facts.refused_pods] if facts.refused_pods else []
+        found += [pod.waits for pod in pods if pod.waits and _waits(pod) and _waited(pod, now) >= PATIENCE_SECONDS]
+    return next(iter(found), None)
+
+
+def _has_just_begun(facts: Facts, now: str) -> bool:
+    """Return True if pods of the newest revision wait, none of them for so long that it counts as stalled, and none is
+    stuck.
+    """
+    newest = _newest(facts.pods)
+    if any(is_stuck(pod, now) for pod in newest):
+        return False
+    waiting = [pod for pod in newest if _waits(pod)]
+    return bool(waiting) and all(_waited(pod, now) < PATIENCE_SECONDS for pod in waiting)
+
+
+def _newest(pods: Sequence[PodView]) -> list[PodView]:
+    """Return the pods of the newest revision: the others go."""
+    newest = max(pods, key=lambda pod: pod.created).revision if pods else ""
+    return [pod for pod in pods if pod.revision == newest]
+
+
+def _patience_with(pod: PodView, now: str) -> Sequence[float]:
+    return start_patience_seconds(pod, now), *((PATIENCE_SECONDS - _waited(pod, now),) if _waits(pod) else ())
+
+
+def _waits(pod: PodView) -> bool:
+    return pod.waits is not None and pod.waits.reason in _WAITS and bool(pod.waits_since)
+
+
+def _waited(pod: PodView, now: str) -> float:
+    return (datetime.fromisoformat(now) - datetime.fromisoformat(pod.waits_since)).total_seconds()

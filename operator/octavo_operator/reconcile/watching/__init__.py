@@ -1,0 +1,1 @@
+"""Watches of the cluster, and regular looks at what no watch reports."""

@@ -1,0 +1,211 @@
+"""Finds what acts for an LLMService without being part of it: EndpointSlices and PodDisruptionBudgets of others, and
+pods that left their Deployment. The watches select by our label: they see neither others' objects, which lack it, nor
+pods that it was taken off. A pod whose track label or owner was changed keeps it, and counts as one of the
+LLMService's; only its owner tells.
+
+None is changed or deleted: a person made it so, and may have a reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL, selector
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.observation.observe import SLICE_OF, Key, Object
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.watching.foreign_budgets import BUDGETS, foreign_budget
+from octavo_operator.reconcile.watching.watched import Watched
+from octavo_operator.reconcile.watching.watches import Indexed
+from octavo_operator.render.container import PORT_NAME
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 20.0
+FIRST_SECONDS = 5.0
+"""The time for which passes wait for the first look at their namespace."""
+_INSTANCE_LABEL = "app.kubernetes.io/instance"
+_SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
+_OWN_MANAGER = "endpointslice-controller.k8s.io"
+_BUDGET = BY_NAME["PodDisruptionBudget"]
+PODS = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
+"""Selects pods that were made from a Deployment of the operator, also where another of their labels was taken off."""
+
+Outside = Mapping[Key, Sequence[Problem]]
+
+
+def foreign_slices(wanted: Collection[str]) -> str:
+    """Return what selects the EndpointSlices of Services that were made neither by Kubernetes' own controller nor by
+    one of the `wanted` managers.
+    """
+    return f"{SLICE_OF},{_SLICE_MANAGER} notin ({','.join([_OWN_MANAGER, *sorted(wanted)])})"
+
+
+class Lister(Protocol):
+    """The API calls that are needed."""
+
+    async def list_selected(
+        self, kind: Kind, namespace: str, selector: str, metadata_only: bool = False
+    ) -> Sequence[Object]:
+        """Return the objects of the kind that the label selector selects; "": in all namespaces."""
+
+
+class OutsiderWatch:
+    """Keeps `found`, the problems of each LLMService, and queues those that have others than before.
+
+    Namespaces that are not `indexed` yet are left out: their own pods are not known, and would count as those of
+    others. `wanted_managers`: those whose EndpointSlices the administrator wants.
+    """
+
+    def __init__(
+        self, cluster: Lister, watched: Watched, indexed: Indexed, wanted_managers: Collection[str] = ()
+    ) -> None:
+        self.found: dict[Key, tuple[Problem, ...]] = {}
+        self._cluster = cluster
+        self._watched = watched
+        self._indexed = indexed
+        self._slices = foreign_slices(wanted_managers)
+        self._looked: frozenset[str] = frozenset()
+        self._looking = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Look again and again, until the task is cancelled."""
+        while True:
+            async with self._looking:
+                await self._look()
+            await asyncio.sleep(INTERVAL_SECONDS)
+
+    async def first_look(self, namespace: str) -> None:
+        """Wait until this indexed namespace has been looked at, for FIRST_SECONDS at most.
+
+        A pass that does not know what was found before the operator started would report that all is well.
+        """
+        if self._has_looked(namespace):
+            return
+        try:
+            async with asyncio.timeout(FIRST_SECONDS), self._looking:
+                if not self._has_looked(namespace):
+                    await self._look()
+        except TimeoutError:
+            logger.warning(
+                "looking for pods, EndpointSlices and PodDisruptionBudgets of others takes long; going on without"
+            )
+            self._looked = self._indexed.namespaces
+
+    def _has_looked(self, namespace: str) -> bool:
+        return not self._looked.isdisjoint(("", namespace))
+
+    async def _look(self) -> None:
+        indexed = self._indexed.namespaces
+        try:
+            await self.find()
+        except ApiError as error:
+            logger.warning("cannot look for pods, EndpointSlices and PodDisruptionBudgets of others: %s", error)
+        self._looked = indexed
+
+    async def find(self) -> None:
+        """Look once."""
+        slices = await self._listed(ENDPOINT_SLICE, self._slices, False)
+        pods = await self._listed(POD, PODS, True)
+        budgets = await self._listed(_BUDGET, BUDGETS, False)
+        found: dict[Key, tuple[Problem, ...]] = {}
+        for key, problem in (*self._of_slices(slices), *self._of_pods(pods), *self._of_budgets(budgets)):
+            found[key] = (*found.get(key, ()), problem)
+        changed = [key for key in {*found, *self.found} if found.get(key) != self.found.get(key)]
+        self.found.clear()
+        self.found.update(found)
+        for key in changed:
+            self._watched.queue.add(key)
+
+    def _of_slices(self, slices: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
+        for body in slices:
+            key = body["metadata"]["namespace"], body["metadata"]["labels"][SLICE_OF]
+            if self._is_known(key) and (problem := foreign_slice(body, self._addresses(key))):
+                yield key, problem
+
+    def _of_pods(self, pods: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
+        for pod in pods:
+            service = _service_of(pod["metadata"])
+            key = pod["metadata"]["namespace"], service
+            if self._is_known(key) and (problem := released_pod(pod["metadata"], service)):
+                yield key, problem
+
+    def _of_budgets(self, budgets: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
+        own = [key for key in self._watched.indexes.get(_BUDGET.plural, {}) if self._is_known(key)]
+        for body in budgets:
+            for key in own:
+                if key[0] == body["metadata"]["namespace"] and (problem := foreign_budget(body, self._pods(key))):
+                    yield key, problem
+
+    async def _listed(self, kind: Kind, selected: str, metadata_only: bool) -> list[Object]:
+        found: list[Object] = []
+        for namespace in self._watched.namespaces.get(kind, ()):
+            found += await self._cluster.list_selected(kind, namespace, selected, metadata_only)
+        return found
+
+    def _is_known(self, key: Key) -> bool:
+        return key[0] in self._indexed and bool(list(self._watched.indexes.get(LLMSERVICE.plural, {}).get(key, ())))
+
+    def _pods(self, key: Key) -> Iterable[Object]:
+        return self._watched.indexes.get(POD.plural, {}).get(key, ())
+
+    def _addresses(self, key: Key) -> frozenset[str]:
+        """Return the addresses of an LLMService's pods."""
+        statuses = [pod.get("status") or {} for pod in self._pods(key)]
+        return frozenset(each["ip"] for status in statuses for each in status.get("podIPs") or ())
+
+
+def foreign_slice(body: Object, own: Collection[str]) -> Problem | None:
+    """Return the problem of an EndpointSlice of another manager that sends clients to addresses that are not `own`."""
+    if not any((port.get("name") or "") == PORT_NAME for port in body.get("ports") or ()):
+        return None  # no request takes it
+    ready = [each for each in body.get("endpoints") or () if (each.get("conditions") or {}).get("ready") is not False]
+    theirs = sorted({address for each in ready for address in each.get("addresses") or ()} - set(own))
+    if not theirs:
+        return None
+    metadata = body["metadata"]
+    shown = ", ".join(theirs[:3]) + (" …" if len(theirs) > 3 else "")
+    name = metadata["name"]
+    return Problem(
+        Reason.FOREIGN_ENDPOINTS,
+        f"EndpointSlice {name}, made by {_manager(metadata)}, sends a part of the requests of Service "
+        f"{metadata['labels'][SLICE_OF]} to {shown}, which is none of its pods: kubectl delete endpointslice {name}, "
+        f"or take its label {SLICE_OF} off; one that is wanted: the chart's value operator.endpointSliceManagers",
+    )
+
+
+def released_pod(metadata: Mapping[str, Any], service: str) -> Problem | None:
+    """Return the problem of an engine pod that no ReplicaSet has any more, since its labels were changed."""
+    owners: Iterable[Mapping[str, Any]] = metadata.get("ownerReferences") or ()
+    if any(each.get("controller") for each in owners) or metadata.get("deletionTimestamp"):
+        return None
+    labels = metadata.get("labels") or {}
+    wrong = [f"{name}={value}" for name, value in selector(service).items() if labels.get(name) != value]
+    name = metadata["name"]
+    lost = f"lacks the label {', '.join(wrong)}" if wrong else "has lost its label pod-template-hash, or its owner"
+    traffic = "gets no requests from the Service" if wrong else "still gets requests from the Service"
+    back = f" To keep it, put the label back: kubectl label --overwrite pod {name} {' '.join(wrong)}" if wrong else ""
+    return Problem(
+        Reason.RELEASED_POD,
+        f"pod {name} runs outside of Deployment {service}, which has another in its place: it {lost}, {traffic}, and "
+        f"keeps its GPUs and memory until it is deleted: kubectl delete pod {name}.{back}",
+    )
+
+
+def _service_of(metadata: Mapping[str, Any]) -> str:
+    """Return the LLMService that a pod was made for, by a label that is left; empty: it has neither."""
+    labels = metadata.get("labels") or {}
+    return str(labels.get(_INSTANCE_LABEL) or labels.get(SERVICE_LABEL) or "")
+
+
+def _manager(metadata: Mapping[str, Any]) -> str:
+    """Return the name of what made an object, by its label, else by its managed fields."""
+    if said := (metadata.get("labels") or {}).get(_SLICE_MANAGER):
+        return str(said)
+    managers = (str(each.get("manager") or "") for each in metadata.get("managedFields") or ())
+    return next(filter(None, managers), "another client")

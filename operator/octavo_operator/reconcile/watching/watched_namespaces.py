@@ -1,0 +1,164 @@
+"""The kinds that can be read in each watched namespace, checked by the clock: a deleted namespace loses its Role.
+
+What cannot be read must not stop the watches of the rest, so these are opened without it: a namespace whose LLMServices
+cannot be read, and elsewhere single kinds, whose objects are then read by name (`unwatched`). So is a foreign kind that
+fails again and again, as with a CRD whose conversion webhook does not answer: no watch begins before all are listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.rights import Right
+from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL, Kind
+from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 10.0
+"""The pause between two looks at LLMServices, and at what was refused."""
+ALL_LOOKS = 6
+"""Each such look asks for all kinds, and so does one after a right was refused: rights are lost together."""
+MOST_FAILURES = 3
+"""A foreign kind that fails in so many looks, one after the other, is not watched until one succeeds."""
+_FORBIDDEN = 403
+_CLUSTER = ""
+
+Refused = dict[tuple[str, Kind], str]
+"""The reasons why kinds cannot be read in namespaces."""
+
+
+class NamespacesChangedError(WatchesOutdatedError):
+    """Other namespaces, or other kinds in one, can be read than those that the watches were opened for."""
+
+
+class Prober(Protocol):
+    """The API calls that this file makes."""
+
+    async def probe(self, kind: Kind, namespace: str) -> None:
+        """Raise ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster."""
+
+
+class WatchedNamespaces:
+    """The namespaces that the operator watches, and why some, or some kinds there, cannot be read at present."""
+
+    def __init__(self, namespaces: Sequence[str]) -> None:
+        self._namespaces = tuple(namespaces) or (_CLUSTER,)  # kopf and paths call the whole cluster so
+        self._refused: Refused = {}
+        self._failures: Counter[tuple[str, Kind]] = Counter()
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """The namespaces to watch now; ("",) is the whole cluster, and () nothing at all."""
+        return tuple(each for each in self._namespaces if (each, LLMSERVICE) not in self._refused)
+
+    def groups(self, kinds: Sequence[Kind]) -> dict[tuple[Kind, ...], tuple[str, ...]]:
+        """Return the namespaces by those of `kinds` that can be read there: one group, unless a right is missing."""
+        groups: dict[tuple[Kind, ...], tuple[str, ...]] = {}
+        for namespace in self.readable:
+            there = tuple(kind for kind in kinds if (namespace, kind) not in self._refused)
+            groups[there] = (*groups.get(there, ()), namespace)
+        return groups
+
+    def unwatched(self, namespace: str) -> Mapping[Kind, str]:
+        """Return the kinds that cannot be read in a namespace, each with a sentence."""
+        scope = _CLUSTER if self._namespaces == (_CLUSTER,) else namespace
+        return {kind: why for (where, kind), why in self._refused.items() if where == scope}
+
+    @property
+    def problems(self) -> list[str]:
+        """Return a sentence for each namespace or kind that cannot be read."""
+        return [_sentence(*identity, why) for identity, why in self._refused.items()]
+
+    def by_namespace(self) -> dict[str, bool]:
+        """Return for each namespace whether it can be read; the whole cluster is called *."""
+        return {each or "*": each in self.readable for each in self._namespaces}
+
+    async def look(self, cluster: Prober, kinds: Sequence[Kind], everything: bool = True) -> None:
+        """Ask for `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable, or of a foreign
+        kind MOST_FAILURES failures.
+
+        Unless `everything` is asked for, only LLMServices are, and what was refused or has failed.
+        """
+        before, doubtful = self._refused, {*self._refused, *self._failures}
+        asked = {
+            each: [kind for kind in kinds if everything or kind is LLMSERVICE or (each, kind) in doubtful]
+            for each in self._namespaces
+        }
+        answers = await asyncio.gather(*(self._ask(cluster, asked[each], each) for each in self._namespaces))
+        self._refused = {identity: why for answer in answers for identity, why in answer.items()}
+        for identity in self._refused.keys() - before.keys():
+            logger.warning("%s", _sentence(*identity, self._refused[identity]))
+        for namespace, kind in before.keys() - self._refused.keys():
+            logger.info("%s of %s can be read again", kind.plural, _named(namespace))
+
+    async def _ask(self, cluster: Prober, kinds: Sequence[Kind], namespace: str) -> Refused:
+        refused: Refused = {}
+        for kind in kinds:
+            if why := await self._why_not(cluster, kind, namespace):
+                refused[namespace, kind] = why
+            if kind is LLMSERVICE and self._failures[namespace, kind]:  # it is the API server that fails
+                return {identity: why for identity, why in self._refused.items() if identity[0] == namespace}
+            if kind is LLMSERVICE and why:
+                break  # without these, nothing else is looked after there
+        return refused
+
+    async def _why_not(self, cluster: Prober, kind: Kind, namespace: str) -> str:
+        identity = namespace, kind
+        try:
+            await cluster.probe(kind, namespace)
+        except ApiError as error:
+            if error.status == _FORBIDDEN:
+                return error.message
+            if error.status != 404:  # a CRD that was removed is discovery's concern
+                return self._failed(identity, error)
+        del self._failures[identity]
+        return ""
+
+    def _failed(self, identity: tuple[str, Kind], error: ApiError) -> str:
+        """Return why the kind is not to be watched after one more failure; empty: it is as before."""
+        self._failures[identity] += 1
+        lasts = identity[1] in OPTIONAL and self._failures[identity] >= MOST_FAILURES
+        return error.message if lasts else self._refused.get(identity, "")
+
+
+async def check_namespaces(
+    cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind], everything: bool = True
+) -> None:
+    """Raise NamespacesChangedError if something else can be read than when the scope was last asked."""
+    before = scope.groups(kinds)
+    await scope.look(cluster, kinds, everything)
+    if scope.groups(kinds) != before:
+        names = ", ".join(map(_named, scope.readable))
+        raise NamespacesChangedError(f"can read {names or 'nothing'}, or other kinds there than before")
+
+
+async def watch_namespaces(
+    cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind], refused: Callable[[], Collection[Right]]
+) -> None:
+    """Check again and again; raises NamespacesChangedError once other namespaces or kinds can be read.
+
+    `refused`: the rights that were lately refused to any request.
+    """
+    known = set(refused())
+    for look in itertools.count(1):
+        await asyncio.sleep(POLL_SECONDS)
+        lately = set(refused())
+        await check_namespaces(cluster, scope, kinds, everything=look % ALL_LOOKS == 0 or not lately <= known)
+        known = lately
+
+
+def _sentence(namespace: str, kind: Kind, why: str) -> str:
+    if kind is LLMSERVICE:
+        return f"{_named(namespace)} cannot be read: {why}"
+    return f"{_named(namespace)}: its {kind.plural} are not watched: {why}"
+
+
+def _named(namespace: str) -> str:
+    return f"namespace {namespace}" if namespace else "the cluster"

@@ -1,0 +1,212 @@
+"""The watches, by kopf: they fill the indexes and queue the keys that changed. All decisions are made elsewhere.
+
+Only `on.event` and `index` handlers are used: they write no annotations and need no finalizers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import kopf
+
+from octavo_operator.api.names import FIELD_MANAGER, SERVICE_LABEL
+from octavo_operator.api.status import from_status
+from octavo_operator.reconcile.api_requests.cluster import Cluster
+from octavo_operator.reconcile.health import Heartbeat
+from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
+from octavo_operator.reconcile.observation.observe import Index, Key, Object, key_of, trimmed
+from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
+
+logger = logging.getLogger(__name__)
+
+_SERVER_TIMEOUT_SECONDS = 300  # a watch is opened again after this time
+_CLIENT_TIMEOUT_SECONDS = 330  # and also where the API server, or what is between, does not answer any more
+_IDLE_SECONDS = 0.5
+_FAILED_SECONDS = 1.0
+WIND_UP_SECONDS = 10.0
+"""The time that kopf may take to end its watches; it has no limit of its own."""
+_KOPF = f"{Path(kopf.__file__).parent}{os.sep}"
+_BACKOFFS = (1, 1, 2, 3, 5, 8, 13)
+_LAST_BACKOFF = 20
+
+
+class WatchesHangError(Exception):
+    """The watches have failed, or were asked to end, and do not."""
+
+
+class WatchFailedError(WatchesOutdatedError):
+    """A watch has ended with an error, as while etcd has no leader, or because its CRD is gone."""
+
+
+class Indexed:
+    """The namespaces whose indexes are complete and queued: before that, an index shows only a part of the cluster."""
+
+    def __init__(self) -> None:
+        self._namespaces: set[str] = set()
+        self.begun = asyncio.Event()
+        """Set with the first of them."""
+
+    def add(self, namespaces: Sequence[str]) -> None:
+        """Note that the indexes of these namespaces are complete."""
+        self._namespaces.update(namespaces)
+        self.begun.set()
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """Return these namespaces ("": the whole cluster) as they are now."""
+        return frozenset(self._namespaces)
+
+    def __contains__(self, namespace: object) -> bool:
+        return "" in self._namespaces or namespace in self._namespaces
+
+
+class _EndlessBackoffs:
+    """Seconds between the attempts of one request of kopf, forever.
+
+    At the end of a finite list one request that is refused, in one namespace, would end all watches.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain(_BACKOFFS, itertools.repeat(_LAST_BACKOFF))
+
+
+class _NotKopfs:
+    """The tasks of the event loop that do not run kopf's code.
+
+    When it ends, kopf cancels all tasks but those that it is to ignore, taking what has begun since its start for its
+    own: a connection to /healthz or /metrics that is kept alive would stay open, and answer nothing any more.
+    """
+
+    def __contains__(self, task: asyncio.Task[Any]) -> bool:
+        code = getattr(task.get_coro(), "cr_code", None)
+        return code is None or not code.co_filename.startswith(_KOPF)
+
+
+@dataclass(frozen=True)
+class Watches:
+    """Watches of `kinds`, LLMServices among them, in `namespaces` ("": the whole cluster), the others by our label.
+
+    `indexes`, by the kinds' plurals, and `indexed` are shared with the watches of other namespaces.
+    """
+
+    cluster: Cluster
+    queue: WorkQueue[Key]
+    heartbeat: Heartbeat
+    namespaces: Sequence[str]
+    kinds: Sequence[Kind]
+    indexes: dict[str, Index]
+    indexed: Indexed = field(default_factory=Indexed)
+
+    async def run(self, started: Callable[[], None]) -> None:
+        """Fill `indexes` and queue the owner of whatever changes, until cancelled.
+
+        `started` is called when kopf has put its own signal handlers in place. WatchesHangError if kopf has failed, or
+        this was cancelled, and not all of kopf has ended after WIND_UP_SECONDS. WatchFailedError if a watch has.
+        """
+        identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
+        everywhere = "" in self.namespaces
+        parts = await kopf.spawn_tasks(
+            identity=identity,
+            registry=self._registry(),
+            settings=self._settings(),
+            standalone=True,
+            clusterwide=everywhere,
+            namespaces=[] if everywhere else list(self.namespaces),
+        )
+        started()
+        ours: Any = _NotKopfs()
+        running = asyncio.ensure_future(kopf.run_tasks(parts, ignored=ours))
+        try:
+            await asyncio.wait({running, *parts}, return_when=asyncio.FIRST_COMPLETED)  # no part ends by itself
+        except asyncio.CancelledError:
+            running.cancel()
+            await _wound_up(running)
+            raise
+        await _wound_up(running)
+        try:
+            running.result()
+        except Exception as error:
+            await asyncio.sleep(_FAILED_SECONDS)
+            raise WatchFailedError(f"a watch has failed: {error!r}") from error
+
+    def _settings(self) -> kopf.OperatorSettings:
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.scanning.disabled = True  # the CRD is waited for; neither CRDs nor namespaces need to be watched
+        # kopf keeps a worker for an object until that has been idle a while; with a limit, others would wait for it.
+        settings.queueing.worker_limit = None
+        settings.queueing.idle_timeout = _IDLE_SECONDS
+        settings.watching.server_timeout = _SERVER_TIMEOUT_SECONDS
+        settings.watching.client_timeout = _CLIENT_TIMEOUT_SECONDS
+        settings.networking.error_backoffs = _EndlessBackoffs()
+        for kind in self.kinds:
+            if kind is not LLMSERVICE:
+                settings.watching.label_selectors[kind.plural] = SERVICE_LABEL
+        return settings
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.startup(registry=registry, id="indexes")
+        async def take_indexes(**kwargs: Any) -> None:
+            for kind in self.kinds:
+                joined: Any = self.indexes.setdefault(kind.plural, cast(Index, ChainMap()))
+                joined.maps.append(kwargs[kind.plural])
+
+        @kopf.on.login(registry=registry, id="login")
+        async def login(**_: Any) -> kopf.ConnectionInfo:
+            return kopf.ConnectionInfo(**await self.cluster.server.credentials())
+
+        for kind in self.kinds:
+            self._follow(registry, kind)
+        return registry
+
+    def _follow(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
+        """Keep an index of `kind` and queue the owner of whatever changes."""
+        group, _, version = kind.api_version.rpartition("/")
+
+        @kopf.index(group, version, kind.plural, registry=registry, id=kind.plural)
+        async def index(body: Any, **_: Any) -> dict[Key, Any] | None:
+            key = key_of(kind, body)
+            return {key: _kept(kind, dict(body))} if key else None
+
+        @kopf.on.event(group, version, kind.plural, registry=registry, id=f"changed-{kind.plural}")
+        async def changed(body: Any, **_: Any) -> None:
+            self.heartbeat.beat()
+            if key := key_of(kind, body):
+                self.queue.add(key, urgent=kind is LLMSERVICE and _was_changed(body))
+            self.indexed.add(self.namespaces)  # kopf calls no such handler before all that was listed is in the indexes
+
+
+def _kept(kind: Kind, body: dict[str, Any]) -> Object:
+    """Return `trimmed`, or the metadata alone of an object that this version cannot read.
+
+    Without that a resync would take the object for one that the watches have missed, and end the process for ever.
+    """
+    try:
+        return trimmed(kind, body)
+    except Exception:
+        metadata = body["metadata"]
+        logger.exception("cannot read %s %s/%s", kind.name, metadata.get("namespace"), metadata["name"])
+        return {"kind": kind.name, "metadata": metadata, "status": {}}
+
+
+async def _wound_up(running: asyncio.Future[None]) -> None:
+    await asyncio.wait({running}, timeout=WIND_UP_SECONDS)
+    if not running.done():
+        raise WatchesHangError(f"the watches have not ended within {WIND_UP_SECONDS:.0f} s")
+
+
+def _was_changed(body: Any) -> bool:
+    """Return True if the spec of an LLMService that was seen before has changed: a user waits for the result."""
+    looked_at = from_status(body.get("status"), int, "observedGeneration")
+    return looked_at is not None and looked_at != body["metadata"].get("generation")
