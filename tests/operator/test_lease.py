@@ -226,6 +226,50 @@ async def test_a_follower_says_once_what_keeps_it_from_the_lease(
     waiting.cancel()
 
 
+class SlowApi(Api):
+    """Answers each request after 4 s by the clock, and only once more attempts than one have begun."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    async def _reach(self) -> None:
+        answered = self.clock.now + 4
+        await asyncio.sleep(3 * lease_module.REQUEST_SECONDS)
+        self.clock.now = max(self.clock.now, answered)
+
+
+async def test_a_replica_leads_and_keeps_leading_where_each_answer_takes_seconds(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "REQUEST_SECONDS", 0.02)
+    lease = Lease(SlowApi(clock), *NAME, clock, clock.sleep)
+
+    async def lead() -> None:
+        await lease.acquire()
+        await lease.keep()
+
+    leading = asyncio.ensure_future(lead())
+    async with asyncio.timeout(120):
+        while clock.now < 60:
+            await asyncio.sleep(0)
+            assert not leading.done()
+            assert clock.now < 10 or lease.seconds_left() > 0
+    leading.cancel()
+
+
+async def test_a_leader_goes_on_where_every_other_request_is_refused(clock: Clock) -> None:
+    api, chance = Api(), random.Random(1)
+    lease = Lease(api, *NAME, clock, clock.sleep)
+    await lease.acquire()
+    keeping = asyncio.ensure_future(lease.keep())
+    while clock.now < 600:
+        api.fails = chance.random() < 0.5
+        await asyncio.sleep(0)
+        assert not keeping.done()
+    keeping.cancel()
+
+
 @pytest.fixture
 def hanging(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Api:
     """An API server some of whose requests hang: they are given up after a moment, which is 3 s on the clock."""
@@ -280,7 +324,7 @@ async def test_a_replica_that_took_the_lease_without_an_answer_need_not_wait_for
     hanging.loses_answer = True
     async with asyncio.timeout(120):
         await lease.acquire()
-    assert (hanging.holder, clock.now) == (lease.identity, 5)
+    assert (hanging.holder, clock.now) == (lease.identity, 3)
 
 
 async def test_a_release_that_hangs_delays_no_end(hanging: Api, clock: Clock) -> None:

@@ -11,9 +11,9 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LEASE, Kind
@@ -29,13 +29,18 @@ must not keep all replicas from leading.
 DEADLINE_SECONDS = 10.0
 """The time without a renewal after which the leader stops: before another may lead."""
 PAUSE_SECONDS = 2.0
-"""The pause between two renewals, and between two looks of a follower."""
+"""The time from one renewal to the next, and the pause between two looks of a follower."""
+RETRY_SECONDS = 0.5
+"""The pause after a renewal that was refused: an overloaded API server may refuse every other one."""
 REQUEST_SECONDS = 3.0
-"""The time after which a request counts as lost, and another one is sent: one that hangs must not cost the lease."""
+"""The time without an answer after which the same is asked once more, without giving up the first: one request that
+hangs must not cost the lease, and neither must an API server that takes longer for each answer.
+"""
 _CONFLICT = 409
+_Answer = TypeVar("_Answer")
 _MOST_TRANSITIONS = 2**31 - 1
 """The most that the field takes: a stranger may have written it, and more would be refused, forever."""
-_NO_ANSWER = f"no answer within {REQUEST_SECONDS:.0f} s"
+_NO_ANSWER = "the API server gives no answer in time"
 
 
 class LeaseApi(Protocol):
@@ -80,9 +85,7 @@ class Lease:
         known, failure = "", ""
         while True:
             try:
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    self._look(await self._api.get(LEASE, **self._metadata))
-                    taken = self._is_free() and await self._take()
+                taken = await self._first_answer(self._take_if_free, self._clock() + 2 * DEADLINE_SECONDS)
                 if taken and self.seconds_left() > PAUSE_SECONDS:
                     logger.info("became the leader by the lease %(namespace)s/%(name)s", self._metadata)
                     return
@@ -98,24 +101,45 @@ class Lease:
 
     async def keep(self) -> None:
         """Renew the lease forever; LeaseLostError if another replica leads, or might lead by now."""
-        pause = PAUSE_SECONDS
+        pause = self._pause()
         while True:
             await self._sleep(pause)
             pause = await self._renew_in_time()
 
+    def _pause(self) -> float:
+        """Return in how many seconds the next renewal is due; none are left where the last one took long."""
+        return max(0.0, self._renewed + PAUSE_SECONDS - self._clock())
+
     async def _renew_in_time(self) -> float:
         """Try once to renew; return in how many seconds to try again. LeaseLostError as `keep`."""
         try:
-            async with asyncio.timeout(max(0.0, min(REQUEST_SECONDS, self.seconds_left()))):
-                await self._renew()
+            await self._first_answer(self._renew, self._renewed + DEADLINE_SECONDS)
         except (ApiError, TimeoutError) as error:
             said = str(error) or _NO_ANSWER
-            pause = 0.0 if isinstance(error, TimeoutError) else PAUSE_SECONDS  # who got no answer has waited enough
-            if self.seconds_left() <= pause:
+            if self.seconds_left() <= RETRY_SECONDS:
                 raise LeaseLostError(f"the lease cannot be renewed: {said}") from None
             logger.warning("cannot renew the lease: %s", said)
-            return pause
-        return PAUSE_SECONDS
+            return RETRY_SECONDS
+        return self._pause()
+
+    async def _first_answer(self, attempt: Callable[[], Coroutine[Any, Any, _Answer]], until: float) -> _Answer:
+        """Return the first answer of `attempt`, which is begun anew after each REQUEST_SECONDS without one.
+
+        TimeoutError: there is none by `until`.
+        """
+        running: set[asyncio.Task[_Answer]] = set()
+        try:
+            while (left := until - self._clock()) > 0:
+                running.add(asyncio.ensure_future(attempt()))
+                timeout = min(REQUEST_SECONDS, left)
+                done, running = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    return min(done, key=lambda task: task.exception() is not None).result()
+            raise TimeoutError
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def release(self) -> None:
         """Let another replica lead at once, if this one does. To be called when all work has ended."""
@@ -141,6 +165,10 @@ class Lease:
                 if error.status != _CONFLICT:
                     raise
                 self._look(await self._api.get(LEASE, **self._metadata))
+
+    async def _take_if_free(self) -> bool:
+        self._look(await self._api.get(LEASE, **self._metadata))
+        return self._is_free() and await self._take()
 
     async def _renew(self) -> None:
         if await self._take():
