@@ -95,7 +95,7 @@ format: setup ## format the code with ruff
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster cluster-demo frameworks fuzz-api lm-eval images images-check images-lock bench chaos hostile soak bench-scheduler simulate
+.PHONY: cluster test-minors cluster-demo frameworks fuzz-api lm-eval images images-check images-lock bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## test LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK with a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
@@ -118,8 +118,11 @@ images-lock: setup ## write images/locked/, the images' packages with hashes, fr
 images-check: setup ## run both images as pods of a real Kubernetes until a model answers
 	$(BIN)/python -m images.check
 
-cluster: setup ## run a real Kubernetes on this machine, in the foreground
-	@exec $(BIN)/python -m tests.cluster
+cluster: setup ## run a real Kubernetes on this machine, in the foreground; KUBERNETES=1.31 for an older one
+	@exec $(BIN)/python -m tests.cluster $(addprefix --kubernetes=,$(KUBERNETES))
+
+test-minors: setup ## lint the chart for Kubernetes 1.31 to 1.36, and run a part of the cluster tests on older ones than 1.36
+	@$(BIN)/python -m tests.minors $(KUBERNETES) $(addprefix --pytest=,$(PYTEST_FLAGS))
 
 bench: setup ## measure Octavo and other engines side by side, into bench/results/
 	$(BIN)/python -m bench.compare

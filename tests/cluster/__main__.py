@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from .build import HELM, ensure_built, link_programs
+from .build import HELM, MINORS, NEWEST, ensure_built, link_programs
 from .cluster import prepare, running_cluster
 from .errors import ClusterError
 from .layout import HOME
@@ -31,6 +31,9 @@ def main() -> int:
     parser.add_argument("command", nargs="?", choices=("up", "build", "helm"), default="up", help="default: up")
     parser.add_argument("--home", type=Path, default=HOME, help="folder for kubeconfig and logs (default: %(default)s)")
     parser.add_argument(
+        "--kubernetes", choices=MINORS, default=NEWEST, help="minor version of Kubernetes (default: %(default)s)"
+    )
+    parser.add_argument(
         "--image",
         type=Path,
         action="append",
@@ -45,13 +48,13 @@ def main() -> int:
     ready = False
     try:
         if options.command == "build":
-            prepare(_report)
+            prepare(_report, options.kubernetes)
             return 0
         if options.command == "helm":  # for checks of the chart: no root, no Kubernetes
             ensure_built(_report, (HELM,))
             link_programs(HOME / "bin", (HELM,))
             return 0
-        with running_cluster(options.home.resolve(), _report, options.image) as cluster:
+        with running_cluster(options.home.resolve(), _report, options.image, options.kubernetes) as cluster:
             ready = True
             _report("ends with Ctrl-C; logs in " + str(cluster.logs))
             print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)

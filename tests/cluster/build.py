@@ -16,12 +16,12 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import ClusterError
 from .heartbeat import lines_with_heartbeat
-from .layout import user_cache
+from .layout import HOME, user_cache
 from .report import Report, elapsed
 
 SOURCES = Path(__file__).parent / "binaries"
@@ -38,6 +38,7 @@ class Component:
     name: str
     module: str  # the required module whose version names the build
     programs: tuple[str, ...]
+    source: str = ""  # the folder below `binaries/`; empty: `name`
     linker_flags: str = ""  # {version}: of `module`; {minor}: the Kubernetes minor version it is built against
     renamed: tuple[tuple[str, str], ...] = ()  # (as Go names it, as everyone names it)
 
@@ -58,14 +59,18 @@ class Component:
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return user_cache() / "bin" / f"{self.name}-{self.version}-{digest}"
 
+    @property
+    def source_folder(self) -> Path:
+        return SOURCES / (self.source or self.name)
+
     def _required(self, module: str) -> str:
         found = re.search(rf"^\s*(?:require )?{re.escape(module)} (v\S+)", self._source("go.mod"), re.MULTILINE)
         if not found:
-            raise ClusterError(f"{SOURCES / self.name / 'go.mod'} does not require {module}")
+            raise ClusterError(f"{self.source_folder / 'go.mod'} does not require {module}")
         return found[1]
 
     def _source(self, file: str) -> str:
-        return (SOURCES / self.name / file).read_text()
+        return (self.source_folder / file).read_text()
 
 
 KUBERNETES = Component(
@@ -102,6 +107,26 @@ HELM = Component(
 VERSITYGW = Component(name="versitygw", module="github.com/versity/versitygw", programs=("versitygw",))
 """An S3 server on plain files; no part of a cluster, so only tests of S3 build it."""
 COMPONENTS = (KUBERNETES, ETCD, CONTAINERD, CNI, COREDNS, HELM)
+
+NEWEST = "1.36"
+"""The minor version of Kubernetes that `KUBERNETES` is, and that runs where none is asked for."""
+MINORS = ("1.31", NEWEST)
+"""The minor versions that can be built; an older one has the source `binaries/kubernetes-MINOR`."""
+
+
+def kubernetes(minor: str) -> Component:
+    """The programs of a minor version of Kubernetes, of `MINORS`."""
+    return KUBERNETES if minor == NEWEST else replace(KUBERNETES, source=f"kubernetes-{minor}")
+
+
+def components(minor: str) -> tuple[Component, ...]:
+    """The programs of a cluster with this minor version of Kubernetes; all but Kubernetes are the same for each."""
+    return (kubernetes(minor), *COMPONENTS[1:])
+
+
+def programs_folder(minor: str) -> Path:
+    """The folder of the checkout with links to the programs of a cluster with this minor version of Kubernetes."""
+    return HOME / ("bin" if minor == NEWEST else f"bin-{minor}")
 
 
 def ensure_built(report: Report, components: tuple[Component, ...] = COMPONENTS) -> None:
@@ -168,7 +193,7 @@ def _go_build(component: Component, output: Path, report: Report, title: str) ->
     with subprocess.Popen(
         # Tests that run meanwhile come first: they have time limits.
         ["setpriv", "--pdeathsig", "INT", "nice", "-n", "5", *command],
-        cwd=SOURCES / component.name,
+        cwd=component.source_folder,
         env=os.environ | RARE_COLLECTION | {"CGO_ENABLED": "0"},
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

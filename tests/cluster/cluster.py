@@ -23,7 +23,6 @@ from .layout import (
     CONTAINERD_SOCKET,
     DNS_IP,
     DNS_READY_PORT,
-    HOME,
     INSIDE,
     KUBERNETES_IP,
     NODE,
@@ -33,7 +32,7 @@ from .layout import (
 from .packages import ensure_packages
 from .pki import Authority, write_kubeconfig
 from .processes import Processes
-from .programs import files
+from .programs import RUNTIME, files
 from .report import Report, elapsed
 from .sandbox import Sandbox
 from .state import control_group, leftovers
@@ -57,34 +56,37 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running_cluster(home: Path, report: Report, archives: Sequence[Path] = ()) -> Iterator[Cluster]:
+def running_cluster(
+    home: Path, report: Report, archives: Sequence[Path] = (), minor: str = build.NEWEST
+) -> Iterator[Cluster]:
     """Start a cluster and end it without a trace but `home`/logs. `home`/kubeconfig exists as long as it is ready.
 
     Raises `ClusterError` when the machine lacks something, a program dies, a step takes too long, or another cluster
-    uses the same `home`. `archives` are images as `docker save` writes them, for pods to use.
+    uses the same `home`. `archives` are images as `docker save` writes them, for pods to use. `minor` is a version of
+    Kubernetes in `build.MINORS`.
     """
-    prepare(report)
+    prepare(report, minor)
     with ExitStack() as stack:
         stack.enter_context(_sole_use(home))
         started = time.monotonic()
         logs = _fresh_folder(home / "logs")
-        processes = _start(stack, home, logs, report, archives)
-        report(f"cluster ready after {elapsed(started)}")
+        processes = _start(stack, home, logs, report, archives, minor)
+        report(f"cluster ready after {elapsed(started)}, Kubernetes {build.kubernetes(minor).version}")
         yield Cluster(home / "kubeconfig", logs, processes.check, processes.restart)
 
 
-def prepare(report: Report) -> None:
+def prepare(report: Report, minor: str = build.NEWEST) -> None:
     """Everything that is done once a machine: packages, programs, links to them in the checkout."""
     images.check_readable()
     ensure_packages(report)
-    build.ensure_built(report)
-    build.link_programs(HOME / "bin")
+    build.ensure_built(report, build.components(minor))
+    build.link_programs(build.programs_folder(minor), build.components(minor))
 
 
-def _start(stack: ExitStack, home: Path, logs: Path, report: Report, archives: Sequence[Path]) -> Processes:
+def _start(stack: ExitStack, home: Path, logs: Path, report: Report, archives: Sequence[Path], minor: str) -> Processes:
     sandbox = Sandbox(logs / "sandbox.log")
     stack.callback(_end, sandbox, report)
-    processes = Processes(sandbox, logs)
+    processes = Processes(sandbox, logs, build.components(minor))
     _write_files(sandbox.folder)
     port = _forward_port(processes)
     processes.start("etcd", "kube-apiserver", "containerd")
@@ -104,7 +106,7 @@ def _start(stack: ExitStack, home: Path, logs: Path, report: Report, archives: S
     steps.wait(f"the node is ready, with {GPUS} GPUs (a number: none is there)", steps.node_ready)
     steps.wait("services are routed", lambda: steps.answers(f"/api/v1/nodes/{NODE}:{PROXY_HEALTH_PORT}/proxy/healthz"))
     steps.wait("names are resolved", lambda: steps.answers(f"/api/v1/nodes/{NODE}:{DNS_READY_PORT}/proxy/ready"))
-    steps.wait("development images work", steps.policy_works)
+    steps.wait("pods can be made", lambda: steps.get("/api/v1/namespaces/default/serviceaccounts/default"))
     write_kubeconfig(home / "kubeconfig", server=server, pki=pki)
     stack.callback((home / "kubeconfig").unlink, missing_ok=True)
     return processes
@@ -166,21 +168,6 @@ class Steps:
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
         return ready and status.get("allocatable", {}).get("nvidia.com/gpu") == str(GPUS)
 
-    def policy_works(self) -> bool:
-        """Admission policies take effect some seconds after they are made: ask with a pod that is never created."""
-        container = {"name": "probe", "image": "octavo-engine:dev"}
-        spec = {"containers": [container], "initContainers": [container | {"name": "init"}]}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": spec}
-        response = self.api.post("/api/v1/namespaces/default/pods", params={"dryRun": "All"}, json=pod)
-        if response.is_error:  # the default service account is not there yet
-            return False
-        made = response.json()["spec"]
-        folders = {str(folder) for folder in images.mounted_folders()}
-        return all(
-            folders <= {mount["mountPath"] for mount in each.get("volumeMounts", [])}
-            for each in made["containers"] + made["initContainers"]
-        )
-
 
 @contextlib.contextmanager
 def _sole_use(home: Path) -> Iterator[None]:
@@ -216,10 +203,11 @@ def _write_files(folder: Path) -> None:
     authority.issue("front-proxy", "front-proxy")
     authority.key_pair("service-accounts")
     write_kubeconfig(folder / "kubeconfig", server=f"https://127.0.0.1:{API_PORT}", pki=folder / "pki")
-    for name, content in files(control_group(folder)).items():
+    for name, content in (files(control_group(folder)) | images.runtime_files()).items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
+    (folder / RUNTIME.name).chmod(0o755)
 
 
 def _forward_port(processes: Processes) -> int:
@@ -252,7 +240,7 @@ def _import_image(sandbox: Sandbox, ctr: Sequence[str], archive: Path) -> None:
 
 
 def _manifests() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a cluster's first objects and the paths to post them to: DNS as a service, and the admission policy."""
+    """Yield a cluster's first objects and the paths to post them to: DNS as a service."""
     ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
     name = {"name": "kube-dns", "namespace": "kube-system"}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": name, "spec": {"clusterIP": DNS_IP, "ports": ports}}
@@ -268,6 +256,3 @@ def _manifests() -> Iterator[tuple[str, dict[str, Any]]]:
             "ports": ports,
         },
     )
-    policy, binding = images.admission_policy()
-    yield "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies", policy
-    yield "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings", binding

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from . import crds
-from .build import HELM, KUBERNETES, ensure_built, link_programs
+from .build import HELM, MINORS, NEWEST, ensure_built, kubernetes, link_programs, programs_folder
 from .client import Client
 from .cluster import prepare, running_cluster
 from .layout import HOME
@@ -25,6 +25,10 @@ from .report import Report
 
 SESSIONS = HOME / "sessions"
 FAILED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kubernetes", choices=MINORS, default=NEWEST, help="minor version of the cluster's Kubernetes")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,10 +43,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if needed and not session.config.option.collectonly:
         with _progress(session.config) as report:
             if os.environ.get("TEST_KUBECONFIG"):
-                ensure_built(report, (KUBERNETES, HELM))
-                link_programs(HOME / "bin")
+                clients = (kubernetes(_minor(session.config)), HELM)
+                ensure_built(report, clients)
+                link_programs(programs_folder(_minor(session.config)), clients)
             else:
-                prepare(report)
+                prepare(report, _minor(session.config))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -61,13 +66,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Client]:
     """The cluster, as a client of the namespace `default`."""
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(_session_folder(request.session))
+        minor = _minor(request.config)
         given = os.environ.get("TEST_KUBECONFIG")
         if given:
             kubeconfig = Path(given)
         else:
             with _progress(request.config) as report:
-                kubeconfig = stack.enter_context(running_cluster(home, report)).kubeconfig
-        yield Client(kubeconfig, programs=HOME / "bin", scratch=home / "scratch")
+                kubeconfig = stack.enter_context(running_cluster(home, report, minor=minor)).kubeconfig
+        yield Client(kubeconfig, programs=programs_folder(minor), scratch=home / "scratch")
 
 
 @pytest.fixture
@@ -99,6 +105,11 @@ def keda_crds(cluster: Client) -> Iterator[None]:
     """KEDA's ScaledObject; its operator does not run."""
     with crds.installed(cluster, crds.KEDA):
         yield
+
+
+def _minor(config: pytest.Config) -> str:
+    """Return the option; it is unknown to a pytest that was given a folder above this one."""
+    return str(config.getoption("kubernetes", NEWEST))
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Development images: pods that name them run this checkout's code, and no image is built.
 
-The image itself holds little more than links into /usr. A MutatingAdmissionPolicy mounts the machine's /usr, its
-Python, and the checkout with its virtual environment, read-only, into each container that names one. So a pod has its
-real security context, and runs the code of the checkout.
+The image itself holds little more than links into /usr. When a container of such an image is created, a script that
+stands in front of runc mounts the machine's /usr, its Python, and the checkout with its virtual environment, read-only.
+So a pod runs the checkout's code, has its real security context, and has no volume that its manifest does not name.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ClusterError
-from .layout import CHECKOUT
-from .programs import PAUSE_IMAGE
+from .layout import CHECKOUT, INSIDE
+from .programs import PAUSE_IMAGE, RUNTIME
 
 USER = 10001
 PROGRAMS = ("octavo-engine", "octavo-operator")
@@ -72,7 +72,7 @@ def development_image(program: str) -> Image:
     home[0].uid = home[0].gid = USER
     accounts = [_file(name, text.encode()) for name, text in ACCOUNTS.items()]
     return Image(
-        names=(f"docker.io/library/{program}:dev", f"localhost/{program}:dev"),
+        names=_names(program),
         layer=_tar([*links, *folders, home, *accounts]),
         config={
             "Entrypoint": [program],
@@ -119,47 +119,22 @@ def check_readable() -> None:
                 )
 
 
-def admission_policy() -> list[dict[str, Any]]:
-    """The MutatingAdmissionPolicy and its binding."""
-    mounts = {f"octavo-dev-{number}": folder for number, folder in enumerate(mounted_folders())}
-    volumes = ", ".join(
-        f'Object.spec.volumes{{name: "{name}", hostPath: Object.spec.volumes.hostPath{{path: "{folder}"}}}}'
-        for name, folder in mounts.items()
-    )
-    lists = ", ".join(_mount_into(field, mounts) for field in ("containers", "initContainers"))
-    named = " || ".join(
-        f"object.spec.?{field}.orValue([]).exists(c, {_IS_OURS})" for field in ("containers", "initContainers")
-    )
-    mutation = f"Object{{spec: Object.spec{{volumes: [{volumes}], {lists}}}}}"
-    created_pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    policy = {
-        "matchConstraints": {"resourceRules": [created_pods]},
-        "matchConditions": [{"name": "names-a-development-image", "expression": named}],
-        "reinvocationPolicy": "Never",
-        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": mutation}}],
-    }
-    group, name = "admissionregistration.k8s.io/v1", "octavo-development-images"
-    return [
-        {"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}
-        for kind, spec in (
-            ("MutatingAdmissionPolicy", policy),
-            ("MutatingAdmissionPolicyBinding", {"policyName": name}),
-        )
+def runtime_files() -> dict[str, str]:
+    """The script that stands in front of runc and its data, by their path below the state folder."""
+    mounts = [
+        {"destination": str(folder), "source": str(folder), "type": "bind", "options": ["rbind", "rprivate", "ro"]}
+        for folder in mounted_folders()
     ]
+    names = [name for program in PROGRAMS for name in (f"{program}:dev", *_names(program))]
+    data = INSIDE / "development-mounts.json"
+    add_mounts = f"{sys.executable} -I -S {Path(__file__).with_name('add_mounts.py')} {data}"
+    script = f'#!/bin/sh\ncase " $* " in *" create "*) {add_mounts} "$@" || exit 1 ;; esac\nexec runc "$@"\n'
+    return {RUNTIME.name: script, data.name: json.dumps({"images": names, "mounts": mounts})}
 
 
-_IS_OURS = f"c.image.matches('^(localhost/|docker.io/library/)?({'|'.join(PROGRAMS)}):dev$')"
-
-
-def _mount_into(field: str, mounts: dict[str, Path]) -> str:
-    """CEL: the list of pod.spec.`field` whose containers of ours get the mounts."""
-    kind = f"Object.spec.{field}"
-    volume_mounts = ", ".join(
-        f'{kind}.volumeMounts{{name: "{name}", mountPath: "{folder}", readOnly: true}}'
-        for name, folder in mounts.items()
-    )
-    ours = f"object.spec.?{field}.orValue([]).filter(c, {_IS_OURS})"
-    return f"{field}: {ours}.map(c, {kind}{{name: c.name, volumeMounts: [{volume_mounts}]}})"
+def _names(program: str) -> tuple[str, ...]:
+    """The complete names of the development image of a program; containerd takes `program:dev` for the first."""
+    return (f"docker.io/library/{program}:dev", f"localhost/{program}:dev")
 
 
 def _entry(name: str, kind: bytes, mode: int, target: str = "") -> tuple[tarfile.TarInfo, bytes]:

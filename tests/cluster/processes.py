@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from . import build
+from .build import CONTAINERD, Component
 from .errors import ClusterError
 from .layout import SYSTEM_PATH
 from .programs import command
@@ -33,17 +33,17 @@ class Process:
 class Processes:
     """Starts programs in a sandbox; they end with it."""
 
-    def __init__(self, sandbox: Sandbox, logs: Path) -> None:
+    def __init__(self, sandbox: Sandbox, logs: Path, components: tuple[Component, ...]) -> None:
         self._sandbox = sandbox
         self.logs = logs
         self._running: list[Process] = []
-        folders = (build.KUBERNETES.folder, build.CONTAINERD.folder)
-        self._path = ":".join([*map(str, folders), SYSTEM_PATH])
+        self._components = components
+        self._path = ":".join([str(CONTAINERD.folder), SYSTEM_PATH])  # containerd starts its shim
 
     def start(self, *names: str) -> None:
         """Start programs of `programs.COMMANDS`."""
         for name in names:
-            self.start_command(name, command(name))
+            self.start_command(name, command(name, self._components))
 
     def start_command(self, name: str, arguments: list[str], pass_fds: tuple[int, ...] = ()) -> None:
         log = self.logs / f"{name}.log"

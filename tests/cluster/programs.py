@@ -29,6 +29,8 @@ PKI = INSIDE / "pki"
 KUBECONFIG = INSIDE / "kubeconfig"
 ETCD_URL = "http://127.0.0.1:2379"
 PAUSE_IMAGE = "localhost/octavo-pause:dev"
+RUNTIME = INSIDE / "runc-for-development"
+"""What containerd runs as runc."""
 
 ETCD = {
     "data-dir": INSIDE / "etcd",
@@ -114,11 +116,11 @@ COMMANDS: Mapping[str, Mapping[str, object]] = {
 """Program → flags."""
 
 
-def command(name: str) -> list[str]:
-    """Return the command line of a program of the node."""
+def command(name: str, components: tuple[build.Component, ...]) -> list[str]:
+    """Return the command line of a program of the node, which is built by one of `components`."""
     prefix = "-" if name == "coredns" else "--"
     flags = (f"{prefix}{flag}={_flag_value(value)}" for flag, value in COMMANDS[name].items())
-    return [str(build.program(name)), *flags]
+    return [str(build.program(name, components)), *flags]
 
 
 def files(control_group: str) -> dict[str, str]:
@@ -226,6 +228,7 @@ disable_apparmor = true
 runtime_type = "io.containerd.runc.v2"
 [{cri}.runtime'.containerd.runtimes.runc.options]
 SystemdCgroup = false
+BinaryName = "{RUNTIME}"
 [{cri}.runtime'.cni]
 bin_dirs = ["{build.CNI.folder}"]
 conf_dir = "{INSIDE / "cni"}"
