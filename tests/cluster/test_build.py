@@ -121,8 +121,10 @@ def test_an_interrupted_build_ends_go_too_and_the_next_one_succeeds(sources: Pat
     assert sorted(path.name for path in HELLO.folder.parent.iterdir()) == sorted([".hello.lock", HELLO.folder.name])
 
 
-def test_every_component_of_the_cluster_is_pinned() -> None:
-    for component in build.COMPONENTS:
+@pytest.mark.parametrize("minor", build.MINORS)
+def test_every_component_of_the_cluster_is_pinned(minor: str) -> None:
+    assert build.kubernetes(minor).version.startswith(f"v{minor}.")
+    for component in build.components(minor):
         assert component.version.startswith("v")
         assert component.folder.name.startswith(f"{component.name}-{component.version}-")
 
