@@ -105,6 +105,30 @@ def test_answers_follow_a_schema_whatever_is_drawn(real: RealServer) -> None:
     assert free.result() == answer_to(real, STORY, max_tokens=24)
 
 
+def test_a_demanded_call_is_written_as_the_prompt_asks(real: RealServer) -> None:
+    """A small model gives the right arguments only in the format that its prompt describes."""
+    parameters: Any = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    }
+    tool: Any = {"type": "function", "function": {"name": "Person", "parameters": parameters}}
+    asked: Any = {
+        "messages": [{"role": "user", "content": "Anna is 31 years old. Who is she?"}],
+        "tools": [tool],
+        "tool_choice": {"type": "function", "function": {"name": "Person"}},
+        "max_tokens": 100,
+        **GREEDY,
+    }
+    [choice] = real.openai.chat.completions.create(**asked).choices
+    [call] = choice.message.tool_calls or []
+    assert json.loads(call.function.arguments) == {"name": "Anna", "age": 31}
+    assert (call.function.name, choice.finish_reason, choice.message.content) == ("Person", "stop", None)
+    chunks = real.openai.chat.completions.create(**asked, stream=True)
+    pieces = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or ()]
+    assert "".join(each.function.arguments for each in pieces) == call.function.arguments and len(pieces) > 3
+
+
 def test_completions_of_text_and_of_its_tokens_agree(real: RealServer, tokenizer: Tokenizer) -> None:
     text = "Once upon a time"
     create = real.openai.completions.create

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
-from octavo_engine.output_parsing.formats.forced import forced_schema
+from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.anthropic.messages import MessageWriter
@@ -21,6 +21,7 @@ from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.structured.grammar import json_schema_grammar
+from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
@@ -111,11 +112,11 @@ def test_a_call_of_a_tool(server: Served) -> None:
      ({"type": "tool", "name": "weather"}, False)],
 )  # fmt: skip
 def test_a_demanded_call_is_held_to_its_schema(server: Served, choice: Any, several: bool) -> None:
-    server.play('[{"name": "weather", "arguments": {"city": "Rome"}}]')
+    server.play('<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>')
     message = ask(server, tools=[WEATHER], tool_choice=choice)
     assert (message.content[0].input, message.stop_reason) == ({"city": "Rome"}, "tool_use")
-    schema = forced_schema([Tool("weather", SCHEMA)], several=several)
-    assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
+    form = HERMES.calls([Tool("weather", SCHEMA)], "", several=several)
+    assert server.engine.requests[-1].sampling.grammar == structural_tag_grammar(form)
 
 
 def test_no_calls_unless_allowed(server: Served) -> None:

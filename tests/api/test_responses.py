@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
-from octavo_engine.output_parsing.formats.forced import forced_schema
+from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
@@ -19,6 +19,7 @@ from octavo_engine.server.openai.responses.prepare_response import prepare
 from octavo_engine.server.openai.responses.writer import ResponseWriter
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.structured.grammar import json_schema_grammar
+from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
 from tests.api.served import Served
@@ -128,11 +129,11 @@ ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "func
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}, ALLOWED])
 def test_a_demanded_call(server: Served, choice: Any) -> None:
-    server.play('[{"name": "weather", "arguments": {"city": "Rome"}}]')
+    server.play('<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>')
     [call] = ask(server, tools=[WEATHER], tool_choice=choice).output
     assert (call.type, call.arguments) == ("function_call", '{"city": "Rome"}')
-    schema = forced_schema([Tool("weather", SCHEMA)], several=choice in ("required", ALLOWED))
-    assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
+    form = HERMES.calls([Tool("weather", SCHEMA)], "", several=choice in ("required", ALLOWED))
+    assert server.engine.requests[-1].sampling.grammar == structural_tag_grammar(form)
 
 
 class City(BaseModel):

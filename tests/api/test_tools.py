@@ -12,13 +12,14 @@ from llguidance import LLMatcher
 from openai import BadRequestError, OpenAI
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
-from octavo_engine.output_parsing.formats.forced import forced_schema
+from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.chat_answer import ChatAnswer
 from octavo_engine.server.openai.prepare_chat import prepare
 from octavo_engine.structured.grammar import json_schema_grammar
+from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.structured.vocabulary import vocabulary
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
@@ -39,7 +40,7 @@ ALLOWED: Any = {
     "type": "allowed_tools",
     "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]},
 }
-FORCED = '[{"name": "weather", "arguments": {"city": "Rome"}}]'
+FORCED = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 
 
 @pytest.fixture
@@ -144,8 +145,8 @@ def test_a_demanded_call_is_held_to_its_schema(
     assert answer.message.content is None
     known = {"weather": Tool("weather", PARAMETERS), "now": Tool("now")}
     several = choice in ("required", ALLOWED) and parallel is not False
-    schema = forced_schema([known[name] for name in tools], several=several)
-    assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
+    form = HERMES.calls([known[name] for name in tools], "", several=several)
+    assert server.engine.requests[-1].sampling.grammar == structural_tag_grammar(form)
     content, calls, reasons = streamed(list(ask(client, tool_choice=choice, stream=True)))
     assert (content, calls[0][1:], reasons) == ("", ("weather", '{"city": "Rome"}'), [reason])
 
@@ -226,8 +227,8 @@ def test_a_form_of_the_content_does_not_matter_to_a_demanded_call(server: Served
     form = {"type": "json_schema", "json_schema": {"name": "other", "schema": {"type": "string"}}}
     [answer] = ask(client, tool_choice="required", response_format=form).choices
     assert calls_of(answer.message) == [("weather", '{"city": "Rome"}')]
-    schema = forced_schema([Tool("weather", PARAMETERS), Tool("now")], several=True)
-    assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
+    calls = HERMES.calls([Tool("weather", PARAMETERS), Tool("now")], "", several=True)
+    assert server.engine.requests[-1].sampling.grammar == structural_tag_grammar(calls)
 
 
 @pytest.mark.parametrize(
@@ -281,6 +282,10 @@ THINKING = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.cont
 OFF = THINKING + "\n</think>\n\n"
 HARMONY = "{% if tools %}x{% endif %}<|channel|>analysis<|message|>"
 SILENT = "{{ tools }}"
+CODER = "{% if tools %}<tool_call><function={% endif %}"
+DATE: Any = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
+DAY = {"type": "function", "function": {"name": "day", "parameters": DATE}}
+"""A tool whose argument Qwen3-Coder's plain text cannot hold to its format."""
 
 
 @pytest.mark.parametrize(
@@ -295,6 +300,13 @@ SILENT = "{{ tools }}"
         (HARMONY, {"guided_regex": "a+"}, AnswerForm()),
         (SILENT, {}, AnswerForm()),
         (SILENT, {"tools": [NOW], "tool_choice": "required"}, AnswerForm(format="forced", tools=(Tool("now"),))),
+        (HARMONY, {"tools": [NOW], "tool_choice": "required"}, AnswerForm(format="openai", tools=(Tool("now"),))),
+        (
+            THINKING,
+            {"tools": [NOW], "tool_choice": "required", "parallel_tool_calls": False},
+            AnswerForm(format="hermes", tools=(Tool("now"),), reasons=True, begun=True, single=True),
+        ),
+        (CODER, {"tools": [DAY], "tool_choice": "required"}, AnswerForm(format="forced", tools=(Tool("day", DATE),))),
     ],
 )
 def test_the_template_decides_how_an_answer_is_read(
@@ -304,6 +316,42 @@ def test_the_template_decides_how_an_answer_is_read(
     prepared = prepare(LoadedModel(READY, tokenizer), json.dumps({"messages": ASK, **fields}).encode())
     assert prepared.form == form
     assert prepared.text.skip_special_tokens == (form.format in (None, "forced"))
+
+
+CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+REQUIRED = {"tools": [NOW], "tool_choice": "required"}
+EITHER = {"tools": [NOW], "response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "allowed", "refused"),
+    [
+        (THINKING, REQUIRED, [f"So <so>.\n</think>\n\n{CALL}"], [CALL, "So.</think>{}", "So.</think>"]),
+        (OFF, REQUIRED, [CALL], [f"So.</think>{CALL}", f"<think>So.</think>{CALL}"]),
+        (THINKING + "!", REQUIRED, [CALL, f"<think>So.</think>\n{CALL}"], [f"So.</think>{CALL}"]),
+        (THINKING, EITHER, [f"So.</think>{CALL}", 'So.</think>{"a": 1}'], [CALL, '{"a": 1}']),
+        (OFF, EITHER, [CALL, '{"a": 1}'], ["So."]),
+    ],
+)
+def test_reasoning_may_come_before_a_demanded_call(
+    template: str, fields: Any, allowed: list[str], refused: list[str], tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tokenizer, "chat_template", ChatTemplate(template, {}))
+    prepared = prepare(LoadedModel(READY, tokenizer), json.dumps({"messages": ASK, **fields}).encode())
+    tokens = vocabulary(tokenizer, tokenizer.vocab_size, [2])
+    matcher = LLMatcher(tokens, prepared.sampling.grammar)
+    for text in (*allowed, *refused):
+        matcher.reset()
+        ids = tokens.tokenize_str(text)
+        complete = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+        assert complete == (text in allowed), text
+        if complete:
+            answer = ChatAnswer(prepared.form, tokenizer)
+            answer.push(text, ids, last=True)
+            message = answer.message()
+            assert calls_of(message) == ([("now", "{}")] if CALL in text else [])
+            assert bool(message.reasoning_content) == ("So" in text)
 
 
 def test_a_format_that_is_not_known_is_an_error_that_names_the_flag(

@@ -34,8 +34,9 @@ class AnswerForm:
 
     @property
     def special(self) -> bool:
-        """True if control tokens must be part of the text, because the format of tool calls is made of them."""
-        return self.format is not None and self.format != FORCED.name
+        """True if control tokens must be part of the text, because the format of tool calls may be made of them, or the
+        end of reasoning before demanded calls may be one."""
+        return self.format is not None and (self.format != FORCED.name or self.reasons)
 
     def parser(self) -> AnswerParser:
         """Return a new parser for one answer."""

@@ -26,9 +26,13 @@ from octavo_engine.structured.schema_formats import with_exact_formats
 _TEXT = r"/(.|\n)*/"
 
 
-def structural_tag_grammar(form: Mapping[str, Any]) -> str:
-    """Return the grammar of a `format`; GrammarError, which names the part, if a part is not supported there."""
-    rules = _Rules()
+def structural_tag_grammar(form: Mapping[str, Any], control_token: Callable[[str], int | None] = lambda _: None) -> str:
+    """Return the grammar of a `format`, or of a form of tool calls (output_parsing/formats/forms.py).
+
+    `control_token` returns the id of the control token with a text, if the model has one: a marker of calls may be
+    one. Raises GrammarError, which names the part, if a part is not supported there.
+    """
+    rules = _Rules(control_token)
     start = rules.of(form, last=True)
     return written_grammar("\n".join([f"start: {start}", *rules.lines]))
 
@@ -36,7 +40,8 @@ def structural_tag_grammar(form: Mapping[str, Any]) -> str:
 class _Rules:
     """Collects the rules of one grammar, in llguidance's variant of Lark's notation."""
 
-    def __init__(self) -> None:
+    def __init__(self, control_token: Callable[[str], int | None]) -> None:
+        self._control_token = control_token
         self.lines: list[str] = []
         self._characters = 0
         self._names: dict[str, str] = {}
@@ -57,6 +62,10 @@ class _Rules:
             "tag": self._tag,
             "tags_with_separator": self._separated,
             "triggered_tags": self._triggered,
+            "marker": lambda part: self._marker(part["value"]),
+            "optional": lambda part: f"({self.of(part['content'], last=False)})?",
+            "list": self._list,
+            "text_until": self._text_until,
         }
         return make[kind](form)
 
@@ -70,6 +79,33 @@ class _Rules:
         schema = {} if form["json_schema"] is True else form["json_schema"]
         rule = f"%json {json.dumps({**with_exact_formats(schema), 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
         return self._once(rule, lambda: json_schema_grammar(schema))
+
+    def _marker(self, text: str) -> str:
+        """Return a text as an expression: the control token of this text, if the model has one."""
+        token = self._control_token(text)
+        return literal(text) if token is None else f"<[{token}]>"
+
+    def _list(self, form: Mapping[str, Any]) -> str:
+        item = self._named(self.of(form["item"], last=False))
+        separator = literal(form["separator"]) if form["separator"] else ""
+        return f"{item} ({separator} {item})*"
+
+    def _text_until(self, form: Mapping[str, Any]) -> str:
+        """Return the expression of a text and the marker behind it, which is the first one after the text's beginning.
+
+        It is one lexeme with the marker, since llguidance does not look for another end of a lexeme that is too long.
+        """
+        least, most = form["least"], form["most"]
+        text = _bounded_text(least, most) if least or most is not None else r"(.|\n)*"
+        if self._control_token(form["end"]) is not None:
+            return f"/{text}/ {self._marker(form['end'])}"
+        end = re.escape(form["end"]).replace("/", r"\/")
+        lexeme = f"/{text}{end}/"
+        if least or most is not None:
+            lexeme += rf" & ~/(.|\n)*{end}(.|\n)+/"
+        terminal = f"TEXT_{len(self.lines)}"
+        self.lines.append(f"{terminal}: {lexeme}")
+        return self._named(terminal, "[lazy]")
 
     def _regex(self, form: Mapping[str, Any]) -> str:
         return self._once(_between_slashes(form["pattern"]), lambda: regex_grammar(form["pattern"]))
@@ -121,6 +157,16 @@ class _Rules:
             raise GrammarError(f"structural_tag: no tag begins with the trigger {trigger!r}")
         text = self._named(f"{_TEXT} {literal(trigger)}", "[lazy]")
         return self._named(f"{text} ({' | '.join(rests)})")
+
+
+def _bounded_text(least: int, most: int | None) -> str:
+    """Return the regular expression of so many characters, none of them a line break at the ends, and a line break."""
+    if most == 0:
+        return r"\n?"
+    inner = "" if most is None else max(0, most - 2)
+    longer = rf"((.|\n){{{max(0, least - 2)},{inner}}}[^\n])" if most != 1 else ""
+    text = rf"[^\n]{longer}{'?' if longer and least < 2 else ''}"
+    return rf"{text}\n?" if least else rf"({text})?\n?"
 
 
 def _check_distinct(triggers: Sequence[str]) -> None:

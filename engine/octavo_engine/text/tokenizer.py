@@ -44,6 +44,7 @@ class Tokenizer:
         self._spell = spelling_of(self._backend)
         self._added = {token_id: token.content.encode() for token_id, token in added.items()}
         self._control = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._control_ids = {added[token_id].content: token_id for token_id in self._control}
         self._bytes: dict[int, bytes] = {}
         self.bos_token_id: int | None = parts.bos
         """The token that begins a text, if the model has one."""
@@ -103,6 +104,10 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Return True if the token is a control token rather than text."""
         return token_id in self._control
+
+    def control_token(self, text: str) -> int | None:
+        """Return the id of the control token that is written as `text`; None if there is none."""
+        return self._control_ids.get(text)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token, which may end within a character; none for ids beyond the vocabulary."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from octavo_engine.output_parsing.events import CallStart, Content, Event
+from octavo_engine.output_parsing.formats.call_schema import arguments_schema
+from octavo_engine.output_parsing.formats.forms import Form, either, json_form, listed, marker, sequence, words
 from octavo_engine.output_parsing.formats.tool import Format, Tool
 from octavo_engine.output_parsing.json_calls import json_arguments
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText, expect, pass_until, read_until, skip_spaces
@@ -30,4 +32,20 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # no
     return True
 
 
-DEEPSEEK = Format(name="deepseek_v3", parse=_parse, in_template=("<｜tool▁calls▁begin｜>",))
+def _calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:
+    in_block = _BLOCK in template
+    calls = either([_in_block(tool) if in_block else _by_name(tool) for tool in tools])
+    return sequence(marker(_BEGIN), listed(calls, "\n" if in_block else "", several=several), marker(_END))
+
+
+def _in_block(tool: Tool) -> Form:
+    head = sequence(marker(_CALL), words("function"), marker(_SEPARATOR), words(f"{tool.name}\n{_BLOCK}\n"))
+    return sequence(head, json_form(arguments_schema(tool)), words("\n```"), marker(_CALL_END))
+
+
+def _by_name(tool: Tool) -> Form:
+    head = sequence(marker(_CALL), words(tool.name), marker(_SEPARATOR))
+    return sequence(head, json_form(arguments_schema(tool)), marker(_CALL_END))
+
+
+DEEPSEEK = Format(name="deepseek_v3", parse=_parse, calls=_calls, in_template=("<｜tool▁calls▁begin｜>",))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 
 from octavo_engine.output_parsing.events import CallArguments, CallStart, Content, Event
+from octavo_engine.output_parsing.formats.argument_forms import text_arguments
+from octavo_engine.output_parsing.formats.forms import LINE_BREAK, Form, either, listed, marker, sequence, words
 from octavo_engine.output_parsing.formats.tool import LONGEST_NAME, Format, Tool, tool_named
 from octavo_engine.output_parsing.streamed_text import (
     MORE,
@@ -55,4 +57,16 @@ def _name(text: StreamedText) -> Generator[None, None, str]:
     return text.take(at if at >= 0 else None).strip()
 
 
-GLM = Format(name="glm45", parse=_parse, in_template=(_BEGIN, _KEY))
+def _calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # noqa: ARG001
+    return listed(either([*map(_call, tools)]), "\n", several=several)
+
+
+def _call(tool: Tool) -> Form:
+    def begin(name: str) -> Form:
+        return sequence(marker(_KEY), words(name), marker(_KEY_END), LINE_BREAK, marker(_VALUE))
+
+    arguments = text_arguments(tool, begin, _VALUE_END, LINE_BREAK)
+    return sequence(marker(_BEGIN), words(tool.name), LINE_BREAK, *arguments, marker(_END))
+
+
+GLM = Format(name="glm45", parse=_parse, calls=_calls, in_template=(_BEGIN, _KEY))

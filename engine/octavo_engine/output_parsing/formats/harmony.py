@@ -6,15 +6,27 @@ https://cookbook.openai.com/articles/openai-harmony describes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from octavo_engine.output_parsing.events import CallStart, Content, Event, Reasoning
+from octavo_engine.output_parsing.formats.call_schema import arguments_schema
+from octavo_engine.output_parsing.formats.forms import (
+    Form,
+    either,
+    json_form,
+    marker,
+    optional,
+    sequence,
+    text_until,
+    words,
+)
 from octavo_engine.output_parsing.formats.tool import Format, Tool
 from octavo_engine.output_parsing.json_calls import json_arguments
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText, pass_until, read_until
 
-_HEADER_END = "<|message|>"
-_ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
+_CHANNEL, _CONSTRAIN, _HEADER_END = "<|channel|>", "<|constrain|>", "<|message|>"
+_END, _START = "<|end|>", "<|start|>"
+_ENDS = (_END, "<|call|>", "<|return|>", _START)
 _RECIPIENT = re.compile(r"to=functions\.([A-Za-z0-9_.-]{1,256})")
 
 
@@ -33,4 +45,19 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # no
             return True
 
 
-HARMONY = Format(name="openai", parse=_parse, in_template=("<|channel|>", _HEADER_END), reasons=True)
+def _calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # noqa: ARG001
+    """Return the form of one call, perhaps after reasoning: an answer ends with its first call."""
+    analysis = sequence(
+        marker(_CHANNEL), words("analysis"), marker(_HEADER_END), text_until(_END), marker(_START), words("assistant")
+    )
+    return sequence(
+        optional(analysis), marker(_CHANNEL), words("commentary to=functions."), either([*map(_call, tools)])
+    )
+
+
+def _call(tool: Tool) -> Form:
+    kind = sequence(words(f"{tool.name} "), optional(marker(_CONSTRAIN)), words("json"))
+    return sequence(kind, marker(_HEADER_END), json_form(arguments_schema(tool)))
+
+
+HARMONY = Format(name="openai", parse=_parse, calls=_calls, in_template=(_CHANNEL, _HEADER_END), reasons=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from octavo_engine.output_parsing.events import Content, Event
+from octavo_engine.output_parsing.formats.call_schema import call_schema
+from octavo_engine.output_parsing.formats.forms import LINE_BREAK, Form, json_form, listed, marker, sequence
 from octavo_engine.output_parsing.formats.tool import Format, Tool
 from octavo_engine.output_parsing.json_calls import json_calls, or_content
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText, pass_until, read_until
@@ -19,4 +21,9 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # no
     return True
 
 
-HERMES = Format(name="hermes", parse=_parse, in_template=(_BEGIN,), tags=(_BEGIN, _END))
+def _calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # noqa: ARG001
+    call = sequence(marker(_BEGIN), LINE_BREAK, json_form(call_schema(tools)), LINE_BREAK, marker(_END))
+    return listed(call, "\n", several=several)
+
+
+HERMES = Format(name="hermes", parse=_parse, calls=_calls, in_template=(_BEGIN,))

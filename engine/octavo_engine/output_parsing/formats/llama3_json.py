@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from octavo_engine.output_parsing.events import Content, Event
+from octavo_engine.output_parsing.formats.call_schema import call_schema
+from octavo_engine.output_parsing.formats.forms import Form, json_form, listed
 from octavo_engine.output_parsing.formats.tool import Format, Tool
 from octavo_engine.output_parsing.json_calls import json_call, or_content
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText, expect, pass_until, skip_spaces
@@ -39,4 +41,8 @@ def _calls(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
     return False
 
 
-LLAMA3_JSON = Format(name="llama3_json", parse=_parse, in_template=('"parameters"', "<|eom_id|>"))
+def _forced(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # noqa: ARG001
+    return listed(json_form(call_schema(tools, arguments="parameters")), "; ", several=several)
+
+
+LLAMA3_JSON = Format(name="llama3_json", parse=_parse, calls=_forced, in_template=('"parameters"', "<|eom_id|>"))

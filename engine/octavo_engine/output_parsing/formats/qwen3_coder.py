@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from octavo_engine.output_parsing.events import CallArguments, CallStart, Content, Event
+from octavo_engine.output_parsing.formats.argument_forms import text_arguments
+from octavo_engine.output_parsing.formats.forms import Form, either, listed, marker, sequence, words
 from octavo_engine.output_parsing.formats.tool import Format, Tool, tool_named
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText, expect, pass_until, read_until, skip_spaces
 
@@ -42,4 +44,14 @@ def _arguments(text: StreamedText, tool: Tool) -> Steps[Event]:
     return True
 
 
-QWEN3_CODER = Format(name="qwen3_coder", parse=_parse, in_template=(_OUTER_BEGIN, _BEGIN))
+def _calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # noqa: ARG001
+    call = sequence(marker(_OUTER_BEGIN), words("\n"), either([*map(_call, tools)]), words("\n"), marker(_OUTER_END))
+    return listed(call, "\n", several=several)
+
+
+def _call(tool: Tool) -> Form:
+    arguments = text_arguments(tool, lambda name: words(f"{_PARAMETER}{name}>\n"), _PARAMETER_END, words("\n"))
+    return sequence(words(f"{_BEGIN}{tool.name}>\n"), *arguments, words(_END))
+
+
+QWEN3_CODER = Format(name="qwen3_coder", parse=_parse, calls=_calls, in_template=(_OUTER_BEGIN, _BEGIN))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from octavo_engine.output_parsing.events import Event
+from octavo_engine.output_parsing.formats.forms import Form
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText
 
 LONGEST_NAME = 256
@@ -37,6 +38,18 @@ def _member(name: str, value: Any) -> str:
     return json.dumps({name: value}, ensure_ascii=False, allow_nan=False)[1:-1]
 
 
+class Calls(Protocol):
+    """Makes the form of an answer that consists of calls, for its grammar."""
+
+    def __call__(self, tools: Sequence[Tool], template: str, *, several: bool) -> Form:
+        """Return the form of one call of one of the tools, or with `several` of at least one.
+
+        `template` is the source of the model's chat template, as some formats have several variants. Raises NoFormError
+        if the format cannot hold the arguments of a tool to their schema.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """The way in which a family of models writes tool calls."""
@@ -45,10 +58,10 @@ class Format:
     """The name, as in vLLM's --tool-call-parser."""
     parse: Callable[[StreamedText, Mapping[str, Tool]], Steps[Event]]
     """Reads one answer, given the tools by name."""
+    calls: Calls
+    """Makes the form of calls that a request demands."""
     in_template: Sequence[str]
     """A chat template that contains all of these is of a model with this format."""
-    tags: tuple[str, str] | None = None
-    """The texts before and after each call, where it is JSON between texts: a grammar of calls needs them."""
     id_length: int = 24
     """Characters of a call's id; some templates accept only theirs."""
     reasons: bool = False

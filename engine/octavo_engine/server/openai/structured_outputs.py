@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from octavo_engine.output_parsing.formats.forced import call_schema
-from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.refused import NotYet
 from octavo_engine.server.openai.structural_tags import Form, Structure, Triggers, older_form
@@ -190,32 +188,12 @@ def grammar_of(body: StructuredFields) -> str | None:
     return grammar
 
 
-def or_calls_grammar(body: StructuredFields, tools: Sequence[Tool], tags: tuple[str, str], *, several: bool) -> str:
-    """Return the grammar of an answer that has the form of `response_format` or calls tools, as in OpenAI's API.
-
-    `tags` are the texts before and after each call; with `several`, there may be more than one call.
-
-    APIError 400 if a tool's schema cannot be followed.
-    """
+def schema_of_content(body: StructuredFields) -> dict[str, Any] | None:
+    """Return the JSON schema that `response_format` asks for; None if it asks for none."""
     form = body.response_format
-    named = form.json_schema if isinstance(form, ResponseFormat) else None
-    schema = {"type": "object"} if named is None else named.schema_
-    line: dict[str, Any] = {"type": "regex", "pattern": "\\n?"}
-    call = {"type": "sequence", "elements": [line, {"type": "json_schema", "json_schema": call_schema(tools)}, line]}
-    calls = {
-        "type": "tags_with_separator",
-        "tags": [{"begin": tags[0], "content": call, "end": tags[1]}],
-        "separator": "\n",
-        "at_least_one": True,
-        "stop_after_first": not several,
-    }
-    either = {"type": "or", "elements": [{"type": "json_schema", "json_schema": schema}, calls]}
-    try:
-        grammar = structural_tag_grammar(either)
-        check_grammar(grammar)
-    except GrammarError as error:
-        raise APIError(400, f"tools: {error}", param="tools", code="invalid_grammar") from None
-    return grammar
+    if not isinstance(form, ResponseFormat) or form.type == "text":
+        return None
+    return {"type": "object"} if form.json_schema is None else form.json_schema.schema_
 
 
 def _asked(body: StructuredFields) -> Iterator[tuple[str, Callable[[], str]]]:

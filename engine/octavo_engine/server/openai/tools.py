@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from octavo_engine.output_parsing.formats.forced import forced_schema
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.structured_outputs import OptionalSchemaObject
-from octavo_engine.structured.grammar import MAX_CHARACTERS, GrammarError, check_grammar, json_schema_grammar
+from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 MAX_TOOLS = 128
 MAX_CALLS = 128
@@ -136,10 +136,20 @@ def described(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     return [tool.model_dump(exclude_none=True) for tool in tools]
 
 
-def demanded_grammar(fields: ToolFields) -> str | None:
-    """Return the grammar of an answer that must consist of tool calls; None if it need not.
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The tool calls that an answer must consist of."""
 
-    APIError 400 if the choice names a tool that does not exist, or a tool's schema cannot be followed.
+    tools: Sequence[Tool]
+    """The tools that may be called."""
+    several: bool
+    """Whether there may be more than one call."""
+
+
+def demand(fields: ToolFields) -> Demand | None:
+    """Return the calls that an answer must consist of; None if it need not.
+
+    APIError 400 if the choice names a tool that does not exist.
     """
     choice, tools = fields.tool_choice, fields.tools or []
     names = {tool.function.name for tool in tools}
@@ -157,12 +167,7 @@ def demanded_grammar(fields: ToolFields) -> str | None:
     if wanted:
         tools = [tool for tool in tools if tool.function.name in wanted]
     several = not isinstance(choice, NamedTool) and fields.parallel_tool_calls is not False
-    try:
-        grammar = json_schema_grammar(forced_schema(list(tools_by_name(tools).values()), several=several))
-        check_grammar(grammar)
-    except GrammarError as error:
-        raise APIError(400, f"tools: {error}", param="tools", code="invalid_grammar") from None
-    return grammar
+    return Demand(tuple(tools_by_name(tools).values()), several)
 
 
 def _chosen(choice: Any) -> list[str]:

@@ -1,0 +1,96 @@
+"""JSON schemas of tool calls: of a call with its name and arguments, and of the arguments alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo_engine.output_parsing.formats.tool import Tool
+
+LISTING = frozenset(
+    {"$id", "$schema", "$defs", "definitions", "title", "description", "type", "properties", "required"}
+)
+"""Keywords of a schema that only lists properties: with no others, `properties` has all its fields."""
+_VALUES = {"const", "enum", "default", "examples"}
+"""Keywords whose values are no schemas."""
+_BY_NAME = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+"""Keywords whose values are schemas by names, which may look like keywords."""
+
+
+def call_list_schema(tools: Sequence[Tool], *, several: bool) -> dict[str, Any]:
+    """Return the schema of a list of calls of these tools; of one call, unless `several`."""
+    most = {} if several else {"maxItems": 1}
+    return {"type": "array", "items": call_schema(tools, "/items"), "minItems": 1, **most}
+
+
+def call_schema(tools: Sequence[Tool], pointer: str = "", arguments: str = "arguments") -> dict[str, Any]:
+    """Return the schema of a call of one of these tools, for a schema that has it at this JSON pointer.
+
+    `arguments` is the name of the field with the arguments.
+    """
+    several = len(tools) > 1
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": tool.name},
+                arguments: arguments_schema(
+                    tool, f"{pointer}{f'/anyOf/{place}' if several else ''}/properties/{arguments}"
+                ),
+            },
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for place, tool in enumerate(tools)
+    ]
+    return {"anyOf": calls} if several else calls[0]
+
+
+def arguments_schema(tool: Tool, pointer: str = "") -> dict[str, Any]:
+    """Return the schema of a call's arguments, for a schema that has it at this JSON pointer.
+
+    Arguments that the tool's schema does not list are left out where it does not speak of others: a function that is
+    called with them fails, and small models make them up. A tool without a schema has none, as in OpenAI's API.
+    """
+    schema = {"type": "object", **tool.parameters}
+    names = schema.get("properties", {})
+    if schema.keys() <= LISTING and isinstance(names, Mapping) and _within(schema.get("required", ()), names):
+        schema["additionalProperties"] = False
+    schema.pop("$id", None)  # its references would be looked for in the document of this name
+    return {key: _moved_keyword(key, value, pointer) for key, value in schema.items()}
+
+
+def part_of_schema(part: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part of a schema as a schema of its own, with the whole one if the part may refer to it."""
+    if not _refers(part):
+        return part
+    moved = _moved(part, "/$defs/whole")
+    root = {key: value for key, value in whole.items() if key != "$id"}
+    return {**moved, "$defs": {"whole": _moved(root, "/$defs/whole")}}
+
+
+def _refers(schema: Any) -> bool:
+    if isinstance(schema, Mapping):
+        return "$ref" in schema or any(map(_refers, schema.values()))
+    return isinstance(schema, list) and any(map(_refers, schema))
+
+
+def _within(required: Any, names: Mapping[str, Any]) -> bool:
+    return isinstance(required, list | tuple) and all(isinstance(name, str) and name in names for name in required)
+
+
+def _moved(schema: Any, pointer: str) -> Any:
+    """Return a part of a schema that is moved to `pointer` of another one, with references to its root adjusted."""
+    if isinstance(schema, list):
+        return [_moved(each, pointer) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {key: _moved_keyword(key, value, pointer) for key, value in schema.items()}
+
+
+def _moved_keyword(key: str, value: Any, pointer: str) -> Any:
+    if key == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
+        return f"#{pointer}{value[1:]}"
+    if key in _BY_NAME and isinstance(value, Mapping):
+        return {name: _moved(each, pointer) for name, each in value.items()}
+    return value if key in _VALUES else _moved(value, pointer)

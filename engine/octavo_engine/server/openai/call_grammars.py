@@ -1,0 +1,107 @@
+"""Grammars of answers that must or may consist of tool calls, in the format that the model's chat template asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from octavo_engine.output_parsing.formats import FORCED, FORMATS, Format, format_of
+from octavo_engine.output_parsing.formats.forms import (
+    Form,
+    NoFormError,
+    either,
+    json_form,
+    marker,
+    optional,
+    pattern,
+    sequence,
+    text_until,
+)
+from octavo_engine.output_parsing.formats.hermes import HERMES
+from octavo_engine.output_parsing.formats.tool import Tool
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.structured.grammar import GrammarError, check_grammar
+from octavo_engine.structured.structural_tags import structural_tag_grammar
+
+THINK, THINK_END = "<think>", "</think>"
+
+
+class CallGrammars:
+    """Makes the grammars for the answers to one prompt."""
+
+    def __init__(self, model: LoadedModel, prompt: str) -> None:
+        self._model = model
+        template = model.tokenizer.chat_template
+        self._template = "" if template is None else template.source
+        self.format = format_of_model(model)
+        """The format of the model's tool calls; None if it is not known."""
+        self.reasons = THINK_END in self._template
+        """Whether the model marks reasoning by <think>."""
+        self.begun = prompt.rstrip().endswith(THINK)
+        """Whether the prompt has begun the reasoning."""
+        self._ended = prompt.rstrip().endswith(THINK_END)
+
+    def demanded(self, tools: Sequence[Tool], *, several: bool) -> tuple[Format, str]:
+        """Return the format and the grammar of an answer that consists of calls, perhaps after reasoning.
+
+        It is a JSON list if the model's own format is not known, or cannot hold the arguments to the tools' schemas.
+        APIError 400 if a tool's schema cannot be followed at all.
+        """
+        if self.format is not None:
+            try:
+                return self.format, self._grammar(self._calls(self.format, tools, several))
+            except (NoFormError, GrammarError):
+                pass
+        try:
+            return FORCED, self._grammar(self._calls(FORCED, tools, several))
+        except GrammarError as error:
+            raise _refused(error) from None
+
+    def or_calls(self, schema: dict[str, Any], tools: Sequence[Tool], *, several: bool) -> str | None:
+        """Return the grammar of an answer that is JSON under a schema or consists of calls, as in OpenAI's API.
+
+        None if the model's format does not allow it: answers are JSON then. APIError 400 if a tool's schema cannot be
+        followed.
+        """
+        if self.format is None or self.format.reasons:
+            return None
+        try:
+            return self._grammar(either([json_form(schema), self._calls(self.format, tools, several)]))
+        except NoFormError:
+            return None
+        except GrammarError as error:
+            raise _refused(error) from None
+
+    def _calls(self, format_: Format, tools: Sequence[Tool], several: bool) -> Form:
+        return format_.calls(tools, self._template, several=several)
+
+    def _grammar(self, form: Form) -> str:
+        grammar = structural_tag_grammar(sequence(*self._reasoning(), form), self._model.tokenizer.control_token)
+        check_grammar(grammar)
+        return grammar
+
+    def _reasoning(self) -> Sequence[Form]:
+        """Return the forms of the reasoning before the answer, if the model reasons and the prompt has not ended it."""
+        if self.begun:
+            return text_until(THINK_END), pattern(r"\s{0,4}")
+        if not self.reasons or self._ended:
+            return ()
+        return (optional(sequence(marker(THINK), text_until(THINK_END), pattern(r"\s{0,4}"))),)
+
+
+def format_of_model(model: LoadedModel) -> Format | None:
+    """Return the format of the model's tool calls; None if it is not known.
+
+    It is Hermes' if the chat template does not read tools, as the prompt then describes them in that format.
+    """
+    if model.tool_call_parser != "auto":
+        return FORMATS[model.tool_call_parser]
+    template = model.tokenizer.chat_template
+    if template is None or not template.knows_tools:
+        return HERMES
+    return format_of(template.source)
+
+
+def _refused(error: GrammarError) -> APIError:
+    return APIError(400, f"tools: {error}", param="tools", code="invalid_grammar")

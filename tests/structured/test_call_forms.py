@@ -1,0 +1,231 @@
+"""Tool calls that a request demands: the texts that the grammar of each format allows, and what is read from them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.output_parsing.answer_parts import AnswerParts
+from octavo_engine.output_parsing.formats import FORCED, FORMATS
+from octavo_engine.output_parsing.formats.forms import NoFormError
+from octavo_engine.output_parsing.formats.tool import Tool
+from octavo_engine.structured.grammar import check_grammar
+from octavo_engine.structured.structural_tags import structural_tag_grammar
+
+NESTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"people": {"type": "array", "items": {"$ref": "#/$defs/Person"}}, "const": {"$ref": "#/$defs/Age"}},
+    "required": ["people"],
+    "$defs": {
+        "Person": {
+            "type": "object",
+            "properties": {
+                "age": {"$ref": "#/$defs/Age"},
+                "children": {"type": "array", "items": {"$ref": "#/$defs/Person"}},
+            },
+            "required": ["age"],
+            "additionalProperties": False,
+        },
+        "Age": {"type": "integer", "default": {"$ref": "#/nowhere"}},
+    },
+}
+TREE = {"type": "object", "properties": {"leaves": {"type": "array", "items": {"$ref": "#"}}}}
+ANY = {"type": "object", "additionalProperties": True}
+LOOSE = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"]}
+EITHER = {"type": "object", "anyOf": [{"properties": {"a": {"type": "integer"}}}, {"required": ["b"]}]}
+TEXTS = {
+    "type": "object",
+    "properties": {
+        "short": {"type": "string", "minLength": 2, "maxLength": 4},
+        "any": {"type": "string"},
+        "one": {"type": "string", "enum": ["red", "dark red"]},
+        "yes": {"type": "boolean"},
+    },
+    "required": ["short"],
+    "additionalProperties": False,
+}
+STRICT = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
+VARIANTS = [
+    *((name, "") for name in FORMATS), ("forced", ""), ("deepseek_v3", "```json"), ("mistral", "[ARGS]"),
+    ("mistral", "[CALL_ID][ARGS]"),
+]  # fmt: skip
+"""Formats, with what a chat template has of their variants."""
+
+
+def grammar_of(name: str, tools: list[Tool], template: str = "", *, several: bool = True) -> str:
+    format_ = FORCED if name == "forced" else FORMATS[name]
+    grammar = structural_tag_grammar(format_.calls(tools, template, several=several))
+    check_grammar(grammar)
+    return grammar
+
+
+class Grammar:
+    """A compiled grammar of calls."""
+
+    def __init__(self, grammar: str, tokens: LLTokenizer) -> None:
+        self._matcher, self._tokens = LLMatcher(tokens, grammar), tokens
+        assert not self._matcher.is_error(), self._matcher.get_error()
+
+    def allows(self, text: str) -> bool:
+        """Whether the text is complete under the grammar."""
+        ids = self._tokens.tokenize_str(text)
+        self._matcher.reset()
+        return self._matcher.try_consume_tokens(ids) == len(ids) and self._matcher.is_accepting()
+
+
+SHAPES = {
+    "hermes": '<tool_call>\n{"name": "FUNCTION", "arguments": JSON}\n</tool_call>',
+    "qwen3_coder": "<tool_call>\n<function=FUNCTION>\nLINES</function>\n</tool_call>",
+    "glm45": "<tool_call>FUNCTION\nLINES</tool_call>",
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>FUNCTION<｜tool▁sep｜>JSON<｜tool▁call▁end｜>"
+    "<｜tool▁calls▁end｜>",
+    "deepseek_v3```json": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>FUNCTION\n```json\nJSON"
+    "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "mistral": '[TOOL_CALLS] [{"name": "FUNCTION", "arguments": JSON}]',
+    "mistral[ARGS]": "[TOOL_CALLS]FUNCTION[ARGS]JSON",
+    "mistral[CALL_ID][ARGS]": "[TOOL_CALLS]FUNCTION[CALL_ID]abcDEF123[ARGS]JSON",
+    "llama3_json": '{"name": "FUNCTION", "parameters": JSON}',
+    "pythonic": "[FUNCTION(LINES)]",
+    "openai": "<|channel|>analysis<|message|>Which < one?<|end|><|start|>assistant<|channel|>commentary "
+    "to=functions.FUNCTION <|constrain|>json<|message|>JSON",
+    "forced": '[{"name": "FUNCTION", "arguments": JSON}]',
+}
+"""One call as a format writes it, with the texts around all calls."""
+LINES = {
+    "qwen3_coder": "<parameter=KEY>\nVALUE\n</parameter>\n",
+    "glm45": "<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n",
+    "pythonic": "KEY=VALUE",
+}
+"""One argument, in the formats that write them one by one."""
+
+
+def written(name: str, template: str, tool: str, arguments: dict[str, Any]) -> str:
+    """The text of a call in a format."""
+    lines = []
+    for key, value in arguments.items():
+        text = json.dumps(value)
+        if name == "pythonic":
+            text = {"true": "True"}.get(text, text)
+        elif isinstance(value, str):
+            text = value
+        lines.append(LINES.get(name, "").replace("KEY", key).replace("VALUE", text))
+    shape = SHAPES[name + template].replace("FUNCTION", tool)
+    return shape.replace("LINES", (", " if name == "pythonic" else "").join(lines)).replace(
+        "JSON", json.dumps(arguments)
+    )
+
+
+TWO = {
+    "hermes": "\n", "qwen3_coder": "\n", "glm45": "\n", "deepseek_v3": "<｜tool▁calls▁end｜><｜tool▁calls▁begin｜>",
+    "deepseek_v3```json": "<｜tool▁calls▁end｜><｜tool▁calls▁begin｜>", "mistral": "][TOOL_CALLS] [", "forced": "][",
+    "llama3_json": "; ", "pythonic": "][", "mistral[ARGS]": "", "mistral[CALL_ID][ARGS]": "",
+}  # fmt: skip
+"""What comes between two calls that are each written alone; the texts around all calls are replaced by a separator."""
+
+
+def two(name: str, template: str, first: str, second: str) -> str:
+    """Two answers of one call each as one answer of two calls."""
+    seam = TWO[name + template]
+    kept = {"deepseek_v3": "\n" if template else "", "mistral": "" if template else ", ", "forced": ", ",
+            "pythonic": ", "}.get(name)  # fmt: skip
+    return first + seam + second if kept is None else (first + second).replace(seam, kept)
+
+
+def read(name: str, text: str, tools: list[Tool]) -> list[tuple[str, Any]]:
+    parts = AnswerParts(AnswerForm(format=name, tools=tuple(tools)))
+    for character in text:
+        parts.push(character, last=False)
+    parts.push("", last=True)
+    assert all(part.kind == "call" or (name == "openai" and part.kind == "reasoning") for part in parts.parts)
+    return [(call.name, json.loads(call.text)) for call in parts.calls]
+
+
+CALLS: list[tuple[str, dict[str, Any], bool]] = [
+    ("do.it-2", {"short": "a c", "any": "a <b> {c}", "one": "dark red", "yes": True}, True),
+    ("do.it-2", {"short": "12"}, True),
+    ("do.it-2", {"any": "x"}, False),
+    ("do.it-2", {"short": "1"}, False),
+    ("do.it-2", {"short": "12345"}, False),
+    ("do.it-2", {"short": "ab", "one": "blue"}, False),
+    ("do.it-2", {"short": "ab", "made_up": 1}, False),
+    ("now", {}, True),
+    ("now", {"short": "ab"}, False),
+    ("meet", {"people": [{"age": 3, "children": [{"age": 1}]}], "const": 7}, True),
+    ("meet", {"people": [{"age": 3, "children": [{}]}]}, False),
+    ("other", {}, False),
+]
+"""Calls, and whether their schema allows them."""
+
+
+@pytest.mark.parametrize(("name", "template"), VARIANTS)
+def test_calls_follow_their_schemas_in_each_format(name: str, template: str, tokens: LLTokenizer) -> None:
+    tools = [Tool("now"), Tool("do.it-2", TEXTS), Tool("meet", NESTED)]
+    several = Grammar(grammar_of(name, tools, template), tokens)
+    for tool, arguments, allowed in CALLS:
+        text = written(name, template, tool, arguments)
+        assert several.allows(text) == allowed, text
+        if allowed:
+            assert read(name, text, tools) == [(tool, arguments)]
+    one = Grammar(grammar_of(name, tools[1:2], template, several=False), tokens)
+    texts = [written(name, template, tool, arguments) for tool, arguments, _ in (CALLS[7], CALLS[1])]
+    assert [one.allows(text) for text in texts] == [False, True]
+    if name != "openai":  # the first call ends such an answer
+        text = two(name, template, *texts)
+        assert (several.allows(text), one.allows(two(name, template, texts[1], texts[1]))) == (True, False), text
+        assert read(name, text, tools) == [("now", {}), ("do.it-2", {"short": "12"})]
+    assert not several.allows(f"Well. {texts[0]}") and not several.allows("")
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "pythonic"])
+@pytest.mark.parametrize("parameters", [STRICT, ANY, LOOSE, EITHER])
+def test_what_plain_text_cannot_follow_has_no_form(name: str, parameters: dict[str, Any]) -> None:
+    if name == "pythonic" and parameters == STRICT:
+        return  # its strings are JSON
+    with pytest.raises(NoFormError):
+        FORMATS[name].calls([Tool("f", parameters)], "", several=True)
+
+
+def test_a_marker_is_the_control_token_of_its_text(tokens: LLTokenizer) -> None:
+    """Control tokens are never the text of a grammar, so a model could not begin a call without them."""
+    control = {"[TOOL_CALLS]": 5, "[ARGS]": 6, "<|end|>": 7, "<|channel|>": 8, "<|message|>": 9, "</arg_value>": 10}
+    for name, template, parts in (
+        ("mistral", "[ARGS]", [[5], "f", [6], '{"short": "abc"}']),
+        ("openai", "", [[8], "analysis", [9], "So <|end|> so", [7], "<|start|>assistant", [8],
+                        "commentary to=functions.f json", [9], '{"short": "abc"}']),
+        ("glm45", "", ["<tool_call>f\n<arg_key>short</arg_key><arg_value>abc", [10], "</tool_call>"]),
+    ):  # fmt: skip
+        form = FORMATS[name].calls([Tool("f", TEXTS)], template, several=True)
+        matcher = LLMatcher(tokens, structural_tag_grammar(form, control.get))
+        ids = [id_ for part in parts for id_ in (part if isinstance(part, list) else tokens.tokenize_str(part))]
+        assert matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting(), name
+
+
+@pytest.mark.parametrize("others", [[], [Tool("now")]], ids=["alone", "beside another"])
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "allowed"),
+    [
+        (NESTED, '{"people": [{"age": 3, "children": [{"age": 1}]}]}', True),
+        (NESTED, '{"people": [{"age": "3"}]}', False),
+        (NESTED, '{"people": [{"age": 3, "children": [{}]}]}', False),
+        (NESTED, '{"people": [], "const": 7}', True),
+        (NESTED, '{"people": [], "const": "7"}', False),
+        (NESTED, '{"people": [], "made_up": 7}', False),
+        ({"$id": "https://example.com/a", **TREE}, '{"leaves": [{"leaves": []}]}', True),
+        (TREE, '{"leaves": [{"leaves": 5}]}', False),
+        (ANY, '{"made_up": 7}', True),
+        (LOOSE, '{"b": 7}', True),
+        (EITHER, '{"b": 7}', True),
+        ({}, "{}", True),
+        ({}, '{"made_up": 7}', False),
+    ],
+)  # fmt: skip
+def test_arguments_follow_their_own_schema(
+    parameters: dict[str, Any], arguments: str, allowed: bool, others: list[Tool], tokens: LLTokenizer
+) -> None:
+    """References within a tool's schema mean that schema, and a list of arguments is all of them."""
+    text = f'[{{"name": "f", "arguments": {arguments}}}]'
+    assert Grammar(grammar_of("forced", [*others, Tool("f", parameters)]), tokens).allows(text) == allowed
