@@ -176,7 +176,7 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
     if not location:
         return not_an_object()
     param = param_of(location)
-    message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
+    message = _in_json_terms(kind, str(first.get("msg", "is not valid")))
     if kind == "extra_forbidden":
         message = f"{param}: unknown field; leave it out"
         return APIError(400, message, param=param, code="unknown_parameter")
@@ -185,6 +185,13 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
         where = f" {message}" if kind == "missing_member" else ""
         return APIError(400, f"{param} is required{where}", param=param, code="missing_required_parameter")
     return APIError(400, f"{param}: {message}", param=param, code=_code_of(kind, first.get("ctx", {})))
+
+
+def _in_json_terms(kind: str, message: str) -> str:
+    """Return pydantic's message without words about Python: a body has objects, and no instances of classes."""
+    if kind in ("dict_type", "model_type"):
+        return "Input should be an object"
+    return message.removeprefix("Value error, ").replace(" after validation", "")
 
 
 def _code_of(kind: str, context: Mapping[str, Any]) -> str:
