@@ -112,7 +112,8 @@ def test_a_demanded_call_is_written_as_the_prompt_asks(real: RealServer) -> None
         "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
         "required": ["name", "age"],
     }
-    tool: Any = {"type": "function", "function": {"name": "Person", "parameters": parameters}}
+    function = {"name": "Person", "description": "Somebody.", "parameters": parameters}
+    tool: Any = {"type": "function", "function": function}
     asked: Any = {
         "messages": [{"role": "user", "content": "Anna is 31 years old. Who is she?"}],
         "tools": [tool],
