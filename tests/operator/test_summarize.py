@@ -510,17 +510,25 @@ def test_lack_of_a_gpu_says_what_is_needed_what_nodes_have_and_what_helps(messag
     assert waits.message.endswith(f". The scheduler: {message}")
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_claims_that_the_api_server_removes_are_reported(kept: bool) -> None:
-    """So it does without a word where the feature gate of dynamic resource allocation is off."""
-    claims = [{"name": "gpu", "resourceClaimTemplateName": "h100"}]
-    live = {
-        "metadata": {"name": "good", "uid": "c1"},
-        "spec": {"template": {"spec": {"resourceClaims": claims} if kept else {}}},
-    }
-    children = {("Deployment", "good"): trimmed(BY_NAME["Deployment"], live)}
-    degraded = condition(summary(of=service(accelerator={"claims": claims}), children=children), ConditionType.DEGRADED)
-    assert degraded.reason == (Reason.AS_EXPECTED if kept else Reason.CLAIMS_REMOVED)
+CLAIMS = [{"name": "gpu", "resourceClaimTemplateName": "h100"}]
+GATED = [
+    ({"accelerator": {"claims": CLAIMS}}, {"resourceClaims": CLAIMS}, "spec.accelerator.claims"),
+    ({"model": {"source": {"image": {"reference": "m:1"}}}}, {"volumes": [{"image": {"reference": "m:1"}}]}, "images"),
+]
+
+
+@pytest.mark.parametrize(("fields", "template", "words"), GATED, ids=["claims", "image"])
+def test_what_the_api_server_removes_from_pods_is_reported(
+    fields: dict[str, Any], template: dict[str, Any], words: str
+) -> None:
+    """So it does without a word where a feature gate is off."""
+    of = parse({**VALID, "spec": {**VALID["spec"], **fields}})
+    for kept in (template, {}):
+        live = {"metadata": {"name": "good", "uid": "c1"}, "spec": {"template": {"spec": kept}}}
+        children = {("Deployment", "good"): trimmed(BY_NAME["Deployment"], live)}
+        degraded = condition(summary(of=of, children=children), ConditionType.DEGRADED)
+        assert degraded.reason == (Reason.AS_EXPECTED if kept else Reason.FEATURE_GATE_OFF)
+        assert kept or words in degraded.message
 
 
 def test_lack_of_devices_for_claims_names_the_claims() -> None:

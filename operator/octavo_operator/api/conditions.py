@@ -83,7 +83,7 @@ class Reason(StrEnum):
     FOREIGN_ENDPOINTS = "ForeignEndpoints"
     RELEASED_POD = "ReleasedPod"
     SECOND_BUDGET = "SecondBudget"
-    CLAIMS_REMOVED = "ClaimsRemoved"
+    FEATURE_GATE_OFF = "FeatureGateOff"
     FIELD_CONFLICT = "FieldConflict"
     INVALID = "Invalid"
     # ModelLoaded

@@ -135,7 +135,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
         spec = body.get("spec") or {}
         if kind.name == "Deployment":
             kept["engineImage"] = _engine_image(spec)
-            kept["claimsDevices"] = bool(((spec.get("template") or {}).get("spec") or {}).get("resourceClaims"))
+            kept["gated"] = _gated_fields((spec.get("template") or {}).get("spec") or {})
             kept["changed"] = changed_at(body["metadata"])
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
@@ -177,6 +177,12 @@ def status_changed_at(metadata: Mapping[str, Any]) -> str:
     """Return when the status was last written with other values (RFC 3339); empty: that is not known."""
     entries = (each for each in metadata.get("managedFields") or () if each.get("subresource") == "status")
     return max((str(each.get("time") or "") for each in entries), default="")
+
+
+def _gated_fields(pod: Mapping[str, Any]) -> dict[str, bool]:
+    """Return of which fields the pod has some that the API server removes where their feature gate is off."""
+    images = any("image" in volume for volume in pod.get("volumes") or ())
+    return {"claims": bool(pod.get("resourceClaims")), "images": images}
 
 
 def _engine_image(spec: Mapping[str, Any]) -> str:

@@ -35,6 +35,7 @@ from octavo_operator.reconcile.status.autoscaling import scaling
 from octavo_operator.reconcile.status.facts import Facts, Result, Verdict
 from octavo_operator.reconcile.status.load_time import last_load_seconds
 from octavo_operator.reconcile.status.memory_fit import memory_fit, subject
+from octavo_operator.reconcile.status.removed_fields import removed_fields
 from octavo_operator.reconcile.status.stalled import reconciling, stalled
 from octavo_operator.reconcile.status.unobserved import unobserved
 from octavo_operator.render.deployment import desired_replicas
@@ -54,19 +55,20 @@ def summarize(
 ) -> LLMServiceStatus:
     """The status of `service` after a pass with this `result`; `now` is RFC 3339."""
     wanted, in_force = desired_replicas(service.spec), bounds_in_force(service.spec, datetime.fromisoformat(now))
-    ready = count_of(observed.children.get(("Deployment", service.name), {}), "readyReplicas")
+    deployment = observed.children.get(("Deployment", service.name), {})
+    ready = count_of(deployment, "readyReplicas")
     scaled = scaling(service, in_force, observed.children, ready, result.no_scaler) if in_force else None
     pods = [_settled(pod, now) for pod in views(service, observed.pods) if not pod.ended]
     facts = Facts(
         service=service,
         desired=scaled.replicas if scaled else wanted or 0,
         scaled=scaled,
-        deployment=observed.children.get(("Deployment", service.name), {}),
+        deployment=deployment,
         pods=pods,
         unreached=_unreached(service, pods, observed, now) or _without_service(service, observed, result),
-        unobserved=unobserved(observed.children.get(("Deployment", service.name), {}), now),
+        unobserved=unobserved(deployment, now),
         lost_claim=_lost_claim(observed),
-        outside=(*_removed_claims(service, observed), *_stuck_claims(observed), *observed.outside),
+        outside=(*removed_fields(service, deployment), *_stuck_claims(observed), *observed.outside),
         result=result,
         reports=observed.reports,
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
@@ -137,21 +139,6 @@ def _lost_claim(observed: Observation) -> Problem | None:
             help_ = f"restore that, or kubectl delete pvc {name}: it is made again, and filled anew"
             return Problem(Reason.VOLUME_LOST, f"{what}; {help_}")
     return None
-
-
-def _removed_claims(service: LLMService, observed: Observation) -> list[Problem]:
-    """Return the problem that the API server has removed the claims of devices from the Deployment, if it has."""
-    deployment = observed.children.get(("Deployment", service.name))
-    if deployment is None or not service.spec.accelerator.claims or deployment.get("claimsDevices") is not False:
-        return []
-    return [
-        Problem(
-            Reason.CLAIMS_REMOVED,
-            "the API server has removed spec.accelerator.claims from the pods, which get no device: dynamic resource "
-            "allocation is on by default since Kubernetes 1.34, and before has to be switched on by a feature gate; "
-            "use spec.accelerator.count with a device plugin",
-        )
-    ]
 
 
 def _stuck_claims(observed: Observation) -> list[Problem]:
