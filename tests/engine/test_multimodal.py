@@ -271,6 +271,46 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model_type": "gemma2", "head_dim": 16, "sliding_window": 8, "final_logit_softcapping": 5.0},
         {**IMAGES, "model_type": "siglip_vision_model"},
     ),
+    "Mllama": (
+        {
+            "num_hidden_layers": 5,
+            "cross_attention_layers": [1, 3],
+            "bos_token_id": 1,
+            "pad_token_id": 0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+        {
+            **IMAGES,
+            "intermediate_layers_indices": [0],
+            "num_global_layers": 1,
+            "vision_output_dim": 64,
+            "attention_heads": 2,
+            "supported_aspect_ratios": [[1, 1]],
+            "max_num_tiles": 1,
+        },
+    ),
+    "DeepseekOcr2": (
+        {
+            "num_key_value_heads": 4,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "topk_method": "group_limited_greedy",
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.3,
+        },
+        {
+            "sam_config": {
+                **IMAGES,
+                "global_attn_indexes": [1],
+                "output_channels": 16,
+                "downsample_channels": [16, 32],
+            },
+            "encoder_config": {**SIZES, "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2},
+        },
+    ),
     "AudioFlamingo3": ({}, {}),
     "Voxtral": ({"tie_word_embeddings": True}, {}),  # it has a weight of its own for the head all the same
 }

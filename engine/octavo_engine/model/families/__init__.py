@@ -20,7 +20,9 @@ from octavo_engine.model.families.cohere_compass import COHERE_COMPASS
 from octavo_engine.model.families.ctrl import CTRL
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
-from octavo_engine.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from octavo_engine.model.families.deepseek import DEEPSEEK_V3, GLM4_MOE_LITE
+from octavo_engine.model.families.deepseek_ocr import DEEPSEEK_OCR2
+from octavo_engine.model.families.deepseek_v2 import DEEPSEEK_V2
 from octavo_engine.model.families.deepseek_v4 import DEEPSEEK_V4
 from octavo_engine.model.families.diffllama import DIFFLLAMA
 from octavo_engine.model.families.doge import DOGE
@@ -83,6 +85,7 @@ from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mistral4 import MISTRAL4
 from octavo_engine.model.families.mistral_large4 import MISTRAL_LARGE4
 from octavo_engine.model.families.mixtral import MIXTRAL
+from octavo_engine.model.families.mllama import MLLAMA
 from octavo_engine.model.families.modernbert import MODERNBERT_FAMILIES
 from octavo_engine.model.families.modernbert_decoder import MODERNBERT_DECODER
 from octavo_engine.model.families.mpnet import MPNET_FAMILIES
@@ -121,6 +124,7 @@ from octavo_engine.model.families.zamba2 import ZAMBA2
 
 _ALL = (
     LLAMA,
+    MLLAMA,
     QWEN2,
     MIMO,
     QWEN3,
@@ -250,6 +254,7 @@ _ALL = (
     AXK2,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    DEEPSEEK_OCR2,
     GLM4_MOE_LITE,
     MISTRAL4,
     MISTRAL_LARGE4,

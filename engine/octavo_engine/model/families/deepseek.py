@@ -1,4 +1,4 @@
-"""DeepSeek V2 (arXiv 2405.04434), V3 and R1 (arXiv 2412.19437), and GLM-4.7-Flash, which has V3's shape: Llama with
+"""DeepSeek V3 and R1 (arXiv 2412.19437), and GLM-4.7-Flash, which has V3's shape: Llama with
 latent attention, which caches one vector for each token, and with experts in all but the first layers."""
 
 from __future__ import annotations
@@ -6,46 +6,27 @@ from __future__ import annotations
 from octavo_engine.model.families import latent, mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.spec import ExpertGroups, FeedForward, LayerSpec, ModelSpec, MoESpec, RouterSpec
+from octavo_engine.model.spec import FeedForward, LayerSpec, ModelSpec
 
 
-def _model(fields: Fields, architecture: str, parts: list[FeedForward], *, interleaved: bool) -> ModelSpec:
+def latent_model(fields: Fields, architecture: str, parts: list[FeedForward], *, interleaved: bool) -> ModelSpec:
+    """Return a model with latent attention in all layers, and these feed-forwards."""
     norm, mixer = reading.rms_norm(fields), latent.attention(fields, interleaved=interleaved)
     layers = tuple(LayerSpec(mixer=mixer, feed_forward=part, norms=reading.norms_before(norm)) for part in parts)
     return reading.model(fields, architecture, layers, norm=norm)
 
 
-def _dense_then_experts(fields: Fields, moe: MoESpec, first_dense: int, dense: FeedForward) -> list[FeedForward]:
-    return [dense if layer < first_dense else moe for layer in range(reading.num_layers(fields))]
-
-
-def _read_v2(fields: Fields) -> ModelSpec:
-    method, bias = fields.text("topk_method"), fields.boolean("mlp_bias", False)
-    if method not in ("greedy", "group_limited_greedy"):
-        raise fields.wrong("topk_method", method, "is not supported, only greedy and group_limited_greedy")
-    groups = None
-    if method == "group_limited_greedy":
-        count, kept = (fields.integer(name, 1, 1 << 16) for name in ("n_group", "topk_group"))
-        groups = ExpertGroups(count=count, kept=kept, best=1)
-    scale = fields.number("routed_scaling_factor", 1e-6, 1e6)
-    router = RouterSpec(scores="softmax", groups=groups, scale=scale, in_float32=True)
-    shared = mixtures.shared(fields, "n_shared_experts", bias=bias, output_bias=bias)
-    moe = mixtures.experts(fields, router, count="n_routed_experts", shared=shared)
-    dense, first = reading.mlp(fields, bias=bias, output_bias=bias), fields.integer("first_k_dense_replace", 0, 1 << 16)
-    return _model(fields, DEEPSEEK_V2.architecture, _dense_then_experts(fields, moe, first, dense), interleaved=True)
-
-
 def _read_v3(fields: Fields) -> ModelSpec:
     feed_forward = mixtures.after_dense(fields, mixtures.deepseek_experts(fields))
     parts = [feed_forward(layer) for layer in range(reading.num_layers(fields))]
-    return _model(fields, DEEPSEEK_V3.architecture, parts, interleaved=fields.boolean("rope_interleave", True))
+    return latent_model(fields, DEEPSEEK_V3.architecture, parts, interleaved=fields.boolean("rope_interleave", True))
 
 
 def read_by_type(fields: Fields, architecture: str, first_dense: int = 1) -> ModelSpec:
     """Return a model of DeepSeek V3's shape; `mlp_layer_types` or else `first_dense` says which layers are dense."""
     feed_forward = mixtures.by_type(fields, mixtures.deepseek_experts(fields), first_dense)
     parts = [feed_forward(layer) for layer in range(reading.num_layers(fields))]
-    return _model(fields, architecture, parts, interleaved=fields.boolean("rope_interleave", True))
+    return latent_model(fields, architecture, parts, interleaved=fields.boolean("rope_interleave", True))
 
 
 DEFAULTS = {
@@ -65,24 +46,6 @@ DEFAULTS = {
     "routed_scaling_factor": 2.5,
     "eos_token_id": 1,
 }
-DEEPSEEK_V2 = Family(
-    architecture="DeepseekV2ForCausalLM",
-    model_type="deepseek_v2",
-    read=_read_v2,
-    defaults={
-        **{name: value for name, value in DEFAULTS.items() if name not in ("n_group", "topk_group")},
-        "max_position_embeddings": 2048,
-        "intermediate_size": 11008,
-        "moe_intermediate_size": 1407,
-        "n_routed_experts": 64,
-        "n_shared_experts": 2,
-        "routed_scaling_factor": 1.0,
-        "first_k_dense_replace": 0,
-        "topk_method": "greedy",
-        "eos_token_id": 2,
-    },
-    nullable=frozenset({"q_lora_rank"}),
-)
 DEEPSEEK_V3 = Family(
     architecture="DeepseekV3ForCausalLM",
     model_type="deepseek_v3",

@@ -10,60 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_engine.model.families.wrapped_models import BY_MODEL_TYPE, NEVER_TIED
+from octavo_engine.model.families.wrapped_models import BY_MODEL_TYPE, NEVER_TIED, OTHER_MODULES
 from octavo_engine.model.families.wrappers import WRAPPERS
 from octavo_engine.model.names import StoredNames
 
 _OUTER_FIELDS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
 """Fields beside `text_config` that concern the language model; they take precedence over those in it."""
 
-_OTHER_MODULES = (
-    "vision_tower",
-    "vision_model",
-    "visual",
-    "multi_modal_projector",
-    "connector",
-    "embed_vision",
-    "image_tower",
-    "video_tower",
-    "aligner",
-    "vision_encoder",
-    "vision_projection",
-    "vision_projector",
-    "acoustic_tokenizer_encoder",
-    "semantic_tokenizer_encoder",
-    "acoustic_projection",
-    "semantic_projection",
-    "thinker",
-    "talker",
-    "token2wav",
-    "code2wav",
-    "visual_embeddings_table",
-    "audio_tower",
-    "audio_encoder",
-    "embed_audio",
-    "projector",
-    "vision_embed_tokens",
-    "vqmodel",
-    "generation_embeddings",
-    "generation_aligner",
-    "generation_head",
-    "mm_projector",
-    "mlp1",
-    "mlp_AR",
-    "merger",
-    "vit",
-    "encoder",
-    "high_res_vision_model",
-    "high_res_vision_neck",
-    "high_res_vision_proj",
-    "patch_merge_mlp",
-    "layerwise_projectors",
-    "spatial_projectors",
-    "vit_large_projector",
-    "qformer",
-    "language_projection",
-)
 STORED_NAMES = StoredNames(
     renamed=(
         ("language_model.model.blocks.", "model.layers."),  # Kimi K2.5, as transformers 5 writes it
@@ -80,12 +33,13 @@ STORED_NAMES = StoredNames(
     ),
     ignored=(
         "mtp.",  # layers of multi-token prediction (Qwen3-Next)
-        *(f"{part}." for part in _OTHER_MODULES),
-        *(f"model.{part}." for part in _OTHER_MODULES),
+        *(f"{part}." for part in OTHER_MODULES),
+        *(f"model.{part}." for part in OTHER_MODULES),
         "query_tokens",  # of BLIP-2
         "image_newline",
         "model.image_newline",
         "model.high_res_vision_alpha",
+        "model.view_seperator",  # of DeepSeek OCR 2, whose files spell it so
     ),
 )
 

@@ -112,7 +112,7 @@ class LayerSpec:
     """One decoder layer: a mixer and a feed-forward, each added to the residual stream."""
 
     mixer: Mixer | None
-    """None: the layer has a feed-forward alone (Nemotron-H)."""
+    """None: the layer has a feed-forward alone (Nemotron-H), or does nothing (Mllama's layers for images)."""
     feed_forward: FeedForward | None
     norms: LayerNorms
     shared_block: SharedBlockSpec | None = None

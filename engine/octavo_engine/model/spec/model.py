@@ -59,6 +59,8 @@ class ModelSpec:
     classifier: ClassifierSpec | None = None
     """The classification head of a model without `head`; None: it gives embeddings."""
     embedding_scale: float = 1.0
+    unread_embeddings: int = 0
+    """The rows of the stored embedding after the vocabulary's, which have no logits and are not read (Mllama)."""
     embedding_size: int | None = None
     """The size of token embeddings if it is not `hidden_size`: they are projected to that size, and the last hidden
     states back, without biases."""

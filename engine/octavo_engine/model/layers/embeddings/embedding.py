@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -37,10 +38,15 @@ class VocabularyWeight(nn.Module):
         hidden_size: int,
         options: LayerOptions,
         shared: VocabularyWeight | None = None,
+        unread: int = 0,
     ) -> None:
-        """Create memory for the checkpoint's tensor `name`, or use the memory of `shared` (a tied head)."""
+        """Create memory for the checkpoint's tensor `name`, or use the memory of `shared` (a tied head).
+
+        `unread`: the stored tensor's rows after the vocabulary's.
+        """
         super().__init__()
         self.name, self.options, self.columns = name, options, unsharded(hidden_size, "hidden_size")
+        self.unread = unread
         shard = options.ranks.shard
         self.tokens = span(shard.vocabulary(vocab_size), vocab_size)
         self.method: LinearMethod
@@ -60,7 +66,8 @@ class VocabularyWeight(nn.Module):
 
     def stored(self) -> Iterator[CheckpointTensor]:
         """Yield the weight's tensors in a checkpoint."""
-        name, own, method = self.name, self.tokens, self.method
+        name, method = self.name, self.method
+        own = replace(self.tokens, total=self.tokens.total + self.unread)
         if self.coded is None:
             yield from stored_tensors(method, name, self.weight[: own.size], own, self.columns)
             return
@@ -80,7 +87,8 @@ class Input(nn.Module):
         super().__init__()
         self.names, self.projected_last = options.names, spec.projected_last
         size = spec.embedding_size or spec.hidden_size
-        self.tokens = Embedding(self.names.embedding, spec.vocab_size, size, spec.embedding_scale, options)
+        scale, unread = spec.embedding_scale, spec.unread_embeddings
+        self.tokens = Embedding(self.names.embedding, spec.vocab_size, size, scale, options, unread)
         self.projection = (
             Linear(unsharded(size), (unsharded(spec.hidden_size),), bias=True, options=options)
             if spec.projected_last
@@ -128,8 +136,10 @@ def projection(columns: int, rows: int, options: LayerOptions) -> Linear | None:
 class Embedding(VocabularyWeight):
     """Token ids to vectors, times a scale."""
 
-    def __init__(self, name: str, vocab_size: int, hidden_size: int, scale: float, options: LayerOptions) -> None:
-        super().__init__(name, vocab_size, hidden_size, options)
+    def __init__(
+        self, name: str, vocab_size: int, hidden_size: int, scale: float, options: LayerOptions, unread: int = 0
+    ) -> None:
+        super().__init__(name, vocab_size, hidden_size, options, unread=unread)
         self.scale = scale
         self._rounded_scale = torch.tensor(scale, dtype=options.dtype, device="cpu").item()
         """The scale rounded to the model's type, as in transformers: Gemma's 55.43 is 55.5 in bfloat16."""
