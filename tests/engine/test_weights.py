@@ -20,7 +20,9 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint, loader
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
+from octavo_engine.model.names import StoredNames
 from octavo_engine.model.safetensors_file import read_header, read_headers
+from octavo_engine.model.safetensors_source import SafetensorsSource
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 
@@ -91,6 +93,16 @@ def test_a_tied_copy_of_the_embedding_is_ignored(tmp_path):
         directory / "model.safetensors", lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()})
     )
     load(directory)
+
+
+def test_a_tensor_under_two_names_is_read_by_its_own_or_refused(checkpoint):
+    """Whatever the order in the files: BERT's head has its bias twice, and transformers reads the decoder's."""
+    file = checkpoint / "model.safetensors"
+    change_tensors(file, lambda t: t.update({"norm.weight": torch.zeros(64)}))
+    assert torch.equal(destinations(load(checkpoint))["model.norm.weight"], load_file(file)["model.norm.weight"])
+    names = StoredNames(renamed=(("model.norm.", "last."), ("norm.", "last.")))
+    with pytest.raises(ModelLoadError, match=r"model\.norm\.weight and norm\.weight are the same tensor"):
+        SafetensorsSource(checkpoint, names)
 
 
 def test_old_rotary_tables_are_ignored(checkpoint):

@@ -21,27 +21,52 @@ class SafetensorsSource:
     """The safetensors files of one folder as a checkpoint source."""
 
     def __init__(self, directory: Path, names: StoredNames = SAME_NAMES) -> None:
-        """`names`: how the files call the tensors."""
+        """`names`: how the files call the tensors; ModelLoadError if they store one of them under two names."""
         self.where = directory
         self._headers = read_headers(directory)
-        self._own = names.own
+        self._own = _own_names(directory, self._headers, names)
 
     def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
         """Return the shapes of all tensors that are not ignored."""
-        found = ((self._own(name), tensor) for header in self._headers for name, tensor in header.tensors.items())
-        return {name: tensor.shape for name, tensor in found if name is not None}
+        return {
+            name: header.tensors[stored].shape
+            for header, own in zip(self._headers, self._own, strict=True)
+            for stored, name in own.items()
+        }
 
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
         """Fill the tensors file by file; those that are `late` in a second round."""
-        read = (tensor for header in self._headers for name, tensor in header.tensors.items() if self._own(name))
-        meter = Meter(sum(tensor.num_bytes for tensor in read), progress)
+        files = list(zip(self._headers, self._own, strict=True))
+        meter = Meter(sum(header.tensors[stored].num_bytes for header, own in files for stored in own), progress)
         meter.add(0)
         for late in (False, True):
-            for header in self._headers:
-                own = {stored: name for stored in header.tensors if (name := self._own(stored)) is not None}
+            for header, own in files:
                 wanted = {stored: tensors[name] for stored, name in own.items() if tensors[name].late == late}
                 if wanted:
                     _load_file(header, [replace(tensor, name=stored) for stored, tensor in wanted.items()], meter)
+
+
+def _own_names(
+    directory: Path, headers: tuple[SafetensorsHeader, ...], names: StoredNames
+) -> tuple[dict[str, str], ...]:
+    """Return for each file the tensors to read, by stored name, each with its name in `TensorNames`.
+
+    Of two that have the same name there, the one that is stored under it is read (`cls.predictions.decoder.bias` of
+    BERT beside `cls.predictions.bias`), as in transformers.
+    """
+    files = tuple(
+        {stored: name for stored in header.tensors if (name := names.own(stored)) is not None} for header in headers
+    )
+    exact = {name for own in files for stored, name in own.items() if stored == name}
+    files = tuple(
+        {stored: name for stored, name in own.items() if stored == name or name not in exact} for own in files
+    )
+    renamed: dict[str, str] = {}
+    for own in files:
+        for stored, name in own.items():
+            if (other := renamed.setdefault(name, stored)) != stored:
+                raise ModelLoadError(f"{directory}: {other} and {stored} are the same tensor; keep one of the two")
+    return files
 
 
 def _load_file(header: SafetensorsHeader, tensors: list[CheckpointTensor], meter: Meter) -> None:
