@@ -120,7 +120,7 @@ def ignoring(expression: str) -> Make:
 
 HOSTILE: dict[str, tuple[Make, tuple[str, ...]]] = {
     "an architecture of a million letters": (
-        edited("config.json", architectures=["Llama" * 200_000]), ("is not supported; octavo-engine models lists",),
+        edited("config.json", architectures=["Llama" * 200_000]), ("is not supported; ", "octavo-engine models lists"),
     ),
     "a message as long as the file": (
         edited("config.json", quantization_config={"quant_method": "x" * 1_000_000}), ("quantized", " ..."),

@@ -214,7 +214,7 @@ WRONG = {
     ),
     "far away architecture": (
         {"architectures": ["WhisperForConditionalGeneration"]},
-        "'WhisperForConditionalGeneration' is not supported; octavo-engine models lists",
+        "'WhisperForConditionalGeneration' is not supported; only by its name the nearest supported is ",
     ),
     "no architecture": ({"architectures": None}, "architectures is missing"),
     "architectures of numbers": ({"architectures": [3]}, "architectures is missing or not a list of names"),

@@ -35,7 +35,7 @@ _MAX_CONFIG_BYTES = 16 << 20
 _LONGEST_NAME = 200
 """The most characters of an architecture's name, which is compared with all supported ones."""
 _NEAR = 0.6
-"""Likeness, 0 to 1, from which an architecture is named as the nearest: Phi5 to Phi, not Whisper to DistilBert."""
+"""Likeness, 0 to 1, from which the nearest architecture is likely to be related: Phi5 to Phi, not Whisper to Phi."""
 _CHANGES_THE_ANSWER = (
     "alibi",
     "attention_chunk_size",
@@ -185,7 +185,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def find_family(architectures: Any, path: Path) -> Family:
     """Return the family of the first supported name in `architectures`.
 
-    ModelLoadError names one that is nearly the same.
+    ModelLoadError names the nearest one.
     """
     names = architectures if isinstance(architectures, list) else [architectures]
     names = [name[:_LONGEST_NAME] for name in names if isinstance(name, str)]
@@ -197,8 +197,8 @@ def find_family(architectures: Any, path: Path) -> Family:
         raise ModelLoadError(f"{path}: architectures is missing or not a list of names; {listed}")
     nearest = max((*FAMILIES, *WRAPPERS), key=lambda name: _likeness(names[0], name))
     is_near = _likeness(names[0], nearest)[0] >= _NEAR
-    near = f"; the nearest supported is {nearest}" if is_near else ""
-    raise ModelLoadError(f"{path}: the architecture {names[0]!r} is not supported{near}; {listed}")
+    near = f"the nearest supported is {nearest}" if is_near else f"only by its name the nearest supported is {nearest}"
+    raise ModelLoadError(f"{path}: the architecture {names[0]!r} is not supported; {near}; {listed}")
 
 
 def _likeness(name: str, other: str) -> tuple[float, float]:
