@@ -288,6 +288,15 @@ def test_a_gguf_file_with_metadata_of_a_wrong_type_is_reported(
     assert caught.value.exit_code == 3
 
 
+def test_text_of_sentence_transformers_is_lowercased_if_its_file_says_so(tmp_path: Path) -> None:
+    words = Backend(models.WordLevel({"[UNK]": 0, "anna": 1, "Anna": 2}, unk_token="[UNK]"))
+    words.normalizer = normalizers.Replace("x", "")
+    words.save(str(tmp_path / "tokenizer.json"))
+    for lowercases, expected in ((False, [2]), (True, [1])):
+        (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"do_lower_case": lowercases}))
+        assert load_tokenizer(ModelFiles("test", directory=tmp_path)).encode("Axnna") == expected
+
+
 def test_old_sentencepiece_file_alone_is_explained(hf_directory: Path) -> None:
     (hf_directory / "tokenizer.json").rename(hf_directory / "tokenizer.model")
     with pytest.raises(ModelLoadError, match=r"tokenizer\.model alone is not enough"):

@@ -1,6 +1,7 @@
 """Reads the tokenizer of a directory in Hugging Face's layout.
 
-Its files are tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
+Its files are tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja, and of models of
+sentence-transformers sentence_bert_config.json, which may say that texts are lowercased first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers
 
 from octavo_engine.model.model_file import has_file, read_file, read_own_file
 from octavo_engine.text.parts import TokenizerParts, library_errors
@@ -23,6 +25,9 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cl
 def read_directory(directory: Path) -> TokenizerParts:
     """Return the directory's tokenizer; ValueError, which names the file, if one is missing or broken."""
     backend = _read_backend(directory)
+    if _read_json(directory / "sentence_bert_config.json").get("do_lower_case") is True:
+        own = backend.normalizer
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([] if own is None else [own])])
     config = _read_json(directory / "tokenizer_config.json")
     names = _special_tokens(_read_json(directory / "special_tokens_map.json")) | _special_tokens(config)
     return TokenizerParts(
