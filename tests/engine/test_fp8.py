@@ -296,13 +296,13 @@ def test_what_is_dequantized_on_a_gpu_that_multiplies_in_8_bits_is_planned(dtype
     files = ModelFiles("test", directory=save(reference_model(**{**SIZES, **changes}), tmp_path))
     config = EngineConfig(model="test", dtype=dtype, quantization="fp8", enforce_eager=True, max_num_seqs=1)
     target = resolve_for_estimate(config, files)
-    assert (footprint.dequantized_bytes(target.blueprint) == 0) is in_8_bits
+    assert (footprint.module_scratch_bytes(target.blueprint) == 0) is in_8_bits
     dequantizing = make_blueprint(target.spec, target.dtype, Shard())
     for blueprint in (target.blueprint, dequantizing):
         weights = (linear.weights for linear in blueprint.linears())
         sizes = [4 + target.dtype.itemsize, *(w.weight.numel() for w in weights if not w.in_8_bits)]
-        assert footprint.dequantized_bytes(blueprint) == (sizes[0] * max(sizes[1:]) if sizes[1:] else 0)
-    scratch = [footprint.dequantized_bytes(blueprint) for blueprint in (target.blueprint, dequantizing)]
+        assert footprint.module_scratch_bytes(blueprint) == (sizes[0] * max(sizes[1:]) if sizes[1:] else 0)
+    scratch = [footprint.module_scratch_bytes(blueprint) for blueprint in (target.blueprint, dequantizing)]
     steps = [memory_need(other, config).step for other in (target, replace(target, blueprint=dequantizing))]
     assert steps[1] - steps[0] == scratch[1] - scratch[0]
     assert scratch[1] > 0

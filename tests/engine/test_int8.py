@@ -69,7 +69,7 @@ def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(group, tmp_p
         planned = make_blueprint(decoder.spec, dtype, Shard())
         assert footprint.weight_bytes(planned) == sum(parameter.nbytes for parameter in loaded.parameters())
         largest = max(linear.weight.numel() for linear in linears(loaded))
-        assert footprint.dequantized_bytes(planned) == largest * (4 + dtype.itemsize)
+        assert footprint.module_scratch_bytes(planned) == largest * (4 + dtype.itemsize)
 
 
 def test_ranks_compute_what_one_computes(tmp_path):

@@ -281,10 +281,10 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
         backend, heads = resolved.backend, resolved.num_heads
         attending = [group for group in groups if group.for_backend]
         if not spec.causal:
-            return footprint.bidirectional_bytes(blueprint, tokens, length) + footprint.dequantized_bytes(blueprint)
+            return footprint.bidirectional_bytes(blueprint, tokens, length) + footprint.module_scratch_bytes(blueprint)
         attention = [backend.scratch_bytes(group, heads, tokens, seqs, length) for group in attending]
         attention.append(footprint.compressed_attention_bytes(blueprint, tokens, length))
-        return max(attention) + footprint.dequantized_bytes(blueprint)
+        return max(attention) + footprint.module_scratch_bytes(blueprint)
 
     widened = footprint.compute_bytes(blueprint, resolved.device, tokens)
     vocabulary = 1 if spec.head is None else spec.vocab_size

@@ -14,8 +14,11 @@ from octavo_engine.attention.bidirectional import scratch_bytes
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import read_gguf
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
+from octavo_engine.model.layers.experts.moe import MoE
+from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.choose_compute import choose_compute
 from octavo_engine.model.layers.operations.fused import FusedLayers, fused_bytes
+from octavo_engine.model.layers.recurrent.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 
@@ -69,10 +72,13 @@ def is_fused(decoder: Decoder, device: torch.device, backend: str) -> bool:
     return isinstance(runner, FusedLayers) and runner.fuses_any_number
 
 
-def dequantized_bytes(decoder: Decoder) -> int:
-    """Return the bytes that a step needs for the largest weight that is dequantized in each product."""
-    linears = [linear.scratch_bytes for linear in decoder.linears()]
-    return max(linears + [mixture.scratch_bytes for mixture in decoder.mixtures()])
+def module_scratch_bytes(decoder: Decoder) -> int:
+    """Return the bytes that a step needs only once, in the module that needs most.
+
+    They are a weight that is dequantized in each product, an expert's rows, or a chunk's scores.
+    """
+    with_scratch = (each for each in decoder.modules() if isinstance(each, Linear | MoE | GatedDeltaNet))
+    return max(module.scratch_bytes for module in with_scratch)
 
 
 def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:

@@ -28,6 +28,7 @@ from octavo_engine.model.layers.experts.stored_experts import StoredExperts
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
+from octavo_engine.model.layers.operations.experts_in_turn import ROWS_TOGETHER
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.quantization.mxfp4 import MXFP4
@@ -295,10 +296,17 @@ class MoE(nn.Module):
 
     @property
     def scratch_bytes(self) -> int:
-        """The bytes for one expert's decoded weight, which many tokens need; 0 where experts have no codes."""
-        if self.coded is None:
-            return 0
-        return max(rows * columns for rows, columns in self.weight_shapes) * self.options.dtype.itemsize
+        """The bytes of one expert's decoded weight, if it has codes, and of its rows, if experts run in turn.
+
+        The latter are the rows' input, both products, the activation between them, and float32 results in two orders,
+        beside the results of the rows before.
+        """
+        size = self.options.dtype.itemsize
+        decoded = 0 if self.coded is None else max(rows * columns for rows, columns in self.weight_shapes) * size
+        if not self.options.experts_in_turn:
+            return decoded
+        hidden, inner = self.hidden.size, self.inner.size
+        return decoded + ROWS_TOGETHER * ((4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES)
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """Yield the dimensions whose sizes experts cannot have, each with the number it must be a multiple of."""
@@ -309,15 +317,13 @@ class MoE(nn.Module):
         """Return an upper bound of one token's bytes in this layer, by kernels/moe.py, moe_autotune.py or PyTorch.
 
         It counts rows by expert: input, both products, the activation between them, and float32 results in two orders.
-        One expert after another has rows for itself, and still the results of the one before: one row of a token, or
-        all of them where zero experts stand as expert 0, or where each choice has an input of its own.
+        One expert after another has only a few rows for itself, which `scratch_bytes` counts.
         """
         hidden, inner, size = self.hidden.size, self.inner.size, self.options.dtype.itemsize
         zero = self.spec.zero_experts
         routed = self.spec.top_k * ((2 * hidden + 7 * inner) * size + 3 * hidden * _FLOAT32_BYTES)
-        if self.options.experts_in_turn:
-            rows = self.spec.top_k if zero or self.spec.weighs_inputs else 1
-            routed = rows * ((4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES)
+        if self.options.experts_in_turn:  # where each choice has an input, there is a sum for each choice
+            routed = self.spec.top_k * hidden * (2 * size + _FLOAT32_BYTES) * self.spec.weighs_inputs
         router = (self.spec.num_experts + zero) * (size + 6 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
         router += (3 * hidden * size + 2 * self.spec.top_k * _CHOICE_BYTES) * (zero > 0)
         weighted = 2 * self.spec.top_k * hidden * size if self.spec.weighs_inputs else 0

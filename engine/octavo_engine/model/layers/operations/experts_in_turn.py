@@ -12,6 +12,10 @@ from octavo_engine.kernels.experts import Experts
 from octavo_engine.model.layers.adapters.expert_lora import ExpertAdapters
 from octavo_engine.model.layers.operations.products import CodedProduct, Product
 
+ROWS_TOGETHER = 256
+"""The most rows of an expert that are computed at once. More would need more memory, which the memory plan has to count
+for all tokens of a step, as all may choose the same expert; products of so many rows are bound by arithmetic anyway."""
+
 
 class ExpertMixture(Protocol):
     """A way to compute a mixture of experts."""
@@ -54,7 +58,7 @@ def all_experts(
 
 
 class ExpertsInTurn:
-    """Computes one expert after another, each for all of its tokens at once; sums are float32."""
+    """Computes one expert after another, each for many of its tokens at once; sums are float32."""
 
     def __init__(self, product: Product, coded_product: CodedProduct | None = None) -> None:
         """Multiply by `product`, or by `coded_product` where experts are stored in codes."""
@@ -70,17 +74,18 @@ class ExpertsInTurn:
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         bias, down_bias = experts.gate_up_bias, experts.down_bias
         for expert in torch.bincount(chosen.flatten()).nonzero().flatten().tolist():
-            tokens, places = torch.nonzero(chosen == expert, as_tuple=True)
-            rows = x[tokens]
-            inner = self._up(experts, expert, rows, None if bias is None else bias[expert])
-            if adapters is not None:
-                adapters.add_to_inner(inner, rows, tokens, expert)
-            inner = experts.activate(inner)
-            down = None if down_bias is None else down_bias[expert]
-            part = self._down(experts, expert, inner, down)
-            if adapters is not None:
-                adapters.add_to_output(part, inner, tokens, expert)
-            total.index_add_(0, tokens, part.float().mul_(weights[tokens, places, None]))
+            up, down = (None if each is None else each[expert] for each in (bias, down_bias))
+            for found in torch.split(torch.nonzero(chosen == expert), ROWS_TOGETHER):
+                tokens, places = found.unbind(1)
+                rows = x[tokens]
+                inner = self._up(experts, expert, rows, up)
+                if adapters is not None:
+                    adapters.add_to_inner(inner, rows, tokens, expert)
+                inner = experts.activate(inner)
+                part = self._down(experts, expert, inner, down)
+                if adapters is not None:
+                    adapters.add_to_output(part, inner, tokens, expert)
+                total.index_add_(0, tokens, part.float().mul_(weights[tokens, places, None]))
         return total.to(x.dtype)
 
     def _up(self, experts: Experts, expert: int, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -144,19 +144,19 @@ class GatedDeltaNet(nn.Module):
         hidden, size, spec = self.input.columns.size, self.options.dtype.itemsize, self.spec
         value, channels = self.heads.size * spec.value_dim, len(self.conv)
         quantized = self.input.quantized_input_bytes(value)
-        past = (spec.width - 1) * channels
-        in_float32 = channels + 5 * self.heads.size * (spec.key_dim + spec.value_dim)
-        scores = 4 * self.heads.size * CHUNK  # of a chunk of one sequence
         projected = sum(self.input.parts)
-        return (
-            (hidden + 2 * projected + 6 * channels + past) * size
-            + 8 * 8
-            + quantized
-            + _FLOAT32_BYTES * (in_float32 + scores)
-        )
+        in_float32 = channels + 5 * self.heads.size * (spec.key_dim + spec.value_dim)
+        rule = (projected + channels) * size + _FLOAT32_BYTES * in_float32
+        one_after_another = 2 * projected * size, (projected + 6 * channels) * size, rule
+        return hidden * size + max(one_after_another) + 8 * 8 + quantized
 
     def sequence_bytes(self) -> int:
         """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         spec = self.spec
         past = (spec.width - 1) * len(self.conv)
         return 2 * _FLOAT32_BYTES * self.heads.size * spec.key_dim * spec.value_dim + 3 * past * _FLOAT32_BYTES
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of the scores of a chunk, of which PyTorch computes one at a time."""
+        return 4 * _FLOAT32_BYTES * self.heads.size * CHUNK * CHUNK
