@@ -97,6 +97,11 @@ def test_a_swap_space_that_holds_no_block_is_refused() -> None:
         plan_memory(LLAMA_8B, DeviceMemory(80 * GIB, 80 * GIB, "a GPU"), limits(swap_space=1 << 20))
 
 
+def test_memory_that_others_have_taken_is_not_told_as_a_negative_number() -> None:
+    with pytest.raises(DoesNotFitError, match=r"there are 0 B \(--gpu-memory-utilization 0.9 of 24.0 GiB, 23.0 GiB of"):
+        plan_memory(LLAMA_8B, DeviceMemory(24 * GIB, 1 * GIB, "a GPU"), limits())
+
+
 @pytest.mark.parametrize(
     ("total", "free", "asked"),
     [

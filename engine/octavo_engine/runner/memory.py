@@ -268,7 +268,7 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
     return (
         f"does not fit into {memory.name}: needs {format_size(total)} (weights {format_size(need.weights)} + one step "
         f"{format_size(need.step)}{graphs}{adapters} + KV cache {format_size(kv)} for {length} tokens{swapped}); there "
-        f"are {format_size(budget)} "
+        f"are {format_size(max(budget, 0))} "
         f"(--gpu-memory-utilization {limits.utilization:g} of {format_size(memory.total)}, "
         f"{format_size(memory.total - memory.free)} of it taken by others). "
         + _advice(need, memory, limits, budget, left, total)
