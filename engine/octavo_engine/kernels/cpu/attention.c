@@ -25,11 +25,19 @@ struct attention {
     enum dtype dtype;
 };
 
-/* Scores of one query head and LANES tokens; `step` is the distance of tokens in the cache. */
-INLINE floats scores_of(const char *query, const char *keys, long step, int vectors, enum dtype dtype) {
+/* Asks for one token of one head. Blocks lie anywhere, so that the processor cannot guess which is next. The calls are
+   spread over computation: it waits for more requests at once than it has buffers for (10 to 16). */
+INLINE void fetch(const char *token, int vectors, enum dtype dtype) {
+    for (long line = 0; line < vectors * LANES * bytes_of(dtype); line += 64) __builtin_prefetch(token + line, 0, 2);
+}
+
+/* Scores of one query head and LANES tokens; `step` is the distance of tokens in the cache. Meanwhile LANES tokens from
+   `ahead` on are fetched, if it is not 0. */
+INLINE floats scores_of(const char *query, const char *keys, long step, int vectors, const char *ahead, enum dtype dtype) {
     floats sums[LANES];
     UNROLL for (int j = 0; j < LANES; j++) {
         const char *key = keys + j * step;
+        if (ahead) fetch(ahead + j * step, vectors, dtype);
         sums[j] = (floats){0};
         if (dtype == FLOAT32)
             for (int v = 0; v < vectors; v++)
@@ -63,13 +71,6 @@ struct pass {
     const char *query, *keys, *values, *next_keys;
     long head, step; /* bytes of a head, and from token to token */
 };
-
-/* Asks for LANES tokens of one head. Blocks lie anywhere, so that the processor cannot guess which is next. */
-INLINE void fetch(const char *from, const struct pass *p, int vectors, enum dtype dtype) {
-    for (int j = 0; j < LANES; j++)
-        for (long line = 0; line < vectors * LANES * bytes_of(dtype); line += 64)
-            __builtin_prefetch(from + j * p->step + line, 0, 2);
-}
 
 /* Scores to weights with one look for the largest; the state's are brought to the same measure. */
 INLINE float weigh(float *scores, long count, float *best, float *weight, enum dtype dtype) {
@@ -117,10 +118,10 @@ INLINE void pass(const struct attention *a, const struct pass *p, int heads, int
     float weights[MAX_HEADS][PIECE];
     floats sums[MAX_HEADS][MAX_VECTORS];
     for (long t = 0; t * LANES < high; t++) {
-        fetch(p->values + piece->at[t] * p->head, p, vectors, dtype);
+        const char *keys = p->keys + piece->at[t] * p->head, *values = p->values + piece->at[t] * p->head;
         ints inside = (LANE_NUMBERS >= (int)(low - t * LANES)) & (LANE_NUMBERS < (int)(high - t * LANES));
         UNROLL for (int h = 0; h < heads; h++) {
-            floats scores = scores_of(p->query + h * p->head, p->keys + piece->at[t] * p->head, p->step, vectors, dtype);
+            floats scores = scores_of(p->query + h * p->head, keys, p->step, vectors, h ? 0 : values, dtype);
             *(floats_at *)&weights[h][t * LANES] = choose(inside, scores * a->scale, all(-__builtin_inff()));
         }
     }
@@ -131,11 +132,13 @@ INLINE void pass(const struct attention *a, const struct pass *p, int heads, int
     }
     int together = dtype == FLOAT32 ? 1 : 2;
     for (long t = 0; t * LANES < high; t++) {
-        if (t * LANES < p->next->high) fetch(p->next_keys + p->next->at[t] * p->head, p, vectors, dtype);
         const char *values = p->values + piece->at[t] * p->head - t * LANES * p->step;
+        const char *ahead = t * LANES < p->next->high ? p->next_keys + p->next->at[t] * p->head - t * LANES * p->step : 0;
         long j = low > t * LANES ? low & -together : t * LANES, end = high < (t + 1) * LANES ? high : (t + 1) * LANES;
-        for (; j < end; j += together)
+        for (; j < end; j += together) {
+            for (int next = 0; ahead && next < together; next++) fetch(ahead + (j + next) * p->step, vectors, dtype);
             add_values(sums, weights, values + j * p->step, p->step, j, j >= low, j + 1 < end, heads, vectors, dtype);
+        }
     }
     UNROLL for (int h = 0; h < heads; h++)
         UNROLL for (int v = 0; v < vectors; v++) store(state, h * row + v * LANES, sums[h][v], FLOAT32);
