@@ -32,9 +32,10 @@ FIRST_CLUSTER = [
     )
 ]
 """In these modules real engines load a model."""
-AFTER_CLUSTER = ["tests/operator"]
-"""Need no cluster; in the first cluster's process, after its modules."""
-BEFORE_CLUSTER = [
+BEFORE_FIRST = ["tests/operator"]
+"""Need no cluster; in the first cluster's process, before its cluster starts, as a cluster computes also while no test
+uses it."""
+BEFORE_SECOND = [
     f"tests/{name}"
     for name in (
         "kernels",
@@ -48,10 +49,11 @@ BEFORE_CLUSTER = [
         "output_parsing",
         "api/test_end_to_end.py",
         "api/test_playground_browser.py",
+        "api/test_replicas.py",
     )
 ]
-"""Need no cluster; in the second cluster's process, before its cluster starts, so that all take about as long. The last
-two share a real server."""
+"""Need no cluster; in the second cluster's process, before its cluster starts, so that all take about as long. The two
+before the last share a real server."""
 
 MOST_REASONS = 100
 """Lines about failures that are repeated of each process."""
@@ -59,12 +61,12 @@ MOST_REASONS = 100
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the pytest arguments of each process, by its name. A user's own cluster is used by one process only."""
-    elsewhere = (*BEFORE_CLUSTER, CLUSTER, *AFTER_CLUSTER)
+    elsewhere = (*BEFORE_FIRST, *BEFORE_SECOND, CLUSTER)
     rest = {"without a cluster": ["tests", *(f"--ignore={folder}" for folder in elsewhere)]}
     if environment.get("TEST_KUBECONFIG"):
         return {**rest, "with the cluster": [*elsewhere]}
-    second = [*BEFORE_CLUSTER, CLUSTER, *(f"--ignore={module}" for module in FIRST_CLUSTER)]
-    return {**rest, "with the first cluster": [*FIRST_CLUSTER, *AFTER_CLUSTER], "with the second cluster": second}
+    second = [*BEFORE_SECOND, CLUSTER, *(f"--ignore={module}" for module in FIRST_CLUSTER)]
+    return {**rest, "with the first cluster": [*BEFORE_FIRST, *FIRST_CLUSTER], "with the second cluster": second}
 
 
 def main(arguments: list[str]) -> int:
