@@ -144,8 +144,26 @@ INLINE void pass(const struct attention *a, const struct pass *p, int heads, int
         UNROLL for (int v = 0; v < vectors; v++) store(state, h * row + v * LANES, sums[h][v], FLOAT32);
 }
 
-INLINE void pass_of(const struct attention *a, const struct pass *p, int heads, float *state, enum dtype dtype) {
-#define CASE(H, D) case 1000 * H + D: pass(a, p, H, D / LANES, dtype, state); return;
+/* A pass for each number of heads and each size, as a function of its own: inlined into one loop, they took gcc more than
+   twice as long to compile. */
+#define PASS(H, D)                                                                                                       \
+    static __attribute__((noinline)) void pass_##H##_##D(const struct attention *a, const struct pass *p, float *state) { \
+        if (a->dtype == FLOAT32) pass(a, p, H, D / LANES, FLOAT32, state);                                               \
+        else pass(a, p, H, D / LANES, BFLOAT16, state);                                                                  \
+    }
+PASS(1, 32)
+PASS(1, 64)
+PASS(2, 64)
+PASS(3, 64)
+PASS(1, 96)
+PASS(1, 128)
+#if REGISTERS == 32
+PASS(2, 128)
+PASS(3, 128)
+#endif
+
+INLINE void pass_of(const struct attention *a, const struct pass *p, int heads, float *state) {
+#define CASE(H, D) case 1000 * H + D: pass_##H##_##D(a, p, state); return;
     switch (1000 * heads + a->head_dim) {
         CASE(1, 32) CASE(1, 64) CASE(2, 64) CASE(3, 64) CASE(1, 96) CASE(1, 128)
 #if REGISTERS == 32
@@ -184,7 +202,7 @@ INLINE void part_of(const struct attention *a, long index, enum dtype dtype) {
             for (long h = kv * group, count; h < (kv + 1) * group; h += count) {
                 count = together(a, (kv + 1) * group - h);
                 p.query = query + h * head;
-                pass_of(a, &p, count, state + h * row, dtype);
+                pass_of(a, &p, count, state + h * row);
             }
         }
     }
