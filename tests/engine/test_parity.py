@@ -51,7 +51,7 @@ def settings(tmp: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def smollm2() -> Iterator[LLM]:
-    llm = LLM("smollm2", **settings({}))
+    llm = LLM("smollm2", **settings({"num_kv_blocks": 512}))  # as many as 16 requests can need, not 4 GiB
     yield llm
     llm.close()
 
