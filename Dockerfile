@@ -61,19 +61,31 @@ FROM build AS operator-libraries
 ARG SSL_CERT_FILE
 RUN /opt/uv/bin/uv pip install --require-hashes --requirements locked/operator.txt
 
-# --- the images ---
-FROM python AS engine
-# gcc and Python's headers: Triton compiles its driver module in C when it first finds a GPU. gcc's link-time optimiser and
-# Python as a static library, 90 MB, are removed.
+# The kernels for CPUs and Triton's driver module for CUDA, which each pod would otherwise compile at its first start: with
+# them the engine's image needs no C compiler.
+FROM engine-libraries AS engine-kernels
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --no-install-recommends --yes gcc libc6-dev libpython3-dev \
-    && rm -rf /var/lib/apt/lists/* /usr/bin/*-lto-dump-* /usr/lib/gcc/*/*/lto1 /usr/lib/python3*/config-*/*.a
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=octavo /app /opt/octavo
+RUN python -m octavo_engine.kernels.cpu.build \
+    && python -m octavo_engine.kernels.triton_driver
+
+# --- the images ---
+FROM python AS engine
+# libgomp1: the kernels for CPUs are compiled with OpenMP.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --no-install-recommends --yes libgomp1 \
+    && rm -rf /var/lib/apt/lists/*
 COPY --from=engine-libraries /opt/octavo /opt/octavo
 COPY --from=octavo /app /opt/octavo
-# Compiles the kernels for CPUs, which each pod would otherwise compile at its first start, and checks that the packages
-# import that are loaded only for an S3 bucket or a collector of traces.
-RUN python -m octavo_engine.kernels.cpu.build \
+ARG KERNELS=/opt/octavo/lib/python3.11/site-packages/octavo_engine/kernels
+COPY --from=engine-kernels ${KERNELS}/built ${KERNELS}/built
+COPY --from=engine-kernels ${KERNELS}/cpu/built ${KERNELS}/cpu/built
+# Checks that the kernels can be loaded, and that the packages import that are used only with S3 or a collector of traces.
+RUN python -c 'import ctypes, glob; files = glob.glob("'"${KERNELS}"'/cpu/built/*.so"); assert files; ctypes.CDLL(files[0])' \
     && python -c 'import certifi, obstore.store, octavo_engine.server.otlp'
 USER 10001:10001
 WORKDIR /home/octavo

@@ -96,7 +96,7 @@ format: setup ## format the code with ruff
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster test-minors cluster-demo frameworks fuzz-api lm-eval images images-check images-lock bench chaos hostile soak bench-scheduler simulate
+.PHONY: audit cluster test-minors cluster-demo frameworks fuzz-api lm-eval images images-check images-lock bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## test LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK with a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
@@ -110,8 +110,11 @@ lm-eval: setup ## compare the accuracy that lm-eval measures on a real server wi
 cluster-demo: setup ## show helm install, kubectl apply, chat, load, rollout and scaling on a real Kubernetes
 	@$(BIN)/python -m demo.cluster
 
-images: setup ## build the two container images with docker, or with buildah where docker has no daemon
-	$(BIN)/python -m images
+images: setup ## build the two container images (docker or buildah); BASE=IMAGE@sha256:... is the image to build on
+	$(BIN)/python -m images $(if $(BASE),--base $(BASE))
+
+audit: setup ## check the images' Python packages against PyPI's security advisories; needs PyPI
+	$(BIN)/uvx pip-audit==2.10.1 --strict --require-hashes --disable-pip $(patsubst %,--requirement %,$(wildcard images/locked/*.txt))
 
 images-lock: setup ## write images/locked/, the images' packages with hashes, from pyproject.toml and constraints.txt
 	$(BIN)/python -m images.lock

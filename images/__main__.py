@@ -42,28 +42,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m images", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (default: all)")
     parser.add_argument("--tag", default=octavo_operator.__version__, help="tag of the images (default: %(default)s)")
+    base = "image to build on, best with its digest, as debian:bookworm-slim@sha256:... (default: the Dockerfile's, or "
+    parser.add_argument("--base", default="", help=base + "a Debian that debootstrap makes)")
     options = parser.parse_args()
     if unknown := set(options.targets) - set(TARGETS):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     try:
         for target in options.targets or TARGETS:
-            _build(target, f"octavo-{target}:{options.tag}")
+            _build(target, f"octavo-{target}:{options.tag}", options.base)
     except (ImageError, subprocess.CalledProcessError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _build(target: str, name: str) -> None:
+def _build(target: str, name: str, base: str) -> None:
     _say(f"builds {name}" + (" (torch and CUDA: some minutes, 20 GB of disk)" if target == "engine" else ""))
     started = time.monotonic()
     ARCHIVES.mkdir(parents=True, exist_ok=True)
     archive = ARCHIVES / f"{target}.tar"
     if _docker_answers():
-        _run("docker", "build", "--target", target, "--tag", name, ".")
+        given = [f"--build-arg=BASE={base}"] if base else []
+        _run("docker", "build", *given, "--target", target, "--tag", name, ".")
         _run("docker", "save", "--output", str(archive), name)
     else:
-        _build_with_buildah(target, name, archive)
+        _build_with_buildah(target, name, base, archive)
     _say(f"{archive}: {archive.stat().st_size / 1e6:,.0f} MB")
     bill = sbom.write(archive, *name.split(":"))
     _say(f"{bill}: what is in it, in CycloneDX's format")
@@ -74,13 +77,15 @@ def _docker_answers() -> bool:
     return bool(shutil.which("docker")) and _succeeds("docker", "version")
 
 
-def _build_with_buildah(target: str, name: str, archive: Path) -> None:
+def _build_with_buildah(target: str, name: str, base: str, archive: Path) -> None:
     missing = [program for program in ("buildah", "debootstrap") if not shutil.which(program)]
     if missing or os.geteuid() != 0:
         needed = f"the Debian packages {' and '.join(missing)}" if missing else "root"
         raise ImageError(f"docker does not answer; without it {needed} is needed")
-    _make_base()
-    _run(*BUILDAH, "bud", "--isolation=chroot", "--layers", "--pull-never", f"--build-arg=BASE={BASE}",
+    if not base:
+        _make_base()
+    pull = "--pull" if base else "--pull-never"
+    _run(*BUILDAH, "bud", "--isolation=chroot", "--layers", pull, f"--build-arg=BASE={base or BASE}",
          *_certificates(), f"--target={target}", f"--tag={name}", ".")  # fmt: skip
     archive.unlink(missing_ok=True)  # buildah refuses to overwrite an existing file
     _run(*BUILDAH, "push", "--quiet", name, f"docker-archive:{archive}:docker.io/library/{name}")

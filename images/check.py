@@ -95,7 +95,8 @@ def _faults_inside(cluster: Client) -> Sequence[str]:
         "cpu_kernels": found["cpu_kernels"].startswith(INSTALLED),
         "cuda": found["cuda"] is not None,
         "cubin_bytes": found["cubin_bytes"] > 1000,
-        "compiler_says": not found["compiler_says"],
+        "compiler": not found["compiler"],
+        "triton_driver": len(found["triton_driver"]) == 1,
     }
     return [f"in the engine's pod {name} is wrong" for name, right in holds.items() if not right]
 

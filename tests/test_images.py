@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -17,12 +18,17 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import triton
 from packaging.requirements import Requirement
+from triton.runtime.build import compile_so_from_src
 
 import images.__main__ as images
 from images import lock, sbom
+from octavo_engine.kernels import triton_driver
+from octavo_engine.kernels.cpu import build
 
 ROOT = Path(__file__).parents[1]
 OURS = {"octavo_engine", "octavo_client", "octavo_operator"}
@@ -165,11 +171,45 @@ def test_the_build_of_the_engines_image_imports_what_s3_needs() -> None:
     assert "import certifi, obstore.store" in shipped
 
 
-def test_kernels_for_cpus_are_compiled_into_the_engines_image_while_root_may_write_there() -> None:
-    shipped = _dockerfile().partition("FROM python AS engine\n")[2].partition("\nFROM ")[0]
-    steps = ("COPY --from=octavo /app", "python -m octavo_engine.kernels.cpu.build", "USER 10001")
-    assert sorted(steps, key=shipped.index) == list(steps)
+def test_the_engines_image_has_compiled_kernels_and_no_compiler() -> None:
+    compiled, _, shipped = _dockerfile().partition("FROM python AS engine\n")
+    compiled, shipped = compiled.partition("AS engine-kernels\n")[2], shipped.partition("\nFROM ")[0]
+    for module in (build, triton_driver):
+        assert f"python -m {module.__name__}" in compiled and "--yes gcc" in compiled
+        folder = module.PACKAGED.relative_to(Path(build.__file__).parents[1])
+        steps = ("COPY --from=octavo /app", f"COPY --from=engine-kernels ${{KERNELS}}/{folder} ", "USER 10001")
+        assert sorted(steps, key=shipped.index) == list(steps)
+    assert "gcc" not in shipped and "libgomp1" in shipped
     assert "**/*.so" in (ROOT / ".dockerignore").read_text().split()  # none that this machine compiled
+
+
+def test_triton_takes_the_compiled_driver_module_where_there_is_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_driver, "PACKAGED", tmp_path)
+    monkeypatch.setenv("TRITON_CACHE_DIR", f"{tmp_path}/cache")
+    module = triton_driver.compile_module()
+    assert "libcuda.so.1" in links_to(module)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with triton.knobs.build.scope():
+        triton_driver.use_packaged()
+        assert Path(compile_so_from_src("int x;", "cuda_utils")).read_bytes() == module.read_bytes()
+        with pytest.raises(RuntimeError, match="needs a C compiler for its module other"):
+            compile_so_from_src("int x;", "other")
+
+
+def test_images_are_built_on_the_base_that_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(images, "_run", lambda *command: ran.append(command))
+    monkeypatch.setattr(images, "_docker_answers", lambda: True)
+    monkeypatch.setattr(images, "ARCHIVES", tmp_path)
+    (tmp_path / "operator.tar").touch()
+    monkeypatch.setattr(sbom, "write", Mock())
+    for arguments, expected in (([], []), (["--base=debian@sha256:1"], ["--build-arg=BASE=debian@sha256:1"])):
+        ran.clear()
+        monkeypatch.setattr(sys, "argv", ["images", "operator", *arguments])
+        assert images.main() == 0
+        assert [each for each in ran[0] if each.startswith("--build-arg")] == expected
 
 
 def left_away() -> list[Path]:
