@@ -116,7 +116,7 @@ CASES: list[tuple[str, Any, str | None, str]] = [
      "tool_choice.function.name", "pattern"),
     (CHAT, {"messages": [HI], "tool_choice": {"type": "custom"}}, "tool_choice", "name one function"),
     (CHAT, {"messages": [HI], "tool_choice": {"type": "allowed_tools"}}, "tool_choice", 'must be "none", "auto"'),
-    (RESPONSES, {"input": "x " * 90_000}, "input", "context"),
+    (RESPONSES, {"input": "x " * 60_000}, "input", "context"),
     (RESPONSES, {"input": "x", "max_output_tokens": 9_999_999}, "input", "context"),
     (RESPONSES, {"input": "\ud800"}, "input", "surrogate"),
     (RESPONSES, {"input": "x", "\ud800": 1}, None, "the body: contains an unpaired surrogate"),
@@ -198,6 +198,7 @@ def test_more_log_probabilities_of_prompts_than_one_answer_may_hold(server: Serv
         ),
         (b'{"messages": [], "seed": ' + b"9" * 5000 + b"}", "application/json", "invalid_json"),
         (b"\xff\xfe", "application/json", "invalid_json"),
+        (json.dumps({"prompt": "x"}).encode("utf-16"), "application/json", "invalid_json"),
         (b'{"messages": []}', "text/plain", "unsupported_content_type"),
         (b'{"messages": []}', "", "unsupported_content_type"),
     ],
@@ -307,10 +308,10 @@ def test_context_length_says_by_how_much(server: Served) -> None:
 
 def test_a_text_that_cannot_fit_is_refused_unread(server: Served) -> None:
     """A limit on characters applies if the tokenizer drops some of them, as the demo model's does."""
-    answer = server.http.post(TEXT, json={"prompt": "x" * ((1 << 20) + 1)})
+    answer = server.http.post(TEXT, json={"prompt": "x" * ((1 << 17) + 1)})
     error = check_shape(answer)
     assert error["code"] == "context_length_exceeded"
-    assert "1048577 characters is too long: with this model's tokenizer at most 1048576 are read" in error["message"]
+    assert "131073 characters is too long: with this model's tokenizer at most 131072 are read" in error["message"]
 
 
 def test_characters_say_what_cannot_fit_where_no_byte_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import re
+import resource
 import signal
 import socket
 import sys
@@ -110,7 +111,7 @@ def test_a_worker_returns_the_memory_of_a_large_task(
     server = start()
     workers = [psutil.Process(worker._process.pid) for worker in server.serving.text._workers]
     before = [worker.memory_info().rss for worker in workers]
-    assert server.http.post("/tokenize", json={"prompt": "lorem ipsum dolor " * 30_000}).status_code == 200
+    assert server.http.post("/detokenize", json={"tokens": [100] * 900_000}).status_code == 200
     most = [rss + (48 << 20) for rss in before]
     server.wait_until(lambda: all(each.memory_info().rss < limit for each, limit in zip(workers, most, strict=True)))
     status = [Path(f"/proc/{each.pid}/status").read_text() for each in workers]
@@ -179,11 +180,11 @@ def test_what_accepted_requests_take_is_bounded_with_a_copy_of_the_parameters_fo
     answer = server.http.post(TEXT, json={**body, "n": 64})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request_too_complex")
     assert "parameters of its 64 answers" in answer.json()["error"]["message"]
-    server.serving.accepted.total = 500_000
+    server.serving.accepted.total = 7_000_000
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(server.http.post, TEXT, json={**body, "n": 2})
         server.wait_until(lambda: len(server.engine.requests) == 2)
-        assert 400_000 < server.serving.accepted.used < 450_000
+        assert 5_500_000 < server.serving.accepted.used < 5_700_000  # as Python objects in both processes
         refused = server.http.post(TEXT, json={**body, "n": 2})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_overloaded")
         assert "bytes of accepted requests are in use" in refused.json()["error"]["message"]
@@ -239,6 +240,23 @@ async def test_large_tasks_of_many_keys_leave_a_worker_to_short_ones() -> None:
     going_on.set()
     await asyncio.gather(short, *large)
     assert sorted(len(worker.begun) for worker in workers) != [0, 5] and sum(len(each.begun) for each in workers) == 5
+
+
+async def test_a_key_with_very_many_small_requests_leaves_room_for_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """600 small requests of one key at once made all other keys' requests be refused."""
+    monkeypatch.setattr(text_pool, "_MAX_PENDING", 16)
+    pool, going_on = text_pool.TextPool(lambda: True, workers=2), asyncio.Event()
+    for _ in range(2):
+        pool._turns.add(_SlowWorker(going_on))  # type: ignore[arg-type]
+    begun = [asyncio.create_task(pool.prepare("rude", "chat", READY, b"{}")) for _ in range(6)]
+    begun.append(asyncio.create_task(pool.prepare("other", "chat", READY, b"{}")))
+    await asyncio.sleep(0)
+    going_on.set()
+    found = await asyncio.gather(*begun, return_exceptions=True)
+    assert [getattr(each, "status", 200) for each in found] == [200] * 4 + [429] * 2 + [200]
+    assert not pool._pending_of
 
 
 async def test_a_worker_that_ends_by_itself_was_not_killed_from_outside() -> None:
@@ -506,6 +524,18 @@ def test_the_rest_of_a_refused_request_takes_no_time_from_the_next_one(
             client.sendall(stream)
         answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize(("hard", "soft", "connections"), [(1 << 20, 10_368, 4096), (1024, 1024, 358), (130, 130, 1)])
+def test_connections_leave_open_files_for_stored_files_and_probes(
+    hard: int, soft: int, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4,096 uploads have 8,192 open files: without files for probes, the pod would be restarted."""
+    limits = [(64, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both))
+    assert acceptor.possible_connections(4096) == connections
+    assert limits[-1] == (soft, hard)
 
 
 def test_idle_connections_are_kept_for_longer_than_proxies_keep_theirs(server: Served) -> None:
@@ -787,11 +817,13 @@ def test_log_probabilities_that_no_client_has_yet_are_bounded(start: Callable[..
     assert refused.status_code == 503 and "answers" in refused.json()["error"]["message"]
 
 
-async def test_a_stream_whose_client_does_not_read_it_may_be_asked_for_again() -> None:
-    """Although it alone has exceeded the limit: another client would have read it in time."""
+@pytest.mark.parametrize("kept", [0, 60_000])
+async def test_a_stream_whose_client_does_not_read_it_may_be_asked_for_again(kept: int) -> None:
+    """Although it alone has exceeded the limit, even if a part cannot be shown yet: others would read it in time."""
     server = Mock(unread=BytesInUse(100_000, "unread_answers", "answers", lambda: False))
     asked = Mock(requests=(Mock(request_id="a"),), text=Mock(stop=()))
     generation = Generation(server, Mock(), asked, Mock(key=ANYONE), "")
+    generation._keep(kept)
     for _ in range(3):
         generation._outputs.put(RequestOutput("a", tuple(range(1500))))
     with pytest.raises(RefusedError):

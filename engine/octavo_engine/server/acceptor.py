@@ -51,6 +51,9 @@ _SEND_BUFFER = 256 << 10
 """Bytes that the kernel buffers for a client that does not read; without this limit it buffers megabytes."""
 _RESERVED_FILES = 128
 """Open files that the process needs in addition to connections."""
+_FILES_PER_CONNECTION = 2.5
+"""Open files for each of --max-connections: its socket, a stored file that it writes or reads, and half a socket, as
+half as many connections again may be silent. If files ran out, probes could not be accepted either."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accept() if the process or the machine has no room for another connection."""
 _LOG_INTERVAL = 10.0
@@ -61,11 +64,11 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 def possible_connections(wanted: int) -> int:
     """Raise the limit of open files if necessary, and return how many connections it allows, at most `wanted`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted + _RESERVED_FILES:
-        target = wanted + _RESERVED_FILES if hard == resource.RLIM_INFINITY else min(hard, wanted + _RESERVED_FILES)
-        soft = max(soft, target)
+    needed = int(wanted * _FILES_PER_CONNECTION) + _RESERVED_FILES
+    if soft < needed:
+        soft = max(soft, needed if hard == resource.RLIM_INFINITY else min(hard, needed))
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(wanted, soft - _RESERVED_FILES))
+    return max(1, min(wanted, int((soft - _RESERVED_FILES) / _FILES_PER_CONNECTION)))
 
 
 class Acceptor:

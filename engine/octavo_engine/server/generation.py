@@ -147,11 +147,11 @@ class Generation:
     def _failed(self, error: APIError) -> APIError:
         """Return the error for the client, and note it as the outcome of all sequences.
 
-        An answer that alone takes too much memory is 400. But if its client reads a stream too slowly, so that most of
-        it is unread, not kept, it remains 429 or 503.
+        An answer that alone takes too much memory is 400. But if much of it is unread, since the client reads a stream
+        too slowly, it remains 429 or 503: the same answer to a client that reads it in time is possible.
         """
         unread = self._serving.unread
-        if isinstance(error, RefusedError) and error.alone and self._kept > unread.share // 2:
+        if isinstance(error, RefusedError) and error.alone and self._kept > unread.share * 7 // 8:
             error = answer_too_large(unread.share)
         self._outcome = _outcome_of(error)
         return error

@@ -24,6 +24,7 @@ from octavo_engine.server.load_lines import log_load
 from octavo_engine.server.openai.batches.storage import Storage
 from octavo_engine.server.prepared import Setup
 from octavo_engine.server.progress import show_loading
+from octavo_engine.server.run_until import run_until
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -135,18 +136,11 @@ class Server:
 
     async def _unless_signalled(self, work: Coroutine[Any, Any, None]) -> bool:
         """Run `work` until it ends or a signal cancels it; return True if it ended. Its errors are raised here."""
-        working = asyncio.create_task(work)
-        signalled = asyncio.create_task(self._signalled.wait())
-        try:
-            await asyncio.wait((working, signalled), return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                working.result()
-                return True
+        working = await run_until(work, self._signalled.wait())
+        if working.cancelled():
             return False
-        finally:
-            working.cancel()
-            signalled.cancel()
-            await asyncio.gather(working, signalled, return_exceptions=True)
+        working.result()
+        return True
 
     async def _load(self) -> None:
         engine = self._serving.engine
@@ -214,10 +208,7 @@ class Server:
         if running:
             count = f"{len(running)} request{'s' * (len(running) != 1)}"
             log.info("draining: %s may take %g s more; a second signal ends them at once", count, limit)
-            waits = [asyncio.create_task(running.idle()), asyncio.create_task(self._hurried.wait())]
-            await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
+            await run_until(running.idle(), self._hurried.wait(), timeout=limit)
         if running:
             log.warning("%d requests did not finish within --drain-timeout and end with an error", len(running))
             running.fail_all(shutting_down())

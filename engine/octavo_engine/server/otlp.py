@@ -35,6 +35,7 @@ from starlette.types import Scope
 
 from octavo_engine import __version__
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.server.access_log import without_keys
 from octavo_engine.server.trace_context import TraceContext, trace_context
 from octavo_engine.server.tracing import Answered, SequenceTimes
 
@@ -85,7 +86,7 @@ class OtlpTracing:
                 "gen_ai.request.model": self._model,
                 "http.request.method": scope["method"],
                 "url.path": scope["path"],
-                "octavo.request.id": scope["state"]["request_id"],
+                "octavo.request.id": without_keys(scope["state"]["request_id"], scope),
             },
         )
         return OtlpSpan(self._tracer, span, operation)

@@ -152,7 +152,7 @@ _setup_decoder = msgspec.msgpack.Decoder(Setup)
 encode = msgspec.msgpack.Encoder().encode
 
 
-def decode_task(data: bytes) -> Task:
+def decode_task(data: bytes | bytearray) -> Task:
     """Decode a task; msgspec.DecodeError if the bytes are not valid."""
     return _task_decoder.decode(data)
 
@@ -162,6 +162,6 @@ def decode_result(data: bytes) -> Result:
     return _result_decoder.decode(data)
 
 
-def decode_setup(data: bytes) -> Setup:
+def decode_setup(data: bytes | bytearray) -> Setup:
     """Decode a setup; msgspec.DecodeError if the bytes are not valid."""
     return _setup_decoder.decode(data)

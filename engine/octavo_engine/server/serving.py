@@ -46,7 +46,7 @@ POOLING = frozenset(
 )
 GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}) | POOLING
 """The paths whose requests wait for the engine."""
-_MAX_UPLOADS = 96 << 20
+_MAX_UPLOADS = 64 << 20
 """Bytes of request bodies that have arrived and are not prepared yet."""
 _MAX_ACCEPTED = 64 << 20
 """Bytes of prepared requests whose answers have not ended. As Python objects, token ids take about ten times more."""

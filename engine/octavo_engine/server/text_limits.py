@@ -8,12 +8,14 @@ WALL_SECONDS = 30.0
 """Seconds after which a worker is killed that has not used up its CPU time: it hangs, or the machine is overloaded."""
 LARGE_BODY = 512 << 10
 """Bytes of a body above which a task is a large one: it may take a second and most of HEADROOM."""
-HEADROOM = 256 << 20
-"""Bytes of memory for a task, beyond the process with its loaded tokenizer, and beyond `TOKEN_BYTES` for each token."""
+HEADROOM = 112 << 20
+"""Bytes of memory for a task, beyond the process with its loaded tokenizer, and beyond `TOKEN_BYTES` for each token. A
+body of 8 MB with valid lists of token ids takes about 60 MiB, one with 2,048 texts about 90."""
 KEPT_MEMORY = 32 << 20
 """Bytes of free memory that a worker may keep after a task; from more it returns all of them to the kernel."""
-TOKEN_BYTES = 192
-"""Bytes that the tokenizer takes for a token; the limit counts as many tokens as the model's context has."""
+TOKEN_BYTES = 640
+"""Bytes that the tokenizer takes for a token with its text; the limit counts as many tokens as the model's context has.
+Measured: 450 for digits, 640 for words."""
 STACK = 8 << 20
 """Bytes of the stack. A schema or grammar whose nesting a worker can handle is no risk for the engine's grammar thread,
 whose stack is 32 times as large."""

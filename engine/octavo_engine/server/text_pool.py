@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -38,7 +39,8 @@ log = logging.getLogger("octavo.server")
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end a worker and that neither the kernel sends for its limits, nor this server."""
 PROGRAM = (sys.executable, "-m", "octavo_engine.server.text_worker")
-_MAX_PENDING = 512
+_MAX_PENDING = 2048
+"""Requests that may wait to be prepared. While several keys exist, each may have a quarter of them."""
 _MOST_WORKERS = 8
 
 
@@ -99,9 +101,13 @@ class Worker:
 
     async def _send(self, message: bytes) -> None:
         try:
-            await asyncio.get_running_loop().sock_sendall(self._socket, LENGTH.pack(len(message)) + message)
+            await self._send_bytes(LENGTH.pack(len(message)))
+            await self._send_bytes(message)  # apart from its length, as a joined copy could take many megabytes
         except OSError as error:
             raise WorkerDiedError from error
+
+    async def _send_bytes(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     async def _receive(self) -> bytes:
         [size] = LENGTH.unpack(await self._receive_exactly(LENGTH.size))
@@ -136,7 +142,10 @@ class TextPool:
         worker gets them too."""
         for _ in range(most_large):
             self._large_turns.add(None)
+        self._several_keys = several_keys
         self._pending = Occupancy(time.monotonic)
+        self._pending_of: Counter[str] = Counter()
+        """The pending requests of each key that has some."""
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._setup: Setup | None = None
@@ -158,20 +167,32 @@ class TextPool:
         If the call is cancelled while the task waits, the task never begins. A task that has begun runs to its end,
         within its limits.
         """
-        if self._pending.used >= _MAX_PENDING:
-            wait = retry_after(self._pending.seconds_to_free(self._pending.used))
-            raise RefusedError(503, "tokenizing", f"{self._pending.used} prompts wait to be tokenized", wait)
+        self._check_room(key)
         self._pending.take(1)
+        self._pending_of[key] += 1
         served = False
         try:
             result: Result = await asyncio.shield(await self._begin(key, Task(job, engine, body)))
             served = True
         finally:
             self._pending.release(1, served=served)
+            self._pending_of[key] -= 1
+            if not self._pending_of[key]:
+                del self._pending_of[key]
         if isinstance(result, Rejected):
             headers = {"Retry-After": str(retry_after(None))} if result.status == 503 else {}
             raise APIError(result.status, result.message, code=result.code, param=result.param, headers=headers)
         return result
+
+    def _check_room(self, key: str) -> None:
+        """Raise RefusedError if too many requests of this key, or of all keys, wait to be prepared."""
+        pending, mine, share = self._pending.used, self._pending_of[key], _MAX_PENDING // 4
+        if pending >= _MAX_PENDING:
+            wait = retry_after(self._pending.seconds_to_free(pending))
+            raise RefusedError(503, "tokenizing", f"{pending} prompts wait to be tokenized", wait)
+        if mine >= share and self._several_keys():
+            detail = f"{mine} prompts of this key wait to be tokenized, and a key may have {share}"
+            raise RefusedError(429, "tokenizing", detail, retry_after(self._pending.seconds_to_free(mine)))
 
     async def _begin(self, key: str, task: Task) -> asyncio.Task[Result]:
         """Give a task to a worker when the key's turn has come, a large one only if another worker is left."""
@@ -186,7 +207,7 @@ class TextPool:
             raise
         return self._spawn(self._run(worker, key, encode(task), large))
 
-    def _give_back(self, worker: Worker, key: str, large: bool) -> None:
+    def _release(self, worker: Worker, key: str, large: bool) -> None:
         """Return the worker of a task that has ended, or the one that replaces it, and the turn of a large task."""
         self._turns.release(key, worker)
         if large:
@@ -212,7 +233,7 @@ class TextPool:
             worker.kill()
             self._spawn(self._start_worker_again(key, large))
             raise
-        self._give_back(worker, key, large)
+        self._release(worker, key, large)
         return result
 
     async def _replace(self, worker: Worker, key: str, large: bool, error: Exception) -> Rejected:
@@ -238,7 +259,7 @@ class TextPool:
         pause = 0.0
         while True:
             try:
-                return self._give_back(await self._start_worker(), key, large)
+                return self._release(await self._start_worker(), key, large)
             except Exception as error:  # noqa: BLE001  (without trying again, the pool would have one worker less for good)
                 pause = min(10.0, 2 * pause + 0.5)
                 log.error("a text worker cannot be started (%r); trying again in %g s", error, pause)

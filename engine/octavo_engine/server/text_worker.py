@@ -67,6 +67,9 @@ JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]]
 _GENERATING = frozenset({"chat", "completion", "response", "messages"})
 """Jobs of requests that are answered with text."""
 
+_ID_BYTES = 36
+"""Bytes that an id in a list takes as a Python object, in the HTTP process and in each answer's copy in the engine."""
+
 
 def main() -> None:
     """Serve the socket that is standard input until its other end closes."""
@@ -92,6 +95,7 @@ def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str
     while data := receive(connection):
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process
         task = decode_task(data)
+        del data  # the task has a copy of the body, which may be large
         limit = loaded + HEADROOM + TOKEN_BYTES * task.engine.max_model_len
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         result = encode(answer(tokenizer, task, tool_call_parser))
@@ -99,7 +103,7 @@ def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str
         if len(result) > MAX_RESULT:
             result = encode(_too_large(len(result)))
         connection.sendall(LENGTH.pack(len(result)) + result)
-        del data, task, result
+        del task, result
         resident = limit_kept_memory(resident)
 
 
@@ -146,7 +150,8 @@ def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> 
 def _of_size(request: PreparedRequest) -> Prepared | Rejected:
     """Return the request with its size, or its rejection (400, as it would be too large at any time)."""
     parameters = request.sequences * len(encode(request.sampling))
-    size = len(encode(request)) + (request.n - 1) * len(encode(request.prompts)) + parameters
+    ids = (1 + request.sequences) * len(request.sampling.allowed_token_ids) * _ID_BYTES
+    size = len(encode(request)) + (request.n - 1) * len(encode(request.prompts)) + parameters + ids
     if size <= MAX_REQUEST and (parameters <= MAX_PARAMETERS or request.sequences == 1):
         return Prepared(request, size)
     message = (
@@ -157,19 +162,19 @@ def _of_size(request: PreparedRequest) -> Prepared | Rejected:
     return Rejected(400, message, "request_too_complex", None)
 
 
-def receive(connection: socket.socket) -> bytes:
+def receive(connection: socket.socket) -> bytearray:
     """Return one message; empty if the other end has closed the socket."""
     header = _receive_exactly(connection, LENGTH.size)
-    return _receive_exactly(connection, LENGTH.unpack(header)[0]) if header else b""
+    return _receive_exactly(connection, LENGTH.unpack(header)[0]) if header else header
 
 
-def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
     data = bytearray()
     while len(data) < size:
         if not (part := connection.recv(min(size - len(data), 1 << 20))):
-            return b""
+            return bytearray()
         data += part
-    return bytes(data)
+    return data
 
 
 def _not_generating(engine: EngineInfo) -> Rejected:

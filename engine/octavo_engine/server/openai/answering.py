@@ -28,6 +28,7 @@ from octavo_engine.server.openai.answers import PromptTokensDetails, Usage, Usag
 from octavo_engine.server.openai.sse import EventStream, wait_for_disconnect
 from octavo_engine.server.openai.times import Times
 from octavo_engine.server.prepared import JSONAnswer, Prepared, PreparedRequest
+from octavo_engine.server.run_until import run_until
 from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.tracing import span_of
@@ -274,15 +275,8 @@ def merge(outputs: Sequence[SequenceOutput]) -> SequenceOutput:
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
     """Return the result of the work; None, after cancelling the work, if the client goes away."""
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(wait_for_disconnect(request.receive))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+    working = await run_until(work, wait_for_disconnect(request.receive))
+    return None if working.cancelled() else working.result()
 
 
 def usage_of(generation: Generation) -> Usage:

@@ -21,7 +21,7 @@ _MAY_BE_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
     """Return the checked body; APIError 400, which names the first error, if it is not valid."""
     try:
-        fields = json.loads(raw)
+        fields = json.loads(raw.decode("utf-8-sig", "surrogatepass"))  # json itself would also read UTF-16 and UTF-32
         if _MAY_BE_SURROGATES.search(raw) and (place := _surrogate(fields, ())) is not None:
             param = param_of(place)
             raise APIError(400, f"{param or 'the body'}: contains an unpaired surrogate", param=param)

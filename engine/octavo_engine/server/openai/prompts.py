@@ -13,8 +13,9 @@ from octavo_engine.server.openai.protocol import GenerationBody, Message, Templa
 from octavo_engine.server.openai.tools import call_for_template, described
 from octavo_engine.text.chat_template import ChatTemplateError
 
-MAX_CHARACTERS = 1 << 20
-"""The most characters of a text whose number of tokens is not known before it is tokenized."""
+MAX_CHARACTERS = 1 << 17
+"""The most characters of a text whose number of tokens is not known before it is tokenized, unless the context is long.
+To tokenize them takes at most 80 MiB, with four bytes for each character."""
 _CHARACTERS_PER_TOKEN = 16
 """Characters for each token of the context, by which the limit is higher if the context is long. A token of usual text
 has a third as many."""

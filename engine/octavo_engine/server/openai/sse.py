@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from octavo_engine.server.connection import abort_connection
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.full_response import READING_SECONDS
+from octavo_engine.server.run_until import run_until
 
 PING_INTERVAL = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the connection."""
@@ -68,13 +69,9 @@ class EventStream(Response):
         async with self._owner, contextlib.aclosing(self._events):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             sending = asyncio.create_task(self._send_all(send))
-            others = [asyncio.create_task(wait_for_disconnect(receive)), asyncio.create_task(self._watch(send))]
             try:
-                await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
+                await run_until(sending, wait_for_disconnect(receive), self._watch(send))
             finally:
-                for task in (sending, *others):
-                    task.cancel()
-                await asyncio.gather(sending, *others, return_exceptions=True)
                 if sending.cancelled():
                     abort_connection(scope)
         if not sending.cancelled() and (error := sending.exception()) is not None:

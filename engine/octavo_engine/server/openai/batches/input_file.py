@@ -5,9 +5,11 @@ Bodies are not parsed here: msgspec only finds where they end, and a text worker
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +23,7 @@ MAX_LINE_BYTES = 1 << 20
 _MOST_ERRORS = 50
 """Errors that a batch reports; after these the file is not read any further."""
 _LINES_AT_ONCE = 50
-"""Lines that are checked between two pauses."""
+"""Lines that are checked between two pauses, or whose places are read at a time."""
 _PAUSE = 0.001
 """Seconds of a pause, in which other threads get the interpreter's lock."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -58,10 +60,11 @@ _lines = msgspec.json.Decoder(InputLine)
 _bodies = msgspec.json.Decoder(_Body)
 
 
-def lines_of(path: Path) -> Iterator[tuple[LinePlace, bytes]]:
+def lines_of(path: Path, after: LinePlace | None = None) -> Generator[tuple[LinePlace, bytes]]:
     """Yield each line with its place. Of a line that is too long only the beginning is returned."""
     with path.open("rb") as file:
-        number = start = 0
+        number, start = (0, 0) if after is None else (after.number, after.start + after.size)
+        file.seek(start)
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             rest = line
@@ -72,9 +75,13 @@ def lines_of(path: Path) -> Iterator[tuple[LinePlace, bytes]]:
             start = end
 
 
-def requests_of(path: Path) -> Iterator[LinePlace]:
-    """Yield the places of the lines that are not empty."""
-    return (place for place, line in lines_of(path) if line.strip())
+def requests_after(path: Path, last: LinePlace) -> list[LinePlace]:
+    """Return the places of the next lines that are not empty, a few at a time; none at the end of the file.
+
+    Blocks, so call it in a thread. The file is not open between two calls: there may be very many batches.
+    """
+    with contextlib.closing(lines_of(path, last)) as lines:
+        return list(itertools.islice((place for place, line in lines if line.strip()), _LINES_AT_ONCE))
 
 
 def read_request(path: Path, place: LinePlace) -> InputLine:

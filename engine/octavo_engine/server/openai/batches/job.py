@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.fair_turns import FairTurns
-from octavo_engine.server.openai.batches.input_file import LinePlace, check_input, read_request, requests_of
+from octavo_engine.server.openai.batches.input_file import LinePlace, check_input, read_request, requests_after
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import BatchObject, LineError, LineErrors, LineFailure
 from octavo_engine.server.openai.batches.results import Results
 from octavo_engine.server.openai.batches.storage import Owned, Storage, on_disk, with_retries
+from octavo_engine.server.run_until import run_until
 
 log = logging.getLogger("octavo.server")
 
@@ -95,46 +96,38 @@ class Job:
 
     async def _turn_to_check(self) -> bool:
         """Wait for the turn to check the input file; False, and no turn is held, if the batch is cancelled before."""
-        turn = asyncio.create_task(self._checks.acquire(self._owner.name))
-        cancelled = asyncio.create_task(self._cancelled.wait())
-        try:
-            await asyncio.wait((turn, cancelled), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            turn.cancel()  # has no effect on a turn that has come
-            cancelled.cancel()
-            await asyncio.gather(turn, cancelled, return_exceptions=True)
+        turn = await run_until(self._checks.acquire(self._owner.name), self._cancelled.wait())
         return not turn.cancelled()
 
     async def _answer_in_time(self) -> End:
         """Answer all lines, and return how the batch ended."""
         if self._batch.status == "cancelling":
             return "cancelled"
-        answering = asyncio.create_task(self._answer_all())
-        cancelled = asyncio.create_task(self._cancelled.wait())
         left = max(0.0, self._batch.expires_at - self._storage.clock())
-        try:
-            await asyncio.wait((answering, cancelled), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                answering.result()
-                return "completed"
+        answering = await run_until(self._answer_all(), self._cancelled.wait(), timeout=left)
+        if answering.cancelled():
             return "cancelled" if self._cancelled.is_set() else "expired"
-        finally:
-            answering.cancel()
-            cancelled.cancel()
-            await asyncio.gather(answering, cancelled, return_exceptions=True)
+        answering.result()
+        return "completed"
 
     async def _answer_all(self) -> None:
         """Answer the lines that have no answer yet; APIError if the batch cannot go on."""
         free = asyncio.Semaphore(LINES_AT_ONCE)
-        lines = requests_of(self._input)
         try:
             async with asyncio.TaskGroup() as group:
-                while (place := await asyncio.to_thread(next, lines, None)) is not None:
+                async for place in self._places():
                     if place.number not in self._results.done:
                         await free.acquire()
                         group.create_task(self._answer(place, free.release))
         except* APIError as errors:
             raise errors.exceptions[0] from None
+
+    async def _places(self) -> AsyncIterator[LinePlace]:
+        """Yield the places of the requests. The input file is open only while some of them are read."""
+        last = LinePlace(0, 0, 0)
+        while found := await asyncio.to_thread(requests_after, self._input, last):
+            for last in found:
+                yield last
 
     async def _answer(self, place: LinePlace, release: Callable[[], None]) -> None:
         try:
@@ -154,8 +147,7 @@ class Job:
 
     async def _expire_rest(self) -> None:
         """Write an error for each line that has no answer."""
-        lines = requests_of(self._input)
-        while (place := await asyncio.to_thread(next, lines, None)) is not None:
+        async for place in self._places():
             if place.number not in self._results.done:
                 asked = await with_retries(partial(on_disk, read_request, self._input, place))
                 await self._results.fail(place.number, asked.custom_id, _EXPIRED)

@@ -9,7 +9,6 @@ import asyncio
 import os
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -39,7 +38,6 @@ class Results:
     def __init__(self, storage: Storage, owner: Owned, batch: BatchObject) -> None:
         self._storage, self._owner, self._batch = storage, owner, batch
         self._ids = result_ids(batch)
-        self._files: list[IO[bytes]] = []
         self._sizes: list[int] = []
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Future[None]] = set()
@@ -48,10 +46,10 @@ class Results:
         """Numbers of the lines that have ended."""
 
     async def open(self) -> None:
-        """Open both files, and count the lines that were written before a restart."""
+        """Create both files, and count the lines that were written before a restart."""
         ended = []
         for file_id in self._ids:
-            self._files.append(await with_retries(partial(self._storage.create, self._owner, file_id)))
+            (await with_retries(partial(self._storage.create, self._owner, file_id))).close()
             numbers, size, cut = await asyncio.to_thread(_recover, self._owner.path(file_id))
             self._sizes.append(size)
             self._owner.bytes -= cut
@@ -73,8 +71,6 @@ class Results:
     async def close(self) -> None:
         """List both files in the batch. An empty one is removed. After a StorageError it can be called again."""
         await asyncio.gather(*self._writes, return_exceptions=True)
-        for file in self._files:
-            file.close()
         batch = self._batch
         for name, file_id, size in zip(("output", "error"), self._ids, self._sizes, strict=False):
             if not size:
@@ -97,14 +93,20 @@ class Results:
             self._batch.request_counts.completed += 1
         else:
             self._batch.request_counts.failed += 1
-        write = asyncio.ensure_future(self._write(self._files[which], data))
+        write = asyncio.ensure_future(self._write(self._owner.path(self._ids[which]), data))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
         await asyncio.shield(write)
 
-    async def _write(self, file: IO[bytes], data: bytes) -> None:
+    async def _write(self, path: Path, data: bytes) -> None:
         async with self._writing:  # if a write fails, what it has written is cut off, and that must be no other line
-            await with_retries(partial(on_disk, append, file, data))
+            await with_retries(partial(on_disk, _append_to, path, data))
+
+
+def _append_to(path: Path, data: bytes) -> None:
+    """Append to a file that is open only for this time: there may be very many batches, and each has two."""
+    with path.open("ab", buffering=0) as file:
+        append(file, data)
 
 
 def _recover(path: Path) -> tuple[set[int], int, int]:
