@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from bench.hostile import connections, floods, probes, secrets, shapes, stored
+from bench.hostile import connections, corners, floods, probes, secrets, shapes, stored
 from bench.hostile.kinds import Attack, held, posts, unread, users
 from bench.hostile.wire import Target
 
@@ -243,4 +243,5 @@ ATTACKS: dict[str, Attack] = {
     **probes.PROBES,
     **stored.STORED,
     **shapes.SHAPES,
+    **corners.CORNERS,
 }  # fmt: skip
