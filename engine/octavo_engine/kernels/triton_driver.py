@@ -56,7 +56,8 @@ def compile_module() -> Path:
         source = Path(driver.dirname, "driver.c")
         kept = ["-Wl,--no-as-needed", f"-l:{_LIBCUDA}"]  # though the empty library has none of the functions
         found = build._build(_NAME, str(source), folder, [folder], driver.include_dirs, driver.libraries, kept)
-        return shutil.copy(found, _packaged())
+        shutil.copy(found, _packaged())
+        return _packaged()
 
 
 if __name__ == "__main__":
