@@ -29,9 +29,16 @@ def temperature(city: str) -> str:
 
 client, model = connect()
 messages: list[Any] = [{"role": "user", "content": "How warm is it in Paris?"}]
-# "required": a model as small as SmolLM2 does not decide well by itself; with a large one use "auto".
+# A model as small as SmolLM2 does not decide well by itself whether to call, and may repeat a call; with a large one,
+# use tool_choice="auto" and leave parallel_tool_calls out.
 first = client.chat.completions.create(
-    model=model, messages=messages, tools=TOOLS, tool_choice="required", temperature=0, max_tokens=120
+    model=model,
+    messages=messages,
+    tools=TOOLS,
+    tool_choice="required",
+    parallel_tool_calls=False,
+    temperature=0,
+    max_tokens=120,
 )
 message = first.choices[0].message
 messages.append(message)

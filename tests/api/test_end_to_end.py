@@ -216,7 +216,7 @@ def test_prompts_are_scored_and_embedded(real: RealServer) -> None:
 EXAMPLES = {
     "chat": "Paris",
     "streaming": r"\d+ prompt tokens, \d+ tokens answered",
-    "tools": r'the model calls temperature\(\{"city": ?"Paris"\}\)\n.+',
+    "tools": r'the model calls temperature\(\{\s*"city": ?"Paris"\s*\}\)\n.+',
     "structured_output": r'"vegetarian": (true|false)',
     "search": "nearest passage: A reader may borrow up to five books",
     "batch": r"the batch is completed: .*completed=3.*\n(\w+: .+\s*)+",
