@@ -43,7 +43,7 @@ SCALED = {
 }
 # With two users of short answers, twice what two replicas should have in flight; so long that a user's own work between
 # two answers, on the same two cores, does not count.
-LONG_ANSWERS = (800, 30, 12)  # tokens or seconds, and users of such answers; seconds decide, however quick the CPU
+LONG_ANSWERS = (800, 12, 12)  # tokens or seconds, and users of such answers; seconds decide, however quick the CPU
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def stays_as_it_is(operator: Client, client: Client, replicas: Seen) -> None:
     client.wait_until(lambda: long_users_gone(client) == LONG_ANSWERS[-1], 600, "each has its last answer", every=1)
     assert condition(client.get("llms", NAME), "Ready")["status"] == "True"
     operator.kubectl("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-metrics-api", "--timeout=180s")
-    time.sleep(15)  # the autoscaler looks every second here, and its window is ten
+    time.sleep(12)  # the autoscaler looks every second here, and its window is ten
     assert replicas.values == before
 
 
