@@ -3,8 +3,9 @@
 The records of the users are judged (`verdict`), by code that shares nothing with the server: a request is lost if it
 ended neither in a complete answer nor in an explicit error, or if its connection was cut although its server lived on.
 A disturbance is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less
-often, the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory,
-file handles, threads and series of one server have to stay flat: their slopes are fitted over its life.
+often, the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory of
+each process, file handles, threads and series of one server have to stay flat: slopes are fitted to their least values
+of each minute, since an attack may hold hundreds of connections for a moment.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Life:
 
     killed: bool = False
     samples: list[dict[str, float]] = field(default_factory=list)
-    """Seconds of its life, MiB, file handles, threads and series."""
+    """Seconds of its life, and the figures of `_MOST_GROWTH`."""
 
 
 async def ask(port: int, prompt: int, tokens: int) -> tuple[str, str]:
@@ -182,7 +183,9 @@ class Soak:
                 processes = [serving.http, *serving.http.children(recursive=True)]
                 life.samples.append({
                     "seconds": time.monotonic() - started,
-                    "MiB": sum(each.memory_info().rss for each in processes) / (1 << 20),
+                    "engine MiB": _mib([serving.engine]),
+                    "HTTP MiB": _mib([serving.http]),
+                    "text workers MiB": _mib(text_workers(serving.http)),
                     "file handles": sum(each.num_fds() for each in processes),
                     "threads": sum(each.num_threads() for each in processes),
                     "series": await asyncio.to_thread(serving.num_series),
@@ -200,7 +203,18 @@ def text_workers(http: psutil.Process) -> list[psutil.Process]:
     return running
 
 
-_MOST_GROWTH = {"MiB": 1.0, "file handles": 0.5, "threads": 0.2, "series": 1.0}
+def _mib(processes: Sequence[psutil.Process]) -> float:
+    return sum(each.memory_info().rss for each in processes) / (1 << 20)
+
+
+_MOST_GROWTH = {
+    "engine MiB": 1.0,
+    "HTTP MiB": 1.0,
+    "text workers MiB": 1.0,
+    "file handles": 0.5,
+    "threads": 0.2,
+    "series": 1.0,
+}
 """The most growth a minute of a server that ran for `_JUDGED_SECONDS` or longer: caches of a younger one still fill."""
 _JUDGED_SECONDS = 600.0
 
@@ -228,12 +242,16 @@ def sample_rows(lives: Sequence[Life]) -> str:
 
 
 def slope(life: Life, what: str) -> float:
-    """Return the growth a minute in one server's samples, without its first half minute; 0 if there are too few."""
-    samples = [each for each in life.samples if each["seconds"] > 30]
-    if len(samples) < 4:
-        return 0.0
-    fit = statistics.linear_regression([each["seconds"] / 60 for each in samples], [each[what] for each in samples])
-    return fit.slope
+    """Return the growth a minute of the least value of each minute of one server; 0 if there are too few minutes.
+
+    The first minute is left out.
+    """
+    least: dict[int, float] = {}
+    for sample in life.samples:
+        minute = int(sample["seconds"] // 60)
+        least[minute] = min(sample[what], least.get(minute, sample[what]))
+    least.pop(0, None)
+    return statistics.linear_regression(list(least), list(least.values())).slope if len(least) > 3 else 0.0
 
 
 def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
@@ -271,7 +289,8 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
         f"{found['different answers to equal requests']} different answers to equal requests. Growth a minute, of the "
         f"server in which it was largest: {growth}. Problems: {'; '.join(soak.problems) or 'none'}.\n\n"
         f"| end of a request | count |\n| --- | --- |\n{ends}\n\n| what happened | count |\n| --- | --- |\n{events}\n\n"
-        f"| server | minute | {' | '.join(_MOST_GROWTH)} |\n|{' --- |' * 6}\n{sample_rows(soak.lives)}\n"
+        f"| server | minute | {' | '.join(_MOST_GROWTH)} |\n|{' --- |' * (2 + len(_MOST_GROWTH))}\n"
+        f"{sample_rows(soak.lives)}\n"
     )
 
 
