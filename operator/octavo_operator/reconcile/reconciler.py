@@ -111,20 +111,9 @@ class Reconciler:
         return await self._reconcile(key, reading.service, replace(observed, service=live, unknown=reading.unknown))
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
-        image = from_status(service.status, str, "engineImage")
-        if not image:  # pinned before anything is made, so that no upgrade of ours can come between
-            image = _running_image(service, observed) or self._config.engine_image
-            try:
-                await self._report(service, observed, image, Result())
-            except ApiError as error:  # where it cannot be written, all else goes on, and ends with that error
-                if error.transient and not self._statuses.fails_for_long(key):
-                    raise
-        if rows := blocking(service.spec):
-            problem = Problem(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))
-            await self._report(service, observed, image, Result(problem))
-            return None
-        if forbidden := self._forbidden(service):
-            await self._report(service, observed, image, Result(forbidden))
+        image = await self._pinned_image(key, service, observed)
+        if refusal := _not_acted_on(service) or self._forbidden(service):
+            await self._report(service, observed, image, Result(refusal))
             return None
         observed = await with_unwatched_children(self._cluster, key, observed)
         now = await self._rollout_state(service, observed)
@@ -160,6 +149,21 @@ class Reconciler:
             error.within = min((each for each in within if each is not None), default=None)
             raise
         return again
+
+    async def _pinned_image(self, key: Key, service: LLMService, observed: Observation) -> str:
+        """Return the image of the engine's pods, which stays the same when the operator is upgraded.
+
+        A new one is written to the status before anything is made, so that no upgrade can come between.
+        """
+        if image := from_status(service.status, str, "engineImage"):
+            return image
+        image = _running_image(service, observed) or self._config.engine_image
+        try:
+            await self._report(service, observed, image, Result())
+        except ApiError as error:  # where it cannot be written, all else goes on, and ends with that error
+            if error.transient and not self._statuses.fails_for_long(key):
+                raise
+        return image
 
     async def _report_held(self, live: Mapping[str, Any], observed: Observation) -> float | None:
         """Report that others' finalizers hold up the deletion of the LLMService, and which of its pods still run.
@@ -245,6 +249,12 @@ def _needed(unwatched: Mapping[Kind, str], wanted: Sequence[Mapping[str, Any]]) 
     """Return the unwatched kinds that this pass must read: those of wanted children, and of objects made from them."""
     names = {manifest["kind"] for manifest in wanted} | {kind.name for kind in OBSERVED}
     return {kind: why for kind, why in unwatched.items() if kind.name in names}
+
+
+def _not_acted_on(service: LLMService) -> Problem | None:
+    """Return the problem of a spec with fields that this version of the operator does not act on yet."""
+    rows = blocking(service.spec)
+    return Problem(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows))) if rows else None
 
 
 def _running_image(service: LLMService, observed: Observation) -> str:

@@ -54,12 +54,35 @@ def summarize(
     service: LLMService, observed: Observation, engine_image: str, result: Result, now: str
 ) -> LLMServiceStatus:
     """The status of `service` after a pass with this `result`; `now` is RFC 3339."""
+    facts = _facts(service, observed, result, now)
+    memory = _memory(facts)
+    verdicts = _verdicts(facts, memory, now)
+    return LLMServiceStatus(
+        observed_generation=service.metadata.generation,
+        conditions=_conditions(verdicts, service.status or {}, service.metadata.generation, now),
+        replicas=facts.count("replicas"),
+        desired_replicas=facts.desired,
+        ready_replicas=facts.count("readyReplicas"),
+        available_replicas=facts.count("availableReplicas"),
+        updated_replicas=facts.count("updatedReplicas"),
+        selector=",".join(f"{name}={value}" for name, value in selector(service.name).items()),
+        url=url(service),
+        engine_image=engine_image,
+        model=_model(facts, memory),
+        revision=revisions(facts.deployment, facts.pods),
+        loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
+        autoscaling=facts.scaled.status() if facts.scaled else None,
+        adapters=list(facts.adapters) or None,
+    )
+
+
+def _facts(service: LLMService, observed: Observation, result: Result, now: str) -> Facts:
     wanted, in_force = desired_replicas(service.spec), bounds_in_force(service.spec, datetime.fromisoformat(now))
     deployment = observed.children.get(("Deployment", service.name), {})
     ready = count_of(deployment, "readyReplicas")
     scaled = scaling(service, in_force, observed.children, ready, result.no_scaler) if in_force else None
     pods = [_settled(pod, now) for pod in views(service, observed.pods) if not pod.ended]
-    facts = Facts(
+    return Facts(
         service=service,
         desired=scaled.replicas if scaled else wanted or 0,
         scaled=scaled,
@@ -76,8 +99,11 @@ def summarize(
         leaving=None if in_force else leaving(observed.children),
         unwatched=result.unwatched,
     )
-    memory = _memory(facts)
-    verdicts = {
+
+
+def _verdicts(facts: Facts, memory: MemoryStatus | None, now: str) -> dict[ConditionType, Verdict]:
+    """Return each condition's status, reason and message."""
+    return {
         ConditionType.READY: _ready(facts),
         ConditionType.AVAILABLE: _available(facts),
         ConditionType.PROGRESSING: _progressing(facts),
@@ -85,28 +111,11 @@ def summarize(
         ConditionType.MODEL_LOADED: _model_loaded(facts),
         ConditionType.SCALING_ACTIVE: _scaling_active(facts),
         ConditionType.ROLLOUT_BLOCKED: _rollout_blocked(facts),
-        ConditionType.MEMORY_FITS: memory_fit(service.spec, memory),
+        ConditionType.MEMORY_FITS: memory_fit(facts.service.spec, memory),
         ConditionType.ADAPTERS_READY: _adapters_ready(facts),
         ConditionType.RECONCILING: reconciling(facts, now),
         ConditionType.STALLED: stalled(facts, now),
     }
-    return LLMServiceStatus(
-        observed_generation=service.metadata.generation,
-        conditions=_conditions(verdicts, service.status or {}, service.metadata.generation, now),
-        replicas=facts.count("replicas"),
-        desired_replicas=facts.desired,
-        ready_replicas=facts.count("readyReplicas"),
-        available_replicas=facts.count("availableReplicas"),
-        updated_replicas=facts.count("updatedReplicas"),
-        selector=",".join(f"{name}={value}" for name, value in selector(service.name).items()),
-        url=url(service),
-        engine_image=engine_image,
-        model=_model(facts, memory),
-        revision=revisions(facts.deployment, facts.pods),
-        loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
-        autoscaling=scaled.status() if scaled else None,
-        adapters=list(facts.adapters) or None,
-    )
 
 
 def _unreached(service: LLMService, pods: Sequence[PodView], observed: Observation, now: str) -> Problem | None:
