@@ -6,6 +6,7 @@ import asyncio
 import errno
 import io
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -404,6 +405,21 @@ def test_files_expire(start: Start, tmp_path: Path) -> None:
         client.files.content(output.id)
     assert [each.id for each in client.files.list()] == [kept.id]
     assert {path.name for path in (tmp_path / "anyone" / "files").iterdir()} == {kept.id, f"{kept.id}.json"}
+
+
+def test_a_key_uploads_few_files_at_a_time(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,600 uploads that dripped held up the server's loop for two seconds, each with an open file."""
+    monkeypatch.setattr(storage, "MAX_UPLOADS", 1)
+    server = start(batch_storage=tmp_path)
+    head = b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(head + b"Content-Length: 9000\r\n\r\n--x\r\n")
+        owner = server.server._storage.of("")
+        server.wait_until(lambda: owner.uploads == 1)
+        with pytest.raises(openai.RateLimitError, match="are being uploaded"):
+            server.openai(max_retries=0).files.create(file=("in.jsonl", line("a")), purpose="batch")
+    server.wait_until(lambda: owner.uploads == 0)
+    assert server.openai().files.create(file=("in.jsonl", line("a")), purpose="batch").bytes
 
 
 async def kept_files(folder: Path) -> tuple[Storage, storage.Owned]:

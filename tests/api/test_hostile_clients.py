@@ -526,7 +526,7 @@ def test_the_rest_of_a_refused_request_takes_no_time_from_the_next_one(
     assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-@pytest.mark.parametrize(("hard", "soft", "connections"), [(1 << 20, 10_368, 4096), (1024, 1024, 358), (130, 130, 1)])
+@pytest.mark.parametrize(("hard", "soft", "connections"), [(1 << 20, 12_416, 4096), (1024, 1024, 298), (130, 130, 1)])
 def test_connections_leave_open_files_for_stored_files_and_probes(
     hard: int, soft: int, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -646,6 +646,27 @@ def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -
             accepting.taken()
         stayed = [opened.enter_context(given.get(timeout=30)) for _ in range(3)]
         assert {each.getpeername() for each in stayed} == {each.getsockname() for each in waiting[2:]}
+
+
+def test_a_probe_is_answered_although_as_many_connections_wait_for_the_loop_as_may(
+    start: Callable[..., Served],
+) -> None:
+    """2,600 connections at once had probes reset, since nothing new was accepted beside those that waited."""
+    server = start(max_connections=8)
+    go_on, clients = threading.Event(), list[socket.socket]()
+    server.loop.call_soon_threadsafe(go_on.wait, PATIENCE)
+    try:
+        accepting = server.server._connections.acceptor
+        for number in range(acceptor._HANDED_AT_ONCE + 4):
+            clients.append(socket.create_connection(("127.0.0.1", server.port)))
+            clients[-1].sendall(b"GET /version HTTP/1.1\r\n")
+            server.wait_until(lambda: accepting._handed + len(accepting._waiting) > number)  # noqa: B023
+        for _ in range(3):
+            assert server.http.get("/health/live").status_code == 200
+    finally:
+        go_on.set()
+        for client in clients:
+            client.close()
 
 
 def test_probes_and_metrics_answer_while_the_loop_is_held_up_but_not_forever(start: Callable[..., Served]) -> None:

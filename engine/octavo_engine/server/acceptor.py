@@ -51,9 +51,9 @@ _SEND_BUFFER = 256 << 10
 """Bytes that the kernel buffers for a client that does not read; without this limit it buffers megabytes."""
 _RESERVED_FILES = 128
 """Open files that the process needs in addition to connections."""
-_FILES_PER_CONNECTION = 2.5
-"""Open files for each of --max-connections: its socket, a stored file that it writes or reads, and half a socket, as
-half as many connections again may be silent. If files ran out, probes could not be accepted either."""
+_FILES_PER_CONNECTION = 3
+"""Open files for each of --max-connections: its socket, a stored file that it reads or writes, and another socket, as
+as many connections again may be silent or wait. If files ran out, probes could not be accepted either."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accept() if the process or the machine has no room for another connection."""
 _LOG_INTERVAL = 10.0
@@ -64,17 +64,18 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 def possible_connections(wanted: int) -> int:
     """Raise the limit of open files if necessary, and return how many connections it allows, at most `wanted`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = int(wanted * _FILES_PER_CONNECTION) + _RESERVED_FILES
+    needed = wanted * _FILES_PER_CONNECTION + _RESERVED_FILES
     if soft < needed:
         soft = max(soft, needed if hard == resource.RLIM_INFINITY else min(hard, needed))
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(wanted, int((soft - _RESERVED_FILES) / _FILES_PER_CONNECTION)))
+    return max(1, min(wanted, (soft - _RESERVED_FILES) // _FILES_PER_CONNECTION))
 
 
 class Acceptor:
     """The accepting thread with its event loop, and the connections that have sent nothing yet (silent ones).
 
-    At most half of `most` connections may be silent; beyond that, the oldest silent connection is closed.
+    At most half of `most` connections may be silent; beyond that, the oldest silent connection is closed. As many may
+    wait for the server's loop; beyond that, new ones that are no probes are closed.
     """
 
     def __init__(
@@ -213,11 +214,7 @@ class Acceptor:
 
     def _await_request(self, connection: socket.socket) -> None:
         """Wait for the first bytes of a new connection; close the oldest silent one if there are too many."""
-        if len(self._silent) + len(self._waiting) >= self._most_silent:
-            if not self._silent:
-                connection.close()
-                self._log("a connection was closed: %d wait for the server's loop", len(self._waiting))
-                return
+        if len(self._silent) >= self._most_silent:
             self._close_oldest()
         self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._close_silent, connection)
         self._loop.add_reader(connection, self._on_first_bytes, connection)
@@ -242,6 +239,11 @@ class Acceptor:
             self._hand_later(connection)
 
     def _hand_later(self, connection: socket.socket) -> None:
+        """Queue a connection for the server's loop; close it if too many wait. Probes do not wait there."""
+        if len(self._waiting) >= self._most_silent:
+            connection.close()
+            self._log("a connection was closed: %d wait for the server's loop", len(self._waiting))
+            return
         self._waiting.append(connection)
         self._hand_on()
 

@@ -30,6 +30,8 @@ Kept = TypeVar("Kept", FileObject, BatchObject)
 Done = TypeVar("Done")
 MAX_FILES = 1000
 MAX_BATCHES = 1000
+MAX_UPLOADS = 64
+"""Files that one key may be uploading at a time."""
 MAX_ACTIVE = 16
 """Batches of one key that have not ended."""
 _NO_KEY = "anyone"
@@ -48,6 +50,8 @@ class Owned:
     """The key's name; empty for an API without keys."""
     files: dict[str, FileObject] = field(default_factory=dict)
     batches: dict[str, BatchObject] = field(default_factory=dict)
+    uploads: int = 0
+    """The number of files that the key is uploading."""
     bytes: int = 0
     """The bytes of the key's files, those that are being written included."""
 
@@ -118,7 +122,10 @@ class Storage:
         owner.bytes += size
 
     def check_room(self, owner: Owned) -> None:
-        """Raise APIError 429 if this key has as many files as it may."""
+        """Raise APIError 429 if this key has, or is uploading, as many files as it may."""
+        if owner.uploads >= MAX_UPLOADS:
+            message = f"{owner.uploads} files of this key are being uploaded, which is the limit; wait for one"
+            raise APIError(429, message, code="too_many_uploads", headers={"Retry-After": "5", "Connection": "close"})
         if len(owner.files) >= MAX_FILES:
             message = f"this key has {len(owner.files)} files, which is the limit; delete some"
             raise APIError(429, message, code="too_many_files", headers={"x-should-retry": "false"})

@@ -27,6 +27,8 @@ UPLOAD_SECONDS = 600.0
 _MOST_OVERHEAD = 64 << 10
 """The most bytes of a form besides its file."""
 _LONGEST_FIELD = 1024
+_WRITTEN_AT_ONCE = 4096
+"""Bytes of a file that are written at a time, except for its last ones: each write takes a turn of a thread."""
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 """The names of the two fields of `expires_after` in a form."""
 _CLOSE = {"Connection": "close"}
@@ -134,6 +136,7 @@ async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned
     file_id = new_file_id()
     form = _Form(options[b"boundary"])
     writing = _Writing(storage, owner, file_id)
+    owner.uploads += 1
     try:
         await writing.write_all(body, form)
         lifetime = _lifetime(form)
@@ -141,6 +144,8 @@ async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned
     except BaseException:
         await asyncio.shield(storage.discard(owner, file_id, writing.size))
         raise
+    finally:
+        owner.uploads -= 1
 
 
 class _Body:
@@ -184,7 +189,7 @@ class _Writing:
         _check(form)
 
     async def _append(self, file: IO[bytes], form: _Form) -> None:
-        if not form.content:
+        if len(form.content) < (1 if form.ended else _WRITTEN_AT_ONCE):
             return
         self._storage.take(self._owner, len(form.content))
         self.size += len(form.content)
