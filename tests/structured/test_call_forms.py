@@ -161,6 +161,20 @@ CALLS: list[tuple[str, dict[str, Any], bool]] = [
 """Calls, and whether their schema allows them."""
 
 
+FAULTS: list[dict[str, Any]] = [
+    {"properties": {"a": {"type": "integer"}}, "required": required} for required in (None, 5, "a", [["a"]])
+]
+FAULTS_OF_TEXTS: list[dict[str, Any]] = [
+    {"properties": {"a": {"type": "string", **fault}}}
+    for fault in ({"enum": 5}, {"enum": []}, {"enum": None}, {"minLength": "5"}, {"maxLength": -1}, {"minLength": True})
+]
+COPIED: dict[str, Any] = {
+    "properties": {f"argument_{number}": {"$ref": "#/$defs/one"} for number in range(400)},
+    "$defs": {"one": {"type": "integer"}},
+}
+"""A schema that each of its arguments would need a copy of."""
+
+
 @pytest.mark.parametrize(("name", "template"), VARIANTS)
 def test_calls_follow_their_schemas_in_each_format(name: str, template: str, tokens: LLTokenizer) -> None:
     tools = [Tool("now"), Tool("do.it-2", TEXTS), Tool("meet", NESTED)]
@@ -181,12 +195,17 @@ def test_calls_follow_their_schemas_in_each_format(name: str, template: str, tok
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "pythonic"])
-@pytest.mark.parametrize("parameters", [STRICT, ANY, LOOSE, EITHER])
+@pytest.mark.parametrize("parameters", [STRICT, ANY, LOOSE, EITHER, *FAULTS, *FAULTS_OF_TEXTS, COPIED])
 def test_what_plain_text_cannot_follow_has_no_form(name: str, parameters: dict[str, Any]) -> None:
-    if name == "pythonic" and parameters == STRICT:
-        return  # its strings are JSON
+    if name == "pythonic" and parameters in (STRICT, *FAULTS_OF_TEXTS):
+        return  # its strings are JSON, and a fault in their schema is found when the grammar is compiled
     with pytest.raises(NoFormError):
         FORMATS[name].calls([Tool("f", parameters)], "", several=True)
+
+
+def test_a_list_of_calls_may_be_long() -> None:
+    """What is read without Python's parser takes a time that grows with its length alone."""
+    assert read("pythonic", f'[now(a="{"x" * 70_000}")]', [Tool("now")]) == [("now", {"a": "x" * 70_000})]
 
 
 def test_a_marker_is_the_control_token_of_its_text(tokens: LLTokenizer) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from octavo_engine.output_parsing.formats.call_schema import LISTING, part_of_schema
+from octavo_engine.output_parsing.formats.call_schema import LISTING, names_within, part_of_schema, refers
 from octavo_engine.output_parsing.formats.forms import (
     LINE_BREAK,
     Form,
@@ -22,6 +23,8 @@ from octavo_engine.output_parsing.formats.tool import Tool
 
 _OF_TEXT = {"type", "title", "description", "default", "examples", "minLength", "maxLength"}
 """Keywords of a string's schema that a plain text can follow; others, such as `pattern`, need JSON."""
+_MOST_COPIED = 1 << 17
+"""The most characters of copies of a tool's schema: each argument that refers to it has one."""
 _OF_CHOICE = _OF_TEXT - {"minLength", "maxLength"}
 
 
@@ -34,10 +37,12 @@ def arguments_of(tool: Tool) -> Iterator[tuple[str, Any, bool]]:
     listed, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(listed, Mapping) or not schema.keys() <= LISTING | {"additionalProperties"}:
         raise NoFormError(f"the schema of {tool.name} does more than list properties")
-    if schema["type"] != "object" or any(name not in listed for name in required):
+    if schema["type"] != "object" or not names_within(required, listed):
         raise NoFormError(f"the schema of {tool.name} demands what its properties do not list")
     if not listed and schema.get("additionalProperties", False) is not False:
         raise NoFormError(f"the schema of {tool.name} allows any arguments")
+    if (copies := sum(map(refers, listed.values()))) and copies * len(json.dumps(tool.parameters)) > _MOST_COPIED:
+        raise NoFormError(f"the schema of {tool.name} is referred to by {copies} of its arguments")
     for name, each in listed.items():
         yield name, each, name in required
 
@@ -69,11 +74,21 @@ def _value(schema: Any, tool: Tool, end: str) -> Form:
     if not isinstance(schema, Mapping) or schema.get("type") != "string":
         return sequence(json_form(argument_schema(schema, tool)), LINE_BREAK, marker(end))
     if schema.keys() <= _OF_TEXT:
-        return text_until(end, schema.get("minLength", 0), schema.get("maxLength"))
+        return text_until(end, *_lengths(schema))
     kind = "const" if "const" in schema else "enum"
     if not schema.keys() <= {kind, *_OF_CHOICE}:
         raise NoFormError(f"plain text cannot follow the schema {dict(schema)}")
     values = [schema["const"]] if kind == "const" else schema["enum"]
+    if not isinstance(values, list) or not values:
+        raise NoFormError(f"{values!r} is no list of values")
     if not all(isinstance(value, str) and value and end not in value and "\n" not in value for value in values):
         raise NoFormError(f"plain text cannot be each of {values}")
     return sequence(either([words(value) for value in values]), LINE_BREAK, marker(end))
+
+
+def _lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
+    """Return the least and the greatest length of a text; NoFormError if the schema has no such numbers."""
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    if type(least) is not int or least < 0 or not (most is None or (type(most) is int and most >= least)):
+        raise NoFormError(f"{least!r} to {most!r} are no lengths of a text")
+    return least, most

@@ -54,7 +54,7 @@ def arguments_schema(tool: Tool, pointer: str = "") -> dict[str, Any]:
     """
     schema = {"type": "object", **tool.parameters}
     names = schema.get("properties", {})
-    if schema.keys() <= LISTING and isinstance(names, Mapping) and _within(schema.get("required", ()), names):
+    if schema.keys() <= LISTING and isinstance(names, Mapping) and names_within(schema.get("required", ()), names):
         schema["additionalProperties"] = False
     schema.pop("$id", None)  # its references would be looked for in the document of this name
     return {key: _moved_keyword(key, value, pointer) for key, value in schema.items()}
@@ -62,20 +62,22 @@ def arguments_schema(tool: Tool, pointer: str = "") -> dict[str, Any]:
 
 def part_of_schema(part: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a part of a schema as a schema of its own, with the whole one if the part may refer to it."""
-    if not _refers(part):
+    if not refers(part):
         return part
     moved = _moved(part, "/$defs/whole")
     root = {key: value for key, value in whole.items() if key != "$id"}
     return {**moved, "$defs": {"whole": _moved(root, "/$defs/whole")}}
 
 
-def _refers(schema: Any) -> bool:
+def refers(schema: Any) -> bool:
+    """Return whether a part of a schema refers to another part."""
     if isinstance(schema, Mapping):
-        return "$ref" in schema or any(map(_refers, schema.values()))
-    return isinstance(schema, list) and any(map(_refers, schema))
+        return "$ref" in schema or any(map(refers, schema.values()))
+    return isinstance(schema, list) and any(map(refers, schema))
 
 
-def _within(required: Any, names: Mapping[str, Any]) -> bool:
+def names_within(required: Any, names: Mapping[str, Any]) -> bool:
+    """Return whether `required` is a list of names that are all in `names`."""
     return isinstance(required, list | tuple) and all(isinstance(name, str) and name in names for name in required)
 
 

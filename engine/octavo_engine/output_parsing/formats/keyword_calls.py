@@ -8,8 +8,6 @@ from collections.abc import Container
 from typing import Any
 
 ARGUMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-LONGEST = 1 << 16
-"""Characters; what is longer is no list of calls."""
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _CALLED = re.compile(r"\s*([A-Za-z0-9_.-]+)\(\s*")
 _KEY = re.compile(rf"({ARGUMENT_NAME.pattern})\s*=\s*")
@@ -29,8 +27,6 @@ def keyword_calls(source: str, tools: Container[str]) -> list[tuple[str, str]] |
 
     The same text may mean another value in Python: "\\/" has two characters there.
     """
-    if len(source) > LONGEST:
-        return None
     calls: list[tuple[str, str]] = []
     try:
         at = 1

@@ -19,11 +19,13 @@ from octavo_engine.output_parsing.formats.forms import (
     sequence,
     words,
 )
-from octavo_engine.output_parsing.formats.keyword_calls import ARGUMENT_NAME, LONGEST, keyword_calls
+from octavo_engine.output_parsing.formats.keyword_calls import ARGUMENT_NAME, keyword_calls
 from octavo_engine.output_parsing.formats.tool import Format, Tool
 from octavo_engine.output_parsing.streamed_text import MORE, Steps, StreamedText, expect, skip_spaces
 
 _TAGS = ("<|python_start|>", "<|python_tag|>")
+_LONGEST = 1 << 16
+"""Characters that are parsed as Python; a longer list has to have JSON values."""
 _MOST_OPTIONAL = 32
 """The most optional arguments of a tool none of whose arguments is required: their form grows with the square."""
 
@@ -55,7 +57,7 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
 
 def _calls(source: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]] | None:
     """Return the names and arguments as JSON; None if it is anything but a list of calls of these tools."""
-    if len(source) > LONGEST:
+    if len(source) > _LONGEST:
         return None
     try:
         tree = ast.parse(source, mode="eval").body

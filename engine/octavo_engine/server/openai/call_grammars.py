@@ -62,7 +62,7 @@ class CallGrammars:
         """Return the grammar of an answer that is JSON under a schema or consists of calls, as in OpenAI's API.
 
         None if the model's format does not allow it: answers are JSON then. APIError 400 if a tool's schema cannot be
-        followed.
+        followed in Hermes' format, whose calls are JSON.
         """
         if self.format is None or self.format.reasons:
             return None
@@ -71,7 +71,9 @@ class CallGrammars:
         except NoFormError:
             return None
         except GrammarError as error:
-            raise _refused(error) from None
+            if self.format is HERMES:
+                raise _refused(error) from None
+            return None
 
     def _calls(self, format_: Format, tools: Sequence[Tool], several: bool) -> Form:
         return format_.calls(tools, self._template, several=several)
