@@ -199,6 +199,24 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_lead(clock: C
     assert clock.now <= DEADLINE_SECONDS < DURATION_SECONDS
 
 
+async def test_a_leader_whose_writes_are_always_late_pauses_between_them(clock: Clock) -> None:
+    class Contended(Api):
+        puts = 0
+
+        async def put(self, kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+            self.puts += 1
+            if self.puts > 1:
+                raise ApiError(409, "Conflict", "the object has been modified")
+            return await super().put(kind, manifest)
+
+    api = Contended()
+    lease = Lease(api, *NAME, clock, clock.sleep)
+    await lease.acquire()
+    with pytest.raises(LeaseLostError):
+        await lease.keep()
+    assert api.puts <= 1 + 2 * (DEADLINE_SECONDS / lease_module.RETRY_SECONDS + 1)
+
+
 async def test_a_renewal_that_fails_once_is_no_matter(clock: Clock) -> None:
     api = Api()
     lease = Lease(api, *NAME, clock, clock.sleep)

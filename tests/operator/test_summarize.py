@@ -529,6 +529,9 @@ def test_what_the_api_server_removes_from_pods_is_reported(
         degraded = condition(summary(of=of, children=children), ConditionType.DEGRADED)
         assert degraded.reason == (Reason.AS_EXPECTED if kept else Reason.FEATURE_GATE_OFF)
         assert kept or words in degraded.message
+    problem = Problem(Reason.POLICY_DENIED, "the engine's image is not allowed")
+    degraded = condition(summary(of=of, children=children, problem=problem), ConditionType.DEGRADED)
+    assert words not in degraded.message, "the operator has written nothing that could be removed"
 
 
 def test_lack_of_devices_for_claims_names_the_claims() -> None:

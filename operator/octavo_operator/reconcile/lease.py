@@ -112,6 +112,7 @@ class Lease:
 
     async def _renew_in_time(self) -> float:
         """Try once to renew; return in how many seconds to try again. LeaseLostError as `keep`."""
+        before = self._renewed
         try:
             await self._first_answer(self._renew, self._renewed + DEADLINE_SECONDS)
         except (ApiError, TimeoutError) as error:
@@ -120,7 +121,7 @@ class Lease:
                 raise LeaseLostError(f"the lease cannot be renewed: {said}") from None
             logger.warning("cannot renew the lease: %s", said)
             return RETRY_SECONDS
-        return self._pause()
+        return self._pause() if self._renewed > before else RETRY_SECONDS  # another writer was in time twice
 
     async def _first_answer(self, attempt: Callable[[], Coroutine[Any, Any, _Answer]], until: float) -> _Answer:
         """Return the first answer of `attempt`, which is begun anew after each REQUEST_SECONDS without one.

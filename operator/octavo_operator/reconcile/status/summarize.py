@@ -91,7 +91,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         unreached=_unreached(service, pods, observed, now) or _without_service(service, observed, result),
         unobserved=unobserved(deployment, now),
         lost_claim=_lost_claim(observed),
-        outside=(*removed_fields(service, deployment), *_stuck_claims(observed), *observed.outside),
+        outside=(*_removed_fields(service, deployment, result), *_stuck_claims(observed), *observed.outside),
         result=result,
         reports=observed.reports,
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
@@ -99,6 +99,12 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         leaving=None if in_force else leaving(observed.children),
         unwatched=result.unwatched,
     )
+
+
+def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:
+    """Return the removed fields of a Deployment that this pass has written; another one may lack what is new."""
+    unwritten = result.problem or result.unserved or result.refused or result.conflict
+    return () if unwritten else removed_fields(service, deployment)
 
 
 def _verdicts(facts: Facts, memory: MemoryStatus | None, now: str) -> dict[ConditionType, Verdict]:

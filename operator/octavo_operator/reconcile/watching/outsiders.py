@@ -136,10 +136,13 @@ class OutsiderWatch:
                 yield key, problem
 
     def _of_budgets(self, budgets: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
-        own = [key for key in self._watched.indexes.get(_BUDGET.plural, {}) if self._is_known(key)]
+        own: dict[str, list[Key]] = {}
+        for key in self._watched.indexes.get(_BUDGET.plural, {}):
+            if self._is_known(key):
+                own.setdefault(key[0], []).append(key)
         for body in budgets:
-            for key in own:
-                if key[0] == body["metadata"]["namespace"] and (problem := foreign_budget(body, self._pods(key))):
+            for key in own.get(body["metadata"]["namespace"], ()):
+                if problem := foreign_budget(body, self._pods(key)):
                     yield key, problem
 
     async def _listed(self, kind: Kind, selected: str, metadata_only: bool) -> list[Object]:
