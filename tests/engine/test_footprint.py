@@ -143,9 +143,9 @@ def test_step_bytes_bounds_a_step_of_experts_and_hybrids(changes, lens, computed
         (stepper.backend.scratch_bytes(group, 8, tokens, len(lens), max(lens)) for group in attending), default=0
     )
     bound = footprint.step_bytes(decoder, tokens, len(lens), scratch + footprint.module_scratch_bytes(decoder))
-    bound += decoder.compute.widens * footprint.widening_bytes(decoder, tokens)
-    assert peak.bytes <= bound
-    if not computed:  # attention's scratch is a large part for decodes
+    widened = decoder.compute.widens * footprint.widening_bytes(decoder, tokens)
+    assert peak.bytes <= bound + widened
+    if not computed:  # attention's scratch is a large part for decodes; what is widened may be so at another moment
         assert peak.bytes > bound / (2 if "mixer" in changes else 4)
 
 

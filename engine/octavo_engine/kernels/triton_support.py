@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import torch
 
 from octavo_engine.kernels.triton_driver import use_packaged
+
+_prepare_once = functools.cache(use_packaged)
 
 
 def triton_runs_on(device: torch.device) -> bool:
@@ -17,6 +20,6 @@ def triton_runs_on(device: torch.device) -> bool:
     Triton itself is not asked: to import it takes 0.3 s that an engine on a CPU need not spend.
     """
     if device.type == "cuda":
-        use_packaged()
+        _prepare_once()
         return True
     return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
