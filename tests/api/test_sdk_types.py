@@ -19,7 +19,7 @@ WEATHER: dict[str, Any] = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
 TOOLS: Any = [{"type": "function", "function": WEATHER}]
-CALL = '[{"name": "weather", "arguments": {"city": "Rome"}}]'
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 
 
 @pytest.fixture
