@@ -18,7 +18,7 @@ def main(mounts: str, *arguments: str) -> None:
     path = Path(arguments[arguments.index("--bundle") + 1], "config.json")
     container = json.loads(path.read_text())
     if container.get("annotations", {}).get(IMAGE) in added["images"]:
-        # A folder hides what was mounted below it before: the checkout may lie in /tmp, which may be a volume of the pod.
+        # A folder hides what was mounted below it before: the checkout may lie in /tmp, where a pod may have a volume.
         mounts = added["mounts"] + container["mounts"]
         container["mounts"] = sorted(mounts, key=lambda mount: len(Path(mount["destination"]).parts))
         path.write_text(json.dumps(container))
