@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.answer_parts import AnswerParts
 from octavo_engine.output_parsing.formats import FORCED, FORMATS
-from octavo_engine.output_parsing.formats.forms import NoFormError
+from octavo_engine.output_parsing.formats.forms import MOST_CALLS, NoFormError
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.structured.grammar import check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
@@ -191,6 +192,8 @@ def test_calls_follow_their_schemas_in_each_format(name: str, template: str, tok
         text = two(name, template, *texts)
         assert (several.allows(text), one.allows(two(name, template, texts[1], texts[1]))) == (True, False), text
         assert read(name, text, tools) == [("now", {}), ("do.it-2", {"short": "12"})]
+        most = functools.reduce(functools.partial(two, name, template), texts[1:] * MOST_CALLS)
+        assert (several.allows(most), several.allows(two(name, template, most, texts[1]))) == (True, False)
     assert not several.allows(f"Well. {texts[0]}") and not several.allows("")
 
 

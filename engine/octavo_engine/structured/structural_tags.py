@@ -88,7 +88,7 @@ class _Rules:
     def _list(self, form: Mapping[str, Any]) -> str:
         item = self._named(self.of(form["item"], last=False))
         separator = literal(form["separator"]) if form["separator"] else ""
-        return f"{item} ({separator} {item})*"
+        return f"{item} ({separator} {item}){{0,{form['most'] - 1}}}"
 
     def _text_until(self, form: Mapping[str, Any]) -> str:
         """Return the expression of a text and the marker behind it, which is the first one after the text's beginning.

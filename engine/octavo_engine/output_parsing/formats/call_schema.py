@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from octavo_engine.output_parsing.formats.forms import MOST_CALLS
 from octavo_engine.output_parsing.formats.tool import Tool
 
 LISTING = frozenset(
@@ -18,9 +19,9 @@ _BY_NAME = {"properties", "patternProperties", "dependentSchemas", "$defs", "def
 
 
 def call_list_schema(tools: Sequence[Tool], *, several: bool) -> dict[str, Any]:
-    """Return the schema of a list of calls of these tools; of one call, unless `several`."""
-    most = {} if several else {"maxItems": 1}
-    return {"type": "array", "items": call_schema(tools, "/items"), "minItems": 1, **most}
+    """Return the schema of a list of at most MOST_CALLS calls of these tools; of one call, unless `several`."""
+    most = MOST_CALLS if several else 1
+    return {"type": "array", "items": call_schema(tools, "/items"), "minItems": 1, "maxItems": most}
 
 
 def call_schema(tools: Sequence[Tool], pointer: str = "", arguments: str = "arguments") -> dict[str, Any]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Form = Mapping[str, Any]
+MOST_CALLS = 16
+"""The most calls in an answer that has to consist of calls: a small model may repeat a call without an end."""
 
 
 class NoFormError(ValueError):
@@ -52,8 +54,8 @@ def optional(content: Form) -> Form:
 
 
 def listed(item: Form, separator: str, *, several: bool) -> Form:
-    """Return the form of one item; with `several`, of more with a separator between them."""
-    return {"type": "list", "item": item, "separator": separator} if several else item
+    """Return the form of one item; with `several`, of up to MOST_CALLS with a separator between them."""
+    return {"type": "list", "item": item, "separator": separator, "most": MOST_CALLS} if several else item
 
 
 def text_until(end: str, least: int = 0, most: int | None = None) -> Form:
