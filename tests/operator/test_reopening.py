@@ -243,7 +243,7 @@ async def test_the_first_pass_knows_the_endpoint_slices_of_others_if_they_can_be
     passes, server = Passes(), ApiServer()
 
     async def listed(kind: Kind, namespace: str, selector: str, metadata_only: bool = False) -> list[dict[str, Any]]:
-        if kind is not ENDPOINT_SLICE or selector != outsiders.SLICES:
+        if kind is not ENDPOINT_SLICE or selector != outsiders.foreign_slices(()):
             return []
         if trouble == "error":
             raise ApiError(503, "ServiceUnavailable", "not now")
