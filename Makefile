@@ -128,7 +128,7 @@ cluster: setup ## run a real Kubernetes on this machine, in the foreground; KUBE
 test-minors: setup ## lint the chart for Kubernetes 1.31 to 1.36, and run a part of the cluster tests on older ones than 1.36
 	@$(BIN)/python -m tests.minors $(KUBERNETES) $(addprefix --pytest=,$(PYTEST_FLAGS))
 
-bench: setup ## measure Octavo and other engines side by side, into bench/results/
+bench: setup ## measure Octavo and transformers' generate, one after the other, into bench/results/
 	$(BIN)/python -m bench.compare
 
 hostile: setup ## attack a real server while a normal user is served, into bench/results/

