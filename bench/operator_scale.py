@@ -43,6 +43,7 @@ METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.
 CLIENTS = 8
 FIRST_PORT = 10_000
 _CHANGED = 5  # LLMServices that are changed while the others are being created
+_PAUSE = 2.0  # between two readings of the metrics, whose page takes the operator some work
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ def _take_over(
         done = found["octavo_operator_reconciles_total"] >= services and not found["octavo_operator_queue_depth"]
         if leads and done:
             break
-        time.sleep(0.1)
+        time.sleep(_PAUSE)
     measured.takeover_seconds, measured.takeover_writes = now - leads, found.get("octavo_operator_writes_total", 0.0)
     say(f"the new one has seen all after {measured.takeover_seconds:.1f} s, with {measured.takeover_writes:.0f} writes")
 
@@ -302,11 +303,11 @@ def _idle(operator: Operator, fleet: Fleet, measured: Measured, seconds: float, 
 
 @contextmanager
 def _sampling(operator: Operator, fleet: Fleet, measured: Measured, began: float) -> Iterator[None]:
-    """Take a sample every second (every five once the operator is quiet) until the end of the block."""
+    """Take a sample every ten seconds until the end of the block: a page of metrics takes the operator some work."""
     stop = threading.Event()
 
     def look() -> None:
-        while not stop.wait(1 if math.isnan(measured.all_reported) else 5):
+        while not stop.wait(10):
             found = operator.metrics()
             measured.samples.append(
                 Sample(

@@ -75,8 +75,8 @@ def octavo(model: str, *flags: str, env: Mapping[str, str] | None = None, engine
         try:
             wait_ready(process, f"http://127.0.0.1:{port}/health/ready")
             http = psutil.Process(process.pid)
-            [engine] = [each for each in http.children() if "octavo_engine.engine.process" in each.cmdline()]
-            yield Serving(port, http, engine, reader)
+            [worker] = [each for each in http.children() if "octavo_engine.engine.process" in each.cmdline()]
+            yield Serving(port, http, worker, reader)
         finally:
             if process.poll() is not None:
                 log.seek(0)
