@@ -284,16 +284,21 @@ def test_the_compiled_file_is_kept(monkeypatch, tmp_path, caplog) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("columns", "parts"), [(64, (48,)), (130, (32, 7, 40)), (33, (5, 16))])
+@pytest.mark.parametrize(
+    ("columns", "parts", "times"), [(64, (48,), 1), (130, (32, 7, 40), 1), (33, (5, 16), 1), (33, (5, 16), 40)]
+)
 def test_adapters_of_several_ranks_in_one_batch(
-    kernels: CPUKernels, dtype: torch.dtype, columns: int, parts: tuple[int, ...]
+    kernels: CPUKernels, dtype: torch.dtype, columns: int, parts: tuple[int, ...], times: int
 ) -> None:
-    """Slots with other ranks, parts that an adapter leaves alone, an empty slot, and tokens without an adapter."""
+    """Slots with other ranks, parts that an adapter leaves alone, an empty slot, and tokens without an adapter.
+
+    The kernels do not sort 280 tokens by their slots as they do 7.
+    """
     rank, ranks = 19, [[19, 4, 0], [1, 9, 11], [0, 0, 0]]
     a, b = random(3, len(parts) * rank, columns, dtype=dtype), random(3, rank, sum(parts), dtype=dtype, seed=1)
     adapters = CPUAdapters(kernels, a, b, parts)
     adapters.ranks.copy_(torch.tensor(ranks)[:, : len(parts)])
-    slots = torch.tensor([1, -1, 0, 0, 2, 1, 0], dtype=torch.int32)
+    slots = torch.tensor([1, -1, 0, 0, 2, 1, 0] * times, dtype=torch.int32)
     x, y = random(len(slots), columns, dtype=dtype, seed=2), random(len(slots), sum(parts), dtype=dtype, seed=3)
     exact = y.double()
     for token, slot in enumerate(slots.tolist()):
@@ -302,6 +307,6 @@ def test_adapters_of_several_ranks_in_one_batch(
             hidden = a[slot, part * rank : part * rank + own].double() @ x[token].double()
             rows.add_(hidden @ b[slot, :own, start : start + parts[part]].double())
     adapters.add_to(y, x, slots)
-    with pytest.raises(ValueError, match="6 inputs and 6 results for the slots of 7 tokens"):
+    with pytest.raises(ValueError, match=f"6 inputs and 6 results for the slots of {7 * times} tokens"):
         adapters.add_to(y[:6], x[:6], slots)
     torch.testing.assert_close(y.double(), exact, rtol=2**-8 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
