@@ -24,6 +24,7 @@ from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Index, Key, Object, key_of, trimmed
 from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.watching import toggles
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ WIND_UP_SECONDS = 10.0
 _KOPF = f"{Path(kopf.__file__).parent}{os.sep}"
 _BACKOFFS = (1, 1, 2, 3, 5, 8, 13)
 _LAST_BACKOFF = 20
+toggles.use_in_kopf()
 
 
 class WatchesHangError(Exception):
