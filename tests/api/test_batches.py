@@ -407,19 +407,46 @@ def test_files_expire(start: Start, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "anyone" / "files").iterdir()} == {kept.id, f"{kept.id}.json"}
 
 
-def test_a_key_uploads_few_files_at_a_time(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "error"), [("MAX_TRANSFERS", 429), ("MAX_ALL_TRANSFERS", 503)])
+def test_few_files_are_uploaded_or_read_at_a_time(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, error: int
+) -> None:
     """2,600 uploads that dripped held up the server's loop for two seconds, each with an open file."""
-    monkeypatch.setattr(storage, "MAX_UPLOADS", 1)
     server = start(batch_storage=tmp_path)
+    kept = server.openai().files.create(file=("in.jsonl", line("a")), purpose="batch").id
+    monkeypatch.setattr(storage, limit, 1)
     head = b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(head + b"Content-Length: 9000\r\n\r\n--x\r\n")
         owner = server.server._storage.of("")
-        server.wait_until(lambda: owner.uploads == 1)
-        with pytest.raises(openai.RateLimitError, match="are being uploaded"):
+        server.wait_until(lambda: owner.transfers == 1)
+        with pytest.raises(openai.APIStatusError, match="are being uploaded or read") as refused:
             server.openai(max_retries=0).files.create(file=("in.jsonl", line("a")), purpose="batch")
-    server.wait_until(lambda: owner.uploads == 0)
+        assert refused.value.status_code == error
+        assert server.http.get(f"/v1/files/{kept}/content").status_code == error
+    server.wait_until(lambda: owner.transfers == 0)
     assert server.openai().files.create(file=("in.jsonl", line("a")), purpose="batch").bytes
+    assert server.http.get(f"/v1/files/{kept}/content").status_code == 200
+
+
+def test_lists_count_until_they_are_read_and_files_of_batches_count_among_a_keys_files(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 unread lists of 100 batches had 8 MB each in memory, and batches of one wrong line left files without end."""
+    server = start(batch_storage=tmp_path)
+    client = server.openai(max_retries=0)
+    batch = ended(server, client, begin(client, line("a", max_tokens=-1)))
+    assert batch.error_file_id
+    server.serving.unread.total = 100
+    for path in ("/v1/files", "/v1/batches"):
+        refused = server.http.get(path)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "answer_too_large")
+    assert server.serving.unread.used == 0
+    monkeypatch.setattr(storage, "MAX_FILES", 2)
+    with pytest.raises(openai.RateLimitError, match="2 files, those that batches have written included"):
+        client.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
+    client.files.delete(batch.error_file_id)
+    client.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
 
 
 async def kept_files(folder: Path) -> tuple[Storage, storage.Owned]:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from octavo_engine.server.connection import HEAD_SECONDS
+from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS
 from octavo_engine.server.paced import PacedConnections
 
 log = logging.getLogger("octavo.server")
@@ -49,11 +50,11 @@ _HANDED_AT_ONCE = 16
 """Connections that may be on their way to the server's loop at a time."""
 _SEND_BUFFER = 256 << 10
 """Bytes that the kernel buffers for a client that does not read; without this limit it buffers megabytes."""
-_RESERVED_FILES = 128
-"""Open files that the process needs in addition to connections."""
-_FILES_PER_CONNECTION = 3
-"""Open files for each of --max-connections: its socket, a stored file that it reads or writes, and another socket, as
-as many connections again may be silent or wait. If files ran out, probes could not be accepted either."""
+_RESERVED_FILES = 128 + MAX_ALL_TRANSFERS
+"""Open files that the process needs in addition to connections, those that clients upload or read included."""
+_FILES_PER_CONNECTION = 2
+"""Open files for each of --max-connections: its socket and another one, as as many connections again may be silent or
+wait. If files ran out, probes could not be accepted either."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accept() if the process or the machine has no room for another connection."""
 _LOG_INTERVAL = 10.0

@@ -48,7 +48,7 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     for module in (adapters, tokenize, chat, completions, responses, messages, models, embeddings, scores, classes):
         app.include_router(module.routes(serving))
     batches = Batches(storage, LineAnswers(serving, app)) if storage is not None else None
-    app.include_router(routes.routes(batches))
+    app.include_router(routes.routes(batches, serving.unread))
     _add_probes(app, serving, metrics=serving.config.metrics_port is None)
 
     open_paths = OPEN_PATHS

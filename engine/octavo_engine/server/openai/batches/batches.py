@@ -51,7 +51,7 @@ class Batches:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def create(self, owner: Owned, body: BatchBody) -> BatchObject:
-        """Create and start a batch; APIError if its file does not exist, too many batches run, or no time is left."""
+        """Create and start a batch; APIError if its file does not exist, or its key has too many batches or files."""
         if self._stopped:
             raise shutting_down()
         if (file := owner.files.get(body.input_file_id)) is None or file.purpose != "batch":
@@ -60,6 +60,7 @@ class Batches:
         if (active := len(owner.active)) >= MAX_ACTIVE:
             message = f"{active} batches of this key have not ended, which is the limit; wait for one, or cancel it"
             raise APIError(429, message, code="too_many_batches", headers={"Retry-After": "60"})
+        self.storage.check_number(owner)
         now, expiry = int(self.storage.clock()), body.output_expires_after
         batch = BatchObject(
             id=new_batch_id(),

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from starlette.responses import FileResponse, MalformedRangeHeader, RangeNotSatisfiable
+from starlette.types import Receive, Scope, Send
 
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.batches.storage import Owned, Storage
 
 
 class FileContent(FileResponse):
     """A response with a file's content. As RFC 9110 says, an unreadable Range is ignored; one beyond the end is 416."""
+
+    def __init__(self, storage: Storage, owner: Owned, path: Path, found: os.stat_result) -> None:
+        super().__init__(path, media_type="application/jsonl", stat_result=found)
+        self._storage, self._owner = storage, owner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run as an ASGI application; an APIError, before anything is sent, if the key reads too many files."""
+        with self._storage.transfer(self._owner):
+            await super().__call__(scope, receive, send)
 
     @classmethod
     def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -12,7 +13,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from octavo_engine.server.auth import key_of
+from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.full_response import FullResponse
 from octavo_engine.server.middleware import upload_of
 from octavo_engine.server.openai.batches.batches import Batches
 from octavo_engine.server.openai.batches.file_content import FileContent
@@ -26,10 +29,15 @@ FILES = "/v1/files"
 Listed = TypeVar("Listed", FileObject, BatchObject)
 _MOST_BYTES = 64 << 10
 """The most bytes of the body of POST /v1/batches."""
+_READING_SECONDS = 60.0
+"""The time in which a client must have read a list."""
 
 
-def routes(batches: Batches | None) -> APIRouter:
-    """Return the routes; if `batches` is None, they answer 404 with the flag that enables them."""
+def routes(batches: Batches | None, unread: BytesInUse) -> APIRouter:
+    """Return the routes; if `batches` is None, they answer 404 with the flag that enables them.
+
+    Lists count in `unread` until their clients have read them, as one may have some megabytes.
+    """
     router = APIRouter()
     if batches is None:
         for path in (FILES, "/v1/batches"):
@@ -38,8 +46,8 @@ def routes(batches: Batches | None) -> APIRouter:
                     each, _disabled, methods=["GET", "HEAD", "POST", "DELETE"], include_in_schema=False
                 )
         return router
-    _add_files(router, batches)
-    _add_batches(router, batches)
+    _add_files(router, batches, unread)
+    _add_batches(router, batches, unread)
     return router
 
 
@@ -48,7 +56,7 @@ async def _disabled() -> Response:
     raise APIError(404, message, code="not_found", headers={"Connection": "close"})
 
 
-def _add_files(router: APIRouter, batches: Batches) -> None:
+def _add_files(router: APIRouter, batches: Batches, unread: BytesInUse) -> None:
     storage = batches.storage
 
     async def own(request: Request) -> Owned:
@@ -67,7 +75,7 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
         files = (await own(request)).files
         if (purpose := request.query_params.get("purpose")) is not None:
             files = {name: file for name, file in files.items() if file.purpose == purpose}
-        return _json(_page(request, files, most=10_000))
+        return _list(_page(request, files, most=10_000), unread)
 
     @router.head("/v1/files/{file_id}", include_in_schema=False)
     @router.get("/v1/files/{file_id}", response_model=None)
@@ -83,7 +91,7 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
             found = await asyncio.to_thread(path.stat)
         except FileNotFoundError:  # it has expired, or was deleted, just now
             raise _no_file(file_id) from None
-        return FileContent(path, media_type="application/jsonl", stat_result=found)
+        return FileContent(storage, owner, path, found)
 
     @router.delete("/v1/files/{file_id}", response_model=None)
     async def delete_file(request: Request, file_id: str) -> Response:
@@ -96,7 +104,7 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
         return _json(Deleted(id=file_id))
 
 
-def _add_batches(router: APIRouter, batches: Batches) -> None:
+def _add_batches(router: APIRouter, batches: Batches, unread: BytesInUse) -> None:
     storage = batches.storage
 
     async def own(request: Request) -> Owned:
@@ -112,7 +120,7 @@ def _add_batches(router: APIRouter, batches: Batches) -> None:
     @router.head("/v1/batches", include_in_schema=False)
     @router.get("/v1/batches", response_model=None)
     async def list_batches(request: Request) -> Response:
-        return _json(_page(request, (await own(request)).batches, most=100))
+        return _list(_page(request, (await own(request)).batches, most=100), unread)
 
     @router.head("/v1/batches/{batch_id}", include_in_schema=False)
     @router.get("/v1/batches/{batch_id}", response_model=None)
@@ -176,5 +184,9 @@ def _page(request: Request, every: Mapping[str, Listed], most: int) -> Page:
     )
 
 
-def _json(value: FileObject | BatchObject | Page | Deleted) -> Response:
+def _json(value: FileObject | BatchObject | Deleted) -> Response:
     return Response(encode(value), media_type="application/json")
+
+
+def _list(page: Page, unread: BytesInUse) -> Response:
+    return FullResponse(encode(page), unread, time.monotonic() + _READING_SECONDS)

@@ -7,13 +7,14 @@ records are in memory as well. Except at the start, files are read and written o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, TypeVar
@@ -30,8 +31,10 @@ Kept = TypeVar("Kept", FileObject, BatchObject)
 Done = TypeVar("Done")
 MAX_FILES = 1000
 MAX_BATCHES = 1000
-MAX_UPLOADS = 64
-"""Files that one key may be uploading at a time."""
+MAX_TRANSFERS = 64
+"""Files that one key may be uploading or reading at a time."""
+MAX_ALL_TRANSFERS = 128
+"""Files that all keys together may be uploading or reading at a time: each is open on the disk."""
 MAX_ACTIVE = 16
 """Batches of one key that have not ended."""
 _NO_KEY = "anyone"
@@ -50,8 +53,8 @@ class Owned:
     """The key's name; empty for an API without keys."""
     files: dict[str, FileObject] = field(default_factory=dict)
     batches: dict[str, BatchObject] = field(default_factory=dict)
-    uploads: int = 0
-    """The number of files that the key is uploading."""
+    transfers: int = 0
+    """The number of files that the key is uploading or reading."""
     bytes: int = 0
     """The bytes of the key's files, those that are being written included."""
 
@@ -121,14 +124,29 @@ class Storage:
             raise APIError(413, message, code="storage_full")
         owner.bytes += size
 
-    def check_room(self, owner: Owned) -> None:
-        """Raise APIError 429 if this key has, or is uploading, as many files as it may."""
-        if owner.uploads >= MAX_UPLOADS:
-            message = f"{owner.uploads} files of this key are being uploaded, which is the limit; wait for one"
-            raise APIError(429, message, code="too_many_uploads", headers={"Retry-After": "5", "Connection": "close"})
+    @contextlib.contextmanager
+    def transfer(self, owner: Owned) -> Iterator[None]:
+        """Count a file of the key as being uploaded or read; APIError 429 or 503 if there are too many."""
+        total = sum(each.transfers for each in self._owners.values())
+        headers = {"Retry-After": "5", "Connection": "close"}
+        if owner.transfers >= MAX_TRANSFERS:
+            message = f"{owner.transfers} files of this key are being uploaded or read, which is the limit"
+            raise APIError(429, f"{message}; wait for one", code="too_many_transfers", headers=headers)
+        if total >= MAX_ALL_TRANSFERS:
+            message = f"{total} files are being uploaded or read, which is the limit; try again later"
+            raise APIError(503, message, code="too_many_transfers", headers=headers)
+        owner.transfers += 1
+        try:
+            yield
+        finally:
+            owner.transfers -= 1
+
+    def check_number(self, owner: Owned) -> None:
+        """Raise APIError 429 if this key has as many files as it may."""
         if len(owner.files) >= MAX_FILES:
-            message = f"this key has {len(owner.files)} files, which is the limit; delete some"
-            raise APIError(429, message, code="too_many_files", headers={"x-should-retry": "false"})
+            message = f"this key has {len(owner.files)} files, those that batches have written included, which is the"
+            headers = {"x-should-retry": "false"}
+            raise APIError(429, f"{message} limit; delete some", code="too_many_files", headers=headers)
 
     async def create(self, owner: Owned, file_id: str) -> IO[bytes]:
         """Create a file of the key and return it, open for appending; it is not listed before `add`."""

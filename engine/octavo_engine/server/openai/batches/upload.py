@@ -132,11 +132,15 @@ async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > MAX_FILE_BYTES + _MOST_OVERHEAD:
         raise _too_large()
-    storage.check_room(owner)
+    storage.check_number(owner)
+    with storage.transfer(owner):
+        return await _write(body, _Form(options[b"boundary"]), storage, owner)
+
+
+async def _write(body: _Body, form: _Form, storage: Storage, owner: Owned) -> FileObject:
+    """Write the file of a form to the storage and list it. After an error nothing of it is left."""
     file_id = new_file_id()
-    form = _Form(options[b"boundary"])
     writing = _Writing(storage, owner, file_id)
-    owner.uploads += 1
     try:
         await writing.write_all(body, form)
         lifetime = _lifetime(form)
@@ -144,8 +148,6 @@ async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned
     except BaseException:
         await asyncio.shield(storage.discard(owner, file_id, writing.size))
         raise
-    finally:
-        owner.uploads -= 1
 
 
 class _Body:
