@@ -22,7 +22,7 @@ from octavo_engine.server.auth import KeyFile
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import fields, prepare_chat, prepare_completion, protocol
-from octavo_engine.server.openai.prompts import encode_text
+from octavo_engine.server.openai.prompts import encode_prompt, encode_text
 from octavo_engine.server.openai.responses import protocol as responses_protocol
 from octavo_engine.text.parts import TokenizerParts
 from octavo_engine.text.tokenizer import Tokenizer
@@ -312,6 +312,21 @@ def test_a_text_that_cannot_fit_is_refused_unread(server: Served) -> None:
     error = check_shape(answer)
     assert error["code"] == "context_length_exceeded"
     assert "131073 characters is too long: with this model's tokenizer at most 131072 are read" in error["message"]
+
+
+def test_a_text_whose_beginning_is_too_long_is_not_tokenized_further(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """130,000 digits are as many tokens, for which a text worker had no memory: the error spoke of complexity."""
+    read, encode = list[int](), Tokenizer.encode
+    monkeypatch.setattr(
+        Tokenizer, "encode", lambda self, text, *more: read.append(len(text)) or encode(self, text, *more)
+    )
+    model = LoadedModel(READY, tokenizer)
+    with pytest.raises(APIError, match=r"512 tokens, and the first 3072 characters alone have \d+") as caught:
+        encode_prompt(model, "0123456789" * 13_000, True, "prompt")
+    assert caught.value.detail.code == "context_length_exceeded" and read == [3072]
+    assert len(encode_prompt(model, "word " * 2000, False, "prompt")) >= 2000
 
 
 def test_characters_say_what_cannot_fit_where_no_byte_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

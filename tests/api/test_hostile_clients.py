@@ -34,7 +34,7 @@ from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.logs import JSONLines
-from octavo_engine.server import acceptor, connection, serving, text_pool, text_worker
+from octavo_engine.server import acceptor, connection, serving, text_pool, text_worker, unread_input
 from octavo_engine.server.access_log import AccessLog
 from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.bytes_in_use import BytesInUse
@@ -43,7 +43,7 @@ from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.full_response import FullResponse
 from octavo_engine.server.generation import Generation
 from octavo_engine.server.middleware import BEGUN_AT_ONCE, Turns
-from octavo_engine.server.openai.answering import off_the_loop_if_large
+from octavo_engine.server.openai.answering import off_the_loop_if_large, work_of
 from octavo_engine.server.openai.sse import EventStream
 from octavo_engine.server.prepared import JSONAnswer, Setup, encode
 from octavo_engine.server.refusal import RefusedError
@@ -526,7 +526,7 @@ def test_the_rest_of_a_refused_request_takes_no_time_from_the_next_one(
     assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-@pytest.mark.parametrize(("hard", "soft", "connections"), [(1 << 20, 12_416, 4096), (1024, 1024, 298), (130, 130, 1)])
+@pytest.mark.parametrize(("hard", "soft", "connections"), [(1 << 20, 8448, 4096), (1024, 1024, 384), (130, 130, 1)])
 def test_connections_leave_open_files_for_stored_files_and_probes(
     hard: int, soft: int, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -838,6 +838,20 @@ def test_log_probabilities_that_no_client_has_yet_are_bounded(start: Callable[..
     assert refused.status_code == 503 and "answers" in refused.json()["error"]["message"]
 
 
+def test_log_probabilities_that_the_end_of_a_response_repeats_are_bounded(start: Callable[..., Served]) -> None:
+    """The last events of a stream of /v1/responses repeat them: those of 40 streams counted nowhere."""
+    server = start()
+    server.play(" word" * 300)
+    asked = {"input": "x", "stream": True, "top_logprobs": 10, "max_output_tokens": 300}
+    served = server.http.post("/v1/responses", json=asked).text
+    assert "event: response.incomplete" in served
+    server.serving.unread.total = 60_000
+    refused = server.http.post("/v1/responses", json=asked).text
+    assert "event: error" in refused and "answer_too_large" in refused and "event: response.incomplete" not in refused
+    assert "event: response.incomplete" in server.http.post("/v1/responses", json={**asked, "top_logprobs": 0}).text
+    server.wait_until(lambda: not server.serving.running and server.serving.unread.used == 0)
+
+
 @pytest.mark.parametrize("kept", [0, 60_000])
 async def test_a_stream_whose_client_does_not_read_it_may_be_asked_for_again(kept: int) -> None:
     """Although it alone has exceeded the limit, even if a part cannot be shown yet: others would read it in time."""
@@ -854,13 +868,13 @@ async def test_a_stream_whose_client_does_not_read_it_may_be_asked_for_again(kep
 async def test_large_answers_are_written_in_a_thread() -> None:
     here = threading.get_ident()
     logprobs = (TokenLogprobs(1, -1.0, 1, ((1, -1.0),) * 20),)
-    assert await off_the_loop_if_large([SequenceOutput(0, "short", logprobs)], threading.get_ident) == here
+    assert await off_the_loop_if_large(work_of(SequenceOutput(0, "short", logprobs)), threading.get_ident) == here
     for large in (
         SequenceOutput(0, "long" * 50_000),
         SequenceOutput(0, "", logprobs * 200),
         SequenceOutput(0, "", prompt_logprobs=logprobs * 200),
     ):
-        assert await off_the_loop_if_large([large], threading.get_ident) != here
+        assert await off_the_loop_if_large(work_of(large), threading.get_ident) != here
 
 
 async def test_few_requests_begin_between_two_looks_at_what_else_there_is_to_do() -> None:
@@ -1047,6 +1061,47 @@ def test_requests_that_come_before_the_last_is_answered_wait_with_the_client(ser
             most = max(most, server.do(held))
         sending.join()
     assert 0 < most < 1 << 20
+
+
+def test_a_client_that_leaves_is_noticed_although_it_has_begun_another_request(server: Served) -> None:
+    """Some old clients send a line break behind a body: their answers were computed to the end after they had left."""
+    server.play("Hello there.", hold_after=1)
+    body = b'{"prompt": "x"}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+        client.sendall(head % len(body) + body)
+        server.wait_until(lambda: server.engine.requests)
+        client.sendall(b"\r\n")
+        connections = server.server._connections.http.server_state.connections
+        server.wait_until(lambda: any(len(each.conn._receive_buffer) == 2 for each in connections))
+    server.wait_until(lambda: len(server.engine.aborted) == 1)
+
+
+@pytest.mark.parametrize("in_body", [True, False])
+def test_input_that_no_request_has_read_is_bounded_for_all_connections_together(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, in_body: bool
+) -> None:
+    """Bodies that arrive before their requests' turn, and requests behind one that is not answered yet."""
+    monkeypatch.setattr(unread_input, "MOST_UNREAD", 0)
+    monkeypatch.setattr(unread_input, "SMALL", 100)
+    server = start()
+    unread = server.server._connections._unread_input
+    server.play("Hello", hold_after=1)
+    asked = json.dumps({"prompt": "x"})
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+        if in_body:
+            turn = asyncio.Event()
+            monkeypatch.setattr(Turns, "wait", lambda *_: turn.wait())
+            client.sendall(f"{head}99999\r\n\r\n".encode() + b"x" * 40_000)
+        else:
+            client.sendall(f"{head}{len(asked)}\r\n\r\n{asked}".encode())
+            server.wait_until(lambda: server.engine.requests)
+            assert unread.total == 0
+            client.sendall(f"{head}9\r\n".encode() + b"X: " + b"x" * 20_000)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(65536) == b""
+    server.wait_until(lambda: unread.total == 0)
 
 
 def test_warnings_that_clients_cause_are_bounded(server: Served, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import Any
 
 import h11
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.strict_http import StrictBuffer
+from octavo_engine.server.unread_input import UnreadInput
 
 log = logging.getLogger("octavo.connections")
 
@@ -60,17 +62,29 @@ class PipelineFlow(FlowControl):
         super().__init__(transport)
         self._http = http
 
+    @property
+    def _may_read_ahead(self) -> bool:
+        return self._http.their_state is h11.DONE and len(self._http._receive_buffer) < _READ_AHEAD
+
+    def pause_reading(self) -> None:
+        """Stop reading from the client, unless few bytes of later requests wait: only who reads sees a client leave."""
+        if not self._may_read_ahead:
+            super().pause_reading()
+
     def resume_reading(self) -> None:
         """Read from the client again, unless _READ_AHEAD bytes of later requests wait already."""
-        if self._http.their_state is not h11.DONE or len(self._http._receive_buffer) < _READ_AHEAD:
+        if self._http.their_state is not h11.DONE or self._may_read_ahead:
             super().resume_reading()
 
 
 class ClientConnection(H11Protocol):
     """uvicorn's h11 protocol with time limits for slow clients: uvicorn itself limits only idle connections."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, unread_input: UnreadInput, *args: Any, **kwargs: Any) -> None:
+        """Create the protocol of one connection. All connections of a loop share `unread_input`."""
         super().__init__(*args, **kwargs)
+        self.app = partial(self._run, self.app)
+        self._unread_input, self._counted = unread_input, 0
         self.conn = ServerConnection(h11.SERVER, self.conn._max_incomplete_event_size)
         self.conn._receive_buffer = StrictBuffer()
         self.app_state = {**self.app_state, "connection": self}
@@ -108,9 +122,13 @@ class ClientConnection(H11Protocol):
         self._expect(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers."""
+        """Stop the timers, and free input that was not read: this object may live until the next garbage collection."""
         self._stop_timers()
         super().connection_lost(exc)
+        self.conn._receive_buffer = StrictBuffer()
+        if self.cycle is not None:
+            self.cycle.body = bytearray()
+        self._count_input()
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client. Its time limit for a request's headers does not restart with each byte."""
@@ -121,6 +139,10 @@ class ClientConnection(H11Protocol):
         super().data_received(data)
         if self._refused or self.transport.is_closing():
             return
+        if not self._count_input():
+            log.warning("a connection was closed: clients have sent too many bytes that no request has read yet")
+            self.abort()
+            return
         if self.conn.their_state is not h11.IDLE:
             if waited or not self.idle:  # not idle: the next request came together with the rest of an answered one
                 self._expect(None)
@@ -128,6 +150,26 @@ class ClientConnection(H11Protocol):
             self._wait_for_next()
         elif self._timer is None:
             self._expect(HEAD_SECONDS)
+
+    async def _run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application for a request, and count what it reads."""
+
+        async def read() -> Message:
+            message = await receive()
+            self._count_input()
+            return message
+
+        await app(scope, read, send)
+
+    def _count_input(self) -> bool:
+        """Count the bytes that have arrived and were not read; return False if all connections have too many."""
+        waiting = 0 if self.transport.is_closing() else len(self.conn._receive_buffer) + len(self._body)
+        before, self._counted = self._counted, waiting
+        return self._unread_input.change(before, waiting)
+
+    @property
+    def _body(self) -> bytes | bytearray:
+        return b"" if self.cycle is None else self.cycle.body
 
     def handle_events(self) -> None:
         """Handle parsed events. An exception closes the connection, with one log line instead of a traceback."""
@@ -167,6 +209,7 @@ class ClientConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """Prepare for the next request after an answer, which may end before the request's body has arrived."""
         super().on_response_complete()
+        self._count_input()
         if self._half_closed and self.idle:
             self.transport.close()
         if not self.transport.is_closing():

@@ -19,6 +19,7 @@ from octavo_engine.server.connection import ClientConnection
 from octavo_engine.server.middleware import MAX_HEADER_BYTES
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.spare_connection import spare_connections
+from octavo_engine.server.unread_input import UnreadInput
 
 connection_log = logging.getLogger("octavo.connections")
 
@@ -52,6 +53,7 @@ class HttpConnections:
         self._serving = serving
         self._closing_seconds = int(closing_seconds)
         self._connecting: set[asyncio.Task[None]] = set()
+        self._unread_input = UnreadInput()
         self.http = _Uvicorn(_http_config(app, self._closing_seconds))
         self._most = possible_connections(serving.config.max_connections)
         self.acceptor = Acceptor(listener, self._most, self._hand_over, self._probe_protocols, metrics_listener)
@@ -98,9 +100,9 @@ class HttpConnections:
         self._begin(self._connect(connection))
 
     async def _connect(self, connection: socket.socket) -> None:
-        state, config = self.http.server_state, self.http.config
+        state, config, unread = self.http.server_state, self.http.config, self._unread_input
         try:
-            await self._loop.connect_accepted_socket(lambda: ClientConnection(config, state, {}), connection)
+            await self._loop.connect_accepted_socket(lambda: ClientConnection(unread, config, state, {}), connection)
         except Exception as error:  # noqa: BLE001  (the error ends only this connection, and the log is bounded)
             connection.close()
             if not isinstance(error, OSError):
@@ -117,7 +119,8 @@ class HttpConnections:
         config.load()
         state = ServerState()
         state.default_headers = [(b"connection", b"close")]
-        return lambda: ClientConnection(config, state, {}, _loop=loop)
+        unread = UnreadInput()
+        return lambda: ClientConnection(unread, config, state, {}, _loop=loop)
 
 
 def _http_config(app: ASGIApp, closing_seconds: int) -> uvicorn.Config:

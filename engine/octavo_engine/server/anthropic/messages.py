@@ -46,6 +46,8 @@ _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 class MessageWriter:
     """Writes one message, as the events of a stream or as one JSON body."""
 
+    keeps_logprobs = False
+
     def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:  # noqa: ARG002  (no log probabilities here)
         self._answer = AnswerParts(asked.form)
         self._end = End("end_turn", None)

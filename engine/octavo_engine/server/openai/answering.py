@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 Written = TypeVar("Written")
 Arguments = ParamSpec("Arguments")
 _LARGE = 2000
-"""The amount of work (`_work`) from which outputs are written in a thread, as it takes about 10 ms."""
+"""The amount of work (`work_of`) from which outputs are written in a thread, as it takes about 10 ms."""
 
 
 _MERGED_AT_ONCE = 64
@@ -53,6 +53,11 @@ class FullWriter(Protocol):
 
 class Writer(FullWriter, Protocol):
     """Writes one request's answer in an endpoint's own shape: as server-sent events, or as one JSON body."""
+
+    @property
+    def keeps_logprobs(self) -> bool:
+        """True if the last events of a stream repeat all log probabilities, which are in memory until then."""
+        ...
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
         """Return the events that come before a sequence's first output."""
@@ -189,18 +194,24 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
     """Yield server-sent events until all sequences have ended, or the first one has failed."""
     opened: set[int] = set()
     usage = partial(usage_of, generation)
+    kept = 0
     try:
         async for output in generation:
             if output.index not in opened:
                 opened.add(output.index)
                 for each in writer.opening(output.index, usage):
                     yield each
-            for each in await off_the_loop_if_large([output], writer.events, output, usage):
+            if output.logprobs and writer.keeps_logprobs:
+                kept += work_of(output)
+                generation.keep(output)
+            work = work_of(output) if output.finish_reason is None else max(kept, work_of(output))
+            for each in await off_the_loop_if_large(work, writer.events, output, usage):
                 yield each
+        last = await off_the_loop_if_large(kept, writer.closing, usage())
     except APIError as error:
         yield writer.failure(error)
         return
-    for each in writer.closing(usage()):
+    for each in last:
         yield each
 
 
@@ -211,7 +222,7 @@ async def collect_answer(generation: Generation, writer: FullWriter) -> bytes:
         collected[output.index].add(output)
         generation.keep(output)
     every = [output for each in collected for output in each.outputs]
-    return await off_the_loop_if_large(every, _full_answer, writer, collected, usage_of(generation))
+    return await off_the_loop_if_large(sum(map(work_of, every)), _full_answer, writer, collected, usage_of(generation))
 
 
 class _Collected:
@@ -239,18 +250,15 @@ def _full_answer(writer: FullWriter, collected: Sequence[_Collected], usage: Usa
 
 
 async def off_the_loop_if_large(
-    outputs: Sequence[SequenceOutput],
-    write: Callable[Arguments, Written],
-    *args: Arguments.args,
-    **kwargs: Arguments.kwargs,
+    work: int, write: Callable[Arguments, Written], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Written:
-    """Return the result of `write`, called in a thread if it would block the event loop noticeably."""
-    if sum(map(_work, outputs)) < _LARGE:
+    """Return the result of `write`, called in a thread if so much work would block the event loop noticeably."""
+    if work < _LARGE:
         return write(*args, **kwargs)
     return await asyncio.to_thread(write, *args, **kwargs)
 
 
-def _work(output: SequenceOutput) -> int:
+def work_of(output: SequenceOutput) -> int:
     """Return the amount of work to write an output, in units of one number or 64 characters."""
     work = 1 + len(output.text) // 64 + len(output.pooled) // 4
     if output.logprobs or output.prompt_logprobs:

@@ -34,6 +34,8 @@ from octavo_engine.text.logprobs import id_name, prompt_logprobs
 class ChatWriter:
     """Writes the answers of one chat completion, as chunks or as one JSON body."""
 
+    keeps_logprobs = False
+
     def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
         self._logprobs = asked.sampling.logprobs is not None

@@ -31,6 +31,8 @@ from octavo_engine.text.logprobs import (
 class TextWriter:
     """Writes the answers of one text completion, as chunks or as one JSON body."""
 
+    keeps_logprobs = False
+
     def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
         self._logprobs = asked.sampling.logprobs is not None

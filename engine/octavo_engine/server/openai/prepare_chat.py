@@ -11,7 +11,7 @@ from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.call_grammars import CallGrammars
 from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
-from octavo_engine.server.openai.prompts import check_prompt, encode_text, render_chat, truncated_length
+from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs import grammar_of, schema_of_content
 from octavo_engine.server.openai.tools import Demand, NamedTool, demand, tools_by_name
@@ -35,7 +35,7 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
     text = render_chat(model, body.messages, body)
     asked = body.max_completion_tokens or body.max_tokens
     keep = truncated_length(body, asked or 1, model.ready)
-    ids = encode_text(model, text, bool(body.add_special_tokens), "messages", keep)
+    ids = encode_prompt(model, text, bool(body.add_special_tokens), "messages", keep)
     prompt = check_prompt(ids, model.ready, "messages")
     max_tokens = answer_length(asked, None, len(prompt), model.ready, "messages")
     form, grammar = _form_and_grammar(CallGrammars(model, text), body, grammar, demanded)

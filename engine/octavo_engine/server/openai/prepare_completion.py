@@ -8,7 +8,7 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
-from octavo_engine.server.openai.prompts import check_prompt, encode_text, truncated_length
+from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, truncated_length
 from octavo_engine.server.openai.protocol import CompletionBody
 from octavo_engine.server.openai.structured_outputs import grammar_of
 from octavo_engine.server.prepared import PreparedRequest
@@ -41,7 +41,7 @@ def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]
     found = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
-            ids = encode_text(model, prompt, special, "prompt", keep)
+            ids = encode_prompt(model, prompt, special, "prompt", keep)
         else:
             ids = prompt if keep is None else prompt[-keep:]
         found.append(check_prompt(ids, model.ready, "prompt"))

@@ -19,6 +19,8 @@ To tokenize them takes at most 80 MiB, with four bytes for each character."""
 _CHARACTERS_PER_TOKEN = 16
 """Characters for each token of the context, by which the limit is higher if the context is long. A token of usual text
 has a third as many."""
+_SPARE_TOKENS = 1024
+"""Tokens that the beginning of a text may have beyond the context: where it was cut, the text may have fewer."""
 
 
 def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
@@ -56,6 +58,25 @@ def encode_text(
     if len(ids) < keep and len(text) < whole:  # the part that was cut off may have tokens that would have to be kept
         raise _too_long(model, whole, param)
     return ids[-keep:]
+
+
+def encode_prompt(
+    model: LoadedModel, text: str, add_special_tokens: bool, param: str, keep: int | None = None
+) -> list[int]:
+    """Return the token ids of a text as `encode_text` does, but refuse one whose beginning alone is too long.
+
+    A text of digits may have so many tokens that a text worker has no memory for all of them. The first characters, two
+    for each token of the context, are tokenized first, if there are more.
+    """
+    longest = model.ready.max_model_len
+    begin = 2 * (longest + _SPARE_TOKENS)
+    if keep is None and len(text) > begin:
+        check_text(model, text, param)
+        first = len(model.tokenizer.encode(text[:begin], add_special_tokens))
+        if first > longest + _SPARE_TOKENS:
+            message = f"this model's context is {longest} tokens, and the first {begin} characters alone have {first}"
+            raise APIError(400, message, param=param, code="context_length_exceeded")
+    return encode_text(model, text, add_special_tokens, param, keep)
 
 
 def characters_of(model: LoadedModel, keep: int) -> int | None:

@@ -13,7 +13,7 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length
-from octavo_engine.server.openai.prompts import characters_of, check_prompt, check_text, encode_text
+from octavo_engine.server.openai.prompts import characters_of, check_prompt, check_text, encode_prompt
 from octavo_engine.server.pooling.protocol import ClassifyBody, EmbeddingBody, PooledBody, RerankBody, ScoreBody, Side
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest, TextOptions
 from octavo_engine.text.tokenizer import TextPair
@@ -190,7 +190,7 @@ def _encode(model: LoadedModel, body: PooledBody, text: str | list[int], param: 
         return check_prompt(text[:keep], model.ready, param)
     special = body.add_special_tokens is not False
     if keep is None:
-        return check_prompt(encode_text(model, text, special, param), model.ready, param)
+        return check_prompt(encode_prompt(model, text, special, param), model.ready, param)
     short = text[: characters_of(model, keep)]
     check_text(model, short, param)
     try:

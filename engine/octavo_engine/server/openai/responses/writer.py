@@ -51,13 +51,15 @@ _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 class ResponseWriter:
     """Writes one response. Each of its items is one part of the answer: reasoning, a message, or a call."""
 
+    keeps_logprobs = True
+
     def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
         self._answer = AnswerParts(asked.form)
         self._reasoning = ReasoningTokens(model.tokenizer)
         self._repeated = asked.repeated
         self._name = uuid.uuid4().hex
-        self._logprobs: dict[int, list[ContentLogprob]] = {}
+        self._logprobs: dict[int, list[TokenLogprobs]] = {}
         """The log probabilities of each message, by its index among the items."""
         self._status = "completed"
         """The status of the items that end now."""
@@ -111,9 +113,11 @@ class ResponseWriter:
     def _of_text(self, event: PartEvent, positions: Sequence[TokenLogprobs]) -> list[ContentLogprob]:
         if not isinstance(event, PartGrown) or event.part.kind != "text":
             return []
-        more = content_logprobs(positions, self._tokenizer)
-        self._logprobs.setdefault(event.part.index, []).extend(more)
-        return more
+        self._logprobs.setdefault(event.part.index, []).extend(positions)
+        return content_logprobs(positions, self._tokenizer)
+
+    def _logprobs_of(self, part: Part) -> list[ContentLogprob]:
+        return content_logprobs(self._logprobs.get(part.index, ()), self._tokenizer)
 
     def _item_events(self, event: PartEvent, logprobs: list[ContentLogprob]) -> list[Event]:
         part = event.part
@@ -127,7 +131,7 @@ class ResponseWriter:
             return [_delta(part, event.text, logprobs, place)]
         done = self._item(part, self._status)
         ended = ItemEvent(type="response.output_item.done", output_index=part.index, item=done)
-        return [*_done(part, self._logprobs.get(part.index, []), place), ended]
+        return [*_done(part, self._logprobs_of(part), place), ended]
 
     def _complete(self, usage: Usage) -> None:
         parts = self._answer.parts
@@ -162,7 +166,7 @@ class ResponseWriter:
         """Return the item of a part with all of its content."""
         match part.kind:
             case "text":
-                text = OutputText(part.text, self._logprobs.get(part.index, []))
+                text = OutputText(part.text, self._logprobs_of(part))
                 return MessageItem(id=self._id(part), status=status, content=[text])
             case "reasoning":
                 return ReasoningItem(id=self._id(part), status=status, content=[ReasoningText(part.text)])
