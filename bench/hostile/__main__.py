@@ -24,6 +24,7 @@ import uvloop
 
 from bench.hostile.attacks import ATTACKS
 from bench.hostile.honest import Honest
+from bench.hostile.leftover import State, settled, state_of
 from bench.hostile.secrets import PROMPT
 from bench.report import save
 from bench.server import Serving, octavo
@@ -55,6 +56,8 @@ class Line:
     """The size of the log lines that were written during the attack."""
     logged: list[str]
     """Texts in the log that no log may hold, such as the key."""
+    left: tuple[State, State]
+    """The state of the server before the attack, and some seconds after it."""
 
     @property
     def missed(self) -> list[str]:
@@ -63,7 +66,7 @@ class Line:
         found += ["probe"] * (not self.during["probe_max_ms"] <= PROBE_MS)
         found += ["memory"] * (self.growth_mib > GROWTH_MIB) + ["failures"] * bool(self.failures)
         found += ["log"] * (bool(self.logged) or self.log_kib > LOG_KIB)
-        return found + ["500"] * ("500" in self.outcomes)
+        return found + ["500"] * ("500" in self.outcomes) + ["leak"] * self.left[1].exceeds(self.left[0])
 
 
 def memory(serving: Serving) -> float:
@@ -92,6 +95,7 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
     """Run one attack, and return its figures."""
     before = await honest.begin()
     await asyncio.sleep(args.quiet)
+    state = await state_of(serving)
     memory_before, watching = memory(serving), asyncio.create_task(most_memory(serving))
     during = await honest.begin()
     serving.new_log()
@@ -108,7 +112,8 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
     log = serving.new_log()
     logged = [each for each in _NEVER_LOGGED if each.encode() in log]
     figures = before.figures(), during.figures()
-    return Line(name, outcomes, *figures, during.failures[:5], growth, series, len(log) / 1024, logged)
+    left = state, await settled(serving, state)
+    return Line(name, outcomes, *figures, during.failures[:5], growth, series, len(log) / 1024, logged, left)
 
 
 async def attack_all(serving: Serving, args: argparse.Namespace) -> list[Line]:
@@ -131,7 +136,8 @@ def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
         f"{os.getloadavg()[0]:.1f} at the end: smollm2, Python {platform.python_version()}, torch {torch.__version__}. "
         f"{args.seconds:g} s an attack, {args.quiet:g} s before it. The honest tenant's gaps between tokens (the first "
         f"token's wait included) and its probes of /health/live, in ms. Targets: gaps of at most {GAP_MS} ms, probes "
-        f"{PROBE_MS} ms, memory {GROWTH_MIB} MiB, log {LOG_KIB} KiB without secrets, no failures.\n",
+        f"{PROBE_MS} ms, memory {GROWTH_MIB} MiB, log {LOG_KIB} KiB without secrets, no failures, and no open file or "
+        "request more than before, some seconds later.\n",
         "| attack | answers | gap p99 before | during | longest | probe p99 before | during | longest | memory MiB | "
         "missed |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",

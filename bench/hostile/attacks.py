@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from bench.hostile import connections, corners, floods, probes, secrets, shapes, stored
+from bench.hostile import connections, corners, floods, probes, secrets, shapes, stored, unread_bytes
 from bench.hostile.kinds import Attack, held, posts, unread, users
 from bench.hostile.wire import Target
 
@@ -244,4 +244,5 @@ ATTACKS: dict[str, Attack] = {
     **stored.STORED,
     **shapes.SHAPES,
     **corners.CORNERS,
+    **unread_bytes.UNREAD,
 }  # fmt: skip

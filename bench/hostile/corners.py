@@ -239,6 +239,44 @@ async def unread_pages(target: Target) -> None:
     await users(150, user)
 
 
+_RUNS = (
+    "\U0001f469\u200d\U0001f466\u200d", "e\u0301\u0323\u035c\u0332", "\ufdfa", "0123456789",
+    "aB3\u4e00\u0430 ", "x", "\u202e\u200b", "'s'll", "\u1100\u1161\u11a8", "\U0001f1e9\U0001f1ea",
+    "\t \n \r", "<|im_start|>", "\U0010ffff", "\u0e33\u0e4d", "\u0130\u0131\u00df\ufb03", "==>", "\x00",
+    "supercalifragilistic", "\u2028", "....", "1 ", "\u05d0\u0627",
+)  # fmt: skip
+
+
+def run_of(number: int) -> str:
+    """Return a text of 131,000 characters, which is just below the limit."""
+    text = _RUNS[number % len(_RUNS)]
+    return (text * (131_000 // len(text) + 1))[:131_000]
+
+
+def called(number: int) -> dict[str, Any]:
+    """Return a chat with tools whose schemas refer to themselves, or whose parts multiply."""
+    formats = ("email", "uuid", "uri", "ipv6", "regex")
+    every: tuple[dict[str, Any], ...] = (
+        {"$ref": "#"}, {"enum": [each / 7 for each in range(6000)]},
+        {"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#/properties/a"}}},
+        {"allOf": [{"anyOf": [{"properties": {f"p{a}{b}": {"enum": [a, b]}}} for b in range(6)]} for a in range(6)]},
+        {"type": "array", "uniqueItems": True, "contains": {"const": 5}, "items": {"enum": list(range(500))}},
+        {"dependentSchemas": {f"p{a}": {"required": [f"p{a + 1}"]} for a in range(300)}},
+        {"type": ["object", "array", "string", "null"], "patternProperties": {"^(a|a)*$": {"$ref": "#"}}},
+        {"anyOf": [{"type": "string", "pattern": f"^({a}|[a-z]+)+x{{{a}}}$"} for a in range(200)]},
+        {"properties": {each: {"type": "string", "format": each} for each in formats}},
+        {"$defs": {"x": {"anyOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/x"}]}}, "$ref": "#/$defs/x"},
+        {"oneOf": [{"required": [f"a{a}"], "properties": {f"a{a}": {"$ref": "#"}}} for a in range(60)]},
+    )  # fmt: skip
+    tools = [
+        {"type": "function", "function": {"name": f"f{each}", "parameters": every[(number + each) % len(every)]}}
+        for each in range(1 + number % 3)
+    ]
+    choice: Any = ("required", "auto", {"type": "function", "function": {"name": "f0"}})[number % 3]
+    asked = [{"role": "user", "content": f"{number}"}]
+    return {"messages": asked, "tools": tools, "tool_choice": choice, "max_tokens": 60}
+
+
 _HELD_BACK = {
     "prompt": "x",
     "n": 32,
@@ -264,5 +302,8 @@ CORNERS: dict[str, Attack] = {
     "pages that are not read": unread_pages,
     "2,600 uploads that drip": held(lambda target: target.head(FILES, 1 << 20, headers=_UPLOAD) + _BEGUN, 2600, 1.0),
     "32 answers in a stream that is not read": unread(TEXT, _HELD_BACK, 8),
+    "131,000 characters to /tokenize": posts("/tokenize", lambda n: {"prompt": run_of(n), "return_token_strs": True}),
+    "131,000 characters to /v1/completions": posts(TEXT, lambda n: {"prompt": run_of(n), "max_tokens": 2}),
+    "tool schemas that refer to themselves": posts(CHAT, called, 12),
 }
 """Attacks by name, as in `attacks.py`."""

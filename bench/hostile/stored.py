@@ -96,9 +96,9 @@ async def batches(target: Target) -> None:
     await users(4, user)
 
 
-async def _stored(target: Target, size: int) -> str:
+async def stored_file(target: Target, content: bytes, name: bytes = b"in.jsonl") -> str:
     """Upload a file; returns its path."""
-    body = form(b"x" * size)
+    body = form(content, name)
     answer = await target.ask(target.head(FILES, len(body), headers=_FORM) + body)
     return f"{FILES}/{answer_of(answer).get('id')}"
 
@@ -111,7 +111,7 @@ _RANGES = (
 
 async def ranges(target: Target) -> None:
     """Very many, overlapping and impossible parts of a stored file."""
-    path = await _stored(target, 4 << 20)
+    path = await stored_file(target, b"x" * (4 << 20))
 
     async def user(number: int) -> None:
         while target.open:
@@ -124,7 +124,7 @@ async def ranges(target: Target) -> None:
 
 async def unread_files(target: Target) -> None:
     """A stored file that 60 clients ask for, and read 64 bytes of twice a second."""
-    path = await _stored(target, 50 << 20)
+    path = await stored_file(target, b"x" * (50 << 20))
 
     async def user(_: int) -> None:
         while target.open:
