@@ -47,6 +47,19 @@ async def test_only_what_the_cluster_has_is_present() -> None:
     assert [kind.name for kind in await present_kinds(Server({"podmonitors", "podmonitors/status"}))] == ["PodMonitor"]
 
 
+async def test_groups_are_asked_for_at_once() -> None:
+    """An API server may take seconds for each answer."""
+    both = asyncio.Barrier(len({kind.api_version for kind in OPTIONAL}))
+
+    class Slow(Server):
+        async def plurals(self, api_version: str) -> frozenset[str]:
+            await both.wait()
+            return await super().plurals(api_version)
+
+    async with asyncio.timeout(30):
+        assert [kind.name for kind in await present_kinds(Slow({"podmonitors"}))] == ["PodMonitor"]
+
+
 @pytest.mark.parametrize("after", [{"podmonitors", "prometheusrules"}, set()])
 async def test_kinds_that_come_or_go_are_noticed_and_an_outage_is_no_change(
     after: set[str], monkeypatch: pytest.MonkeyPatch

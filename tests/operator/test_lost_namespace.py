@@ -239,6 +239,24 @@ async def test_most_looks_ask_only_for_llmservices_and_for_what_was_refused() ->
     assert list(scope.unwatched("a")) == [POD]
 
 
+@pytest.mark.parametrize(("namespaces", "at_once"), [(1, len(CHILDREN)), (100, 16)])
+async def test_kinds_are_asked_for_at_once_and_never_too_many_of_them(namespaces: int, at_once: int) -> None:
+    """Where each answer takes seconds, the start must not take their sum; and other requests must not wait for all."""
+
+    class Counting(ApiServer):
+        running = most = 0
+
+        async def probe(self, kind: Kind, namespace: str) -> None:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await asyncio.sleep(0)
+            self.running -= 1
+
+    server = Counting()
+    await WatchedNamespaces([f"n{each}" for each in range(namespaces)]).look(server, (LLMSERVICE, *CHILDREN))
+    assert server.most == at_once
+
+
 async def test_what_cannot_be_read_is_a_metric(passes: Passes) -> None:
     metrics, known = OperatorMetrics(), WatchedNamespaces(("a", "b"))
     metrics.read_namespaces(known)

@@ -32,8 +32,9 @@ class Discoverer(Protocol):
 
 async def present_kinds(cluster: Discoverer) -> tuple[Kind, ...]:
     """Return the optional kinds that the cluster has; ApiError if it cannot be asked."""
-    versions = {kind.api_version for kind in OPTIONAL}
-    found = {version: await cluster.plurals(version) for version in sorted(versions)}
+    versions = sorted({kind.api_version for kind in OPTIONAL})
+    answers = await asyncio.gather(*map(cluster.plurals, versions))  # at once: each may take seconds
+    found = dict(zip(versions, answers, strict=True))
     return tuple(kind for kind in OPTIONAL if kind.plural in found[kind.api_version])
 
 

@@ -28,6 +28,8 @@ ALL_LOOKS = 6
 MOST_FAILURES = 3
 """A foreign kind that fails in so many looks, one after the other, is not watched until one succeeds."""
 _FORBIDDEN = 403
+_AT_ONCE = 16
+"""So many questions are under way at most: with hundreds of namespaces the requests for the Lease must not wait."""
 _CLUSTER = ""
 
 Refused = dict[tuple[str, Kind], str]
@@ -52,6 +54,7 @@ class WatchedNamespaces:
         self._namespaces = tuple(namespaces) or (_CLUSTER,)  # kopf and paths call the whole cluster so
         self._refused: Refused = {}
         self._failures: Counter[tuple[str, Kind]] = Counter()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @property
     def readable(self) -> tuple[str, ...]:
@@ -99,20 +102,21 @@ class WatchedNamespaces:
             logger.info("%s of %s can be read again", kind.plural, _named(namespace))
 
     async def _ask(self, cluster: Prober, kinds: Sequence[Kind], namespace: str) -> Refused:
-        refused: Refused = {}
-        for kind in kinds:
-            if why := await self._why_not(cluster, kind, namespace):
-                refused[namespace, kind] = why
-            if kind is LLMSERVICE and self._failures[namespace, kind]:  # it is the API server that fails
-                return {identity: why for identity, why in self._refused.items() if identity[0] == namespace}
-            if kind is LLMSERVICE and why:
-                break  # without these, nothing else is looked after there
-        return refused
+        """Ask for LLMServices, and then for the other kinds, several at once: each answer may take seconds."""
+        why = await self._why_not(cluster, LLMSERVICE, namespace)
+        if self._failures[namespace, LLMSERVICE]:  # it is the API server that fails
+            return {identity: known for identity, known in self._refused.items() if identity[0] == namespace}
+        if why:  # without these, nothing else is looked after there
+            return {(namespace, LLMSERVICE): why}
+        others = [kind for kind in kinds if kind is not LLMSERVICE]
+        answers = await asyncio.gather(*(self._why_not(cluster, kind, namespace) for kind in others))
+        return {(namespace, kind): said for kind, said in zip(others, answers, strict=True) if said}
 
     async def _why_not(self, cluster: Prober, kind: Kind, namespace: str) -> str:
         identity = namespace, kind
         try:
-            await cluster.probe(kind, namespace)
+            async with self._turns:
+                await cluster.probe(kind, namespace)
         except ApiError as error:
             if error.status == _FORBIDDEN:
                 return error.message
