@@ -101,3 +101,29 @@ async def test_a_request_without_an_answer_says_what_may_hang_and_holds_back_no_
         async with asyncio.timeout(0.5):
             await server.limiter.wait()
         await server.close()
+
+
+DENIALS = [
+    (429, 'admission webhook "policy.example.com" denied the request: too many models'),
+    (409, 'admission webhook "policy.example.com" denied the request without explanation'),
+    (401, "deployments.apps \"good\" is forbidden: ValidatingAdmissionPolicy 'teams' denied request: no label team"),
+]
+
+
+@pytest.mark.parametrize(("code", "message"), DENIALS, ids=[str(row[0]) for row in DENIALS])
+async def test_a_denial_by_admission_is_no_sign_of_the_api_server_whatever_its_code(code: int, message: str) -> None:
+    """A webhook or policy of one namespace chooses the code, and no request of others is held back."""
+
+    async def deny(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "Status", "message": message, "reason": "x"}, status=code)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", deny)
+    async with TestServer(app, shutdown_timeout=0.1) as http:
+        server, clock = ApiServer(client.ApiClient(client.Configuration(host=str(http.make_url(""))))), Clock()
+        server.limiter = Limiter(clock, clock.sleep)
+        with pytest.raises(ApiError) as found:
+            await server.request("PATCH", "/apis/x", {})
+        assert (found.value.status, found.value.transient, found.value.message) == (403, False, message)
+        assert await waited(clock, server.limiter) == []
+        await server.close()

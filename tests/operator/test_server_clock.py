@@ -23,6 +23,14 @@ def test_a_difference_of_seconds_or_an_answer_without_a_time_changes_nothing() -
         assert clock.now() == "2026-01-01T12:00:04Z"
 
 
+def test_a_difference_that_a_slow_answer_explains_is_none() -> None:
+    clock = ServerClock(lambda: NOON + 12)
+    clock.note_date("Thu, 01 Jan 2026 12:00:00 GMT", took=8)
+    assert clock.now() == "2026-01-01T12:00:12Z"
+    clock.note_date("Thu, 01 Jan 2026 12:00:00 GMT", took=6)
+    assert clock.now() == "2026-01-01T12:00:00Z"
+
+
 def test_a_clock_that_is_set_right_is_believed_again(caplog: pytest.LogCaptureFixture) -> None:
     now = NOON - 3600
     clock = ServerClock(lambda: now)

@@ -6,6 +6,8 @@ The client brings TLS, kubeconfig and rotating tokens; `cluster.py` knows the pa
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,11 @@ from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 Object = dict[str, Any]
 
 _TIMEOUT_SECONDS = 30.0
+_DENIAL = re.compile(r"denied (?:the )?request\b")
+_CODES_OF_DENIALS = (400, 403, 422)
+"""An admission webhook or policy denies a request with a code of its own choice, such as 429, 401 or 503: other codes
+than these would say something about the API server, the operator's credentials or the object that was asked for.
+"""
 _WEBHOOKS = (
     "; where others are answered, an admission webhook may hang: kubectl get "
     "validatingwebhookconfigurations,mutatingwebhookconfigurations"
@@ -100,6 +107,7 @@ class ApiServer:
         if not at_once:
             await self.limiter.wait()
         headers = {"Accept": accept, "Content-Type": content_type}
+        began = time.monotonic()
         request = await self._api.param_serialize(
             method, path, query_params=query or [], header_params=headers, body=body, auth_settings=["BearerToken"]
         )
@@ -113,11 +121,10 @@ class ApiServer:
             self.limiter.answered(0, None)
             said = str(error) or type(error).__name__
             raise ApiError(0, "Unreachable", f"the API server cannot be reached: {said}") from None
-        self.clock.note_date(response.headers.get("Date"))
+        self.clock.note_date(response.headers.get("Date"), time.monotonic() - began)
         if response.status >= 300:
-            retry_after = retry_after_of(response.headers)
-            self.limiter.answered(response.status, retry_after)
-            failure = _api_error(response.status, data, retry_after)
+            failure = _api_error(response.status, data, retry_after_of(response.headers))
+            self.limiter.answered(failure.status, failure.at_least)
             if failure.status == 403:
                 self.missing_rights.note(failure.message)
             raise failure
@@ -141,4 +148,6 @@ def _api_error(status: int, data: bytes, retry_after: float | None) -> ApiError:
         reason, message = answer.get("reason") or str(status), answer.get("message") or f"HTTP {status}"
     except (ValueError, AttributeError):
         reason, message = str(status), f"HTTP {status}: {data[:200].decode(errors='replace')}"
+    if status not in _CODES_OF_DENIALS and _DENIAL.search(message):
+        return ApiError(403, "Forbidden", message)
     return ApiError(status, reason, message, retry_after)

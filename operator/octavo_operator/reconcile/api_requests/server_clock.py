@@ -24,11 +24,16 @@ class ServerClock:
         self._local = local
         self._offset = 0.0
 
-    def note_date(self, date: str | None) -> None:
-        """Note the Date of an answer; values that are not dates are ignored."""
+    def note_date(self, date: str | None, took: float = 0.0) -> None:
+        """Note the Date of an answer that `took` so many seconds; values that are not dates are ignored.
+
+        A slow answer may have been dated when its request arrived: a difference that its time explains says nothing.
+        """
         try:
             offset = parsedate_to_datetime(date or "").timestamp() - self._local()
         except ValueError:
+            return
+        if TOLERANCE_SECONDS < abs(offset) <= TOLERANCE_SECONDS + took:
             return
         offset = offset if abs(offset) > TOLERANCE_SECONDS else 0.0
         if abs(offset - self._offset) > TOLERANCE_SECONDS:
