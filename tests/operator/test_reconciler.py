@@ -749,13 +749,20 @@ async def test_a_child_that_is_about_to_go_is_waited_for_and_told_if_it_stays() 
     assert server.reason("Degraded") == "AsExpected"
 
 
-async def test_a_claim_that_is_deleted_while_pods_use_it_is_not_to_lose_its_finalizer() -> None:
+@pytest.mark.parametrize(
+    ("kind", "finalizer", "words"),
+    [
+        ("PersistentVolumeClaim", "kubernetes.io/pvc-protection", r"pods use it: set spec\.suspend to true"),
+        ("Deployment", "foregroundDeletion", "Kubernetes waits until what belongs to it has ended"),
+    ],
+)
+async def test_what_kubernetes_itself_holds_is_not_to_lose_its_finalizer(kind: str, finalizer: str, words: str) -> None:
     server = Server(cache={"type": "PersistentVolumeClaim", "size": "1Gi"})
     operator = await settled(server)
-    claim = server.live["PersistentVolumeClaim"]
-    claim["metadata"] |= {"deletionTimestamp": "2026-01-01T12:00:00Z", "finalizers": ["kubernetes.io/pvc-protection"]}
-    server.indexes["persistentvolumeclaims"][KEY] = [trimmed(CHILD["PersistentVolumeClaim"], claim)]
-    with pytest.raises(ApiError, match=r"pvc-protection holds it: pods use it: set spec\.suspend to true") as found:
+    live = server.live[kind]
+    live["metadata"] |= {"deletionTimestamp": "2026-01-01T12:00:00Z", "finalizers": [finalizer]}
+    server.indexes[CHILD[kind].plural][KEY] = [trimmed(CHILD[kind], live)]
+    with pytest.raises(ApiError, match=f"{finalizer} holds it: {words}") as found:
         await operator.reconcile(KEY)
     assert "remove the finalizer" not in str(found.value)
 

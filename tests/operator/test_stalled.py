@@ -11,13 +11,14 @@ from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.observation.observe import Observation, changed_at, trimmed
 from octavo_operator.reconcile.pods.pod_view import view
+from octavo_operator.reconcile.pods.stuck_ends import end_patience
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.status.facts import Result
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
 from octavo_operator.reconcile.status.unobserved import unobserved_patience
-from tests.operator.test_summarize import RUNNING, SERVING, deployment, exited, pod, service, waiting
+from tests.operator.test_summarize import RUNNING, SERVING, condition, deployment, exited, pod, service, waiting
 
 LATER = "2026-01-01T00:01:00Z"
 
@@ -204,3 +205,86 @@ def test_a_deployment_is_changed_by_what_is_no_status() -> None:
     ]
     assert changed_at({"managedFields": fields, "creationTimestamp": "2026-01-01T00:00:00Z"}) == "2026-01-01T00:00:02Z"
     assert changed_at({"creationTimestamp": "2026-01-01T00:00:00Z"}) == "2026-01-01T00:00:00Z"
+
+
+def failed(name: str, message: str, reason: str = "UnexpectedAdmissionError", at: str = LATER) -> dict[str, Any]:
+    """A pod that its node has refused, or ended for good."""
+    found = pod(name, phase="Failed", reason=reason, message=message)
+    return {**found, "spec": {"nodeName": "n1"}, "statusChanged": at}
+
+
+NO_DEVICE = "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate nvidia.com/gpu"
+DISK_FULL = 'Usage of EmptyDir volume "cache" exceeds the limit "1Gi". '
+FAILED = [
+    ([failed("a", NO_DEVICE), failed("b", NO_DEVICE)], "a on node n1 (UnexpectedAdmissionError): Pod was rejected"),
+    ([failed("a", DISK_FULL, "Evicted")], "raise spec.cache.size"),
+]
+
+
+@pytest.mark.parametrize(("pods", "words"), FAILED, ids=["refused by nodes", "over a limit of the spec"])
+def test_pods_that_fail_one_after_the_other_are_stalled(pods: list[dict[str, Any]], words: str) -> None:
+    status = seen(*pods, no_node(LATER, name="c"))
+    for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
+        found = condition(status, kind)
+        assert found.reason == Reason.POD_FAILED
+        assert words in found.message
+    assert kstatus(status.as_object()) == "Failed"
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        [failed("a", NO_DEVICE), pod("b", container=RUNNING)],
+        [failed("a", NO_DEVICE, at="2025-12-31T22:59:59Z"), failed("b", NO_DEVICE), pod("c", container=RUNNING)],
+        [failed("a", NO_DEVICE), failed("b", NO_DEVICE), pod("c", container=RUNNING, revision="r2")],
+    ],
+    ids=["one", "one lately", "of an old revision"],
+)
+def test_a_pod_that_failed_once_is_no_fault(pods: list[dict[str, Any]]) -> None:
+    pods[-1]["metadata"]["creationTimestamp"] = LATER
+    assert condition(seen(*pods), ConditionType.DEGRADED).reason == Reason.AS_EXPECTED
+
+
+def test_pods_that_replace_failed_ones_of_an_old_revision_are_not_of_the_newest() -> None:
+    pods = [failed("a", NO_DEVICE), pod("b", container=RUNNING, revision="r2"), failed("c", NO_DEVICE)]
+    for second, each in enumerate(pods):
+        each["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:0{second}Z"
+    assert condition(seen(*pods), ConditionType.DEGRADED).reason == Reason.AS_EXPECTED
+
+
+def test_pods_that_failed_are_no_fault_once_another_serves() -> None:
+    pods = [failed("a", NO_DEVICE), failed("b", NO_DEVICE), pod("c", container=SERVING)]
+    assert condition(seen(*pods, ready=1), ConditionType.DEGRADED).reason == Reason.AS_EXPECTED
+
+
+def test_a_rollout_whose_pods_fail_one_after_the_other_is_blocked() -> None:
+    old, new = pod(container=SERVING, revision="r1"), [failed("b", NO_DEVICE), failed("c", NO_DEVICE)]
+    for each in new:
+        each["metadata"] |= {"creationTimestamp": LATER, "labels": {"pod-template-hash": "r2"}}
+    views = [view(each, "nvidia.com/gpu") for each in (old, *new)]
+    live = deployment(ready=1, updated=1, total=2)["Deployment", "good"]
+    state = rollout_state(service().spec.rollout, live, views, LATER)
+    assert (state.blocked, state.problem.reason) == (True, Reason.NEW_POD_FAILS)
+    assert state.problem.message.startswith("one pod after the other fails (PodFailed, see condition Degraded); ending")
+
+
+def ending(since: str, **metadata: Any) -> dict[str, Any]:
+    found = pod("old", container=SERVING)
+    found["metadata"] |= {"deletionTimestamp": since, **metadata}
+    return {**found, "spec": {"nodeName": "n1"}}
+
+
+ENDS = [
+    (ending("2026-01-01T00:00:00Z"), "kubectl delete node n1, or kubectl delete pod old --force"),
+    (ending("2026-01-01T00:00:00Z", finalizers=["x.example/hold"]), "x.example/hold holds it; remove the finalizer"),
+    (ending("2026-01-01T00:00:01Z"), ""),
+]
+
+
+@pytest.mark.parametrize(("old", "words"), ENDS, ids=["lost node", "finalizer", "a moment ago"])
+def test_a_pod_that_should_have_ended_long_ago_is_named(old: dict[str, Any], words: str) -> None:
+    """It may hold a volume or devices that the pod in its place waits for."""
+    found = condition(seen(old, pod("new", container=SERVING), ready=1), ConditionType.DEGRADED)
+    assert found.reason == (Reason.POD_STUCK_TERMINATING if words else Reason.AS_EXPECTED)
+    assert words in found.message
+    assert end_patience([old], LATER) == ([] if words else [1.0])

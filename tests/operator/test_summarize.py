@@ -840,3 +840,11 @@ def test_a_status_that_another_version_has_written_otherwise_stops_nothing() -> 
             holder[last] = wrong
             written = summary(of=service(status=odd))
             assert [each.type for each in written.conditions] == [each.type for each in before.conditions]
+
+
+def test_the_refusal_of_pods_is_said_to_be_the_first_one() -> None:
+    """A ReplicaSet keeps the message of its first refusal, though a quota has been raised since and a webhook fails."""
+    failure = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota", "lastTransitionTime": NOW}
+    found = condition(summary(children=deployment(total=0, conditions=[failure])), ConditionType.DEGRADED)
+    assert "exceeded quota" in found.message
+    assert f"the first refusal, of {NOW}; kubectl get events shows whether others followed" in found.message

@@ -58,6 +58,28 @@ _ADVICE = (
         "kubectl describe pvc says why no volume is bound: perhaps a StorageClass that does not exist "
         "(spec.cache.storageClassName), no default one, or a provisioner that does not answer",
     ),
+    (r'Usage of EmptyDir volume "cache" exceeds the limit', "raise spec.cache.size"),
+    (
+        r"ephemeral local storage usage exceeds the total limit",
+        "raise spec.resources.limits.ephemeral-storage, or the LimitRange that sets it (kubectl get limitrange)",
+    ),
+    (
+        r"was low on resource: (?:ephemeral-storage|inodes)",
+        "free disk space on that node, or keep the model on a volume (spec.cache.type PersistentVolumeClaim)",
+    ),
+    (
+        r"was low on resource: memory",
+        "set spec.resources.requests.memory to what the engine takes, so that the scheduler counts it",
+    ),
+    (
+        r"Node didn't have enough resource",
+        "kubectl describe node shows what it has: a device may be broken, or something other than the scheduler puts "
+        "pods on it; kubectl cordon keeps pods away from it",
+    ),
+    (
+        r"Allocate failed due to",
+        "the device plugin of that node has no healthy device for it: see its log; kubectl cordon keeps pods away",
+    ),
     (r"had untolerated taint", "spec.scheduling.tolerations would let it run on tainted nodes"),
     (
         r"didn't match Pod's node affinity/selector",

@@ -26,6 +26,7 @@ from octavo_operator.reconcile.pods.adapter_report import AdapterReport
 from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.pods.load_report import LoadReport
 from octavo_operator.reconcile.pods.pod_view import usual_wait_seconds, views
+from octavo_operator.reconcile.pods.stuck_ends import end_patience
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.status.facts import Result
@@ -274,11 +275,12 @@ def _is_exclusive(claim: Mapping[str, Any]) -> bool:
 def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]:
     """Return in how many seconds something may have waited too long.
 
-    A pod may wait for a node, for its volumes or for the Service to lead to it, a Deployment for its controller. The
-    clock is read in whole seconds.
+    A pod may wait for a node, for its volumes or for the Service to lead to it, and may not end; a Deployment may wait
+    for its controller. The clock is read in whole seconds.
     """
     pods = views(service, observed.pods)
     left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now)]
+    left += end_patience(observed.pods, now)
     left += unobserved_patience(observed.children.get(("Deployment", service.name), {}), now)
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
         left.append(settling_seconds(pods, now))

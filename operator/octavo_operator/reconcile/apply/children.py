@@ -34,7 +34,15 @@ from octavo_operator.reconcile.fields.added_fields import Path, added_fields
 from octavo_operator.reconcile.fields.live_values import with_live_values
 from octavo_operator.reconcile.fields.ownership import is_as_applied, marked
 from octavo_operator.reconcile.kinds import BY_NAME, Kind
-from octavo_operator.reconcile.observation.observe import Key, Observation, belongs_to, fingerprint, is_going, trimmed
+from octavo_operator.reconcile.observation.observe import (
+    FOREGROUND,
+    Key,
+    Observation,
+    belongs_to,
+    fingerprint,
+    is_going,
+    trimmed,
+)
 
 Object = dict[str, Any]
 
@@ -378,6 +386,10 @@ def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], serv
         help_ = "end what uses it, or remove the finalizer if what set it is gone"
         if metadata.get("finalizers") == [CLAIM_IN_USE]:
             help_ = "pods use it: set spec.suspend to true until it is gone, or wait for their end; it is filled anew"
+        if metadata.get("finalizers") == [FOREGROUND]:
+            help_ = (
+                "Kubernetes waits until what belongs to it has ended, such as its pods, and then removes the finalizer"
+            )
         raise InTheWayError(identity, f"{what}: {help_}" if metadata.get("finalizers") else what)
 
 

@@ -208,6 +208,10 @@ def fingerprint(body: Object) -> str:
     return hashlib.sha1(json.dumps(compared, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
+FOREGROUND = "foregroundDeletion"
+"""The finalizer by which the garbage collector keeps an object until what belongs to it is gone."""
+
+
 def is_going(child: Object) -> bool:
     """Return True if the child is being deleted; a finalizer may hold it for long."""
     return "deletionTimestamp" in child["metadata"]

@@ -42,7 +42,8 @@ class PodView:
     `port`: the number of the port that the Service means; None: it has none. `stuck`: its `trouble` lasts unless
     a user changes something; it is not a single failure after which the container starts again. `unstarted_since`:
     since when, at the latest, its node fails to start one of its containers (RFC 3339), as where a command is not
-    there; empty: none. Whether that lasts too, is_stuck says.
+    there; empty: none. Whether that lasts too, is_stuck says. `failure`: why its node has refused it or ended it for
+    good, beginning with its name; empty: it has not. `failed_at`: when (RFC 3339).
     """
 
     uid: str
@@ -61,6 +62,8 @@ class PodView:
     ready_since: str = ""
     stuck: bool = False
     unstarted_since: str = ""
+    failure: str = ""
+    failed_at: str = ""
 
     @property
     def scheduled(self) -> bool:
@@ -90,6 +93,8 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         ready_since=ready.get("lastTransitionTime") or "",
         stuck=trouble is not None and _lasts(status, trouble),
         unstarted_since=_unstarted_since(pod, status),
+        failure=_failure_of(pod, status),
+        failed_at=_status_changed(pod),
     )
 
 
@@ -113,9 +118,20 @@ def _lasts(status: Mapping[str, Any], trouble: Problem) -> bool:
 def _unstarted_since(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     """Return when the status of a pod that its node cannot start last changed; empty: its containers start."""
     waiting = ((each.get("state") or {}).get("waiting") or {} for each in _containers(status))
-    if not any(each.get("reason") in UNSTARTED for each in waiting):
-        return ""
+    return _status_changed(pod) if any(each.get("reason") in UNSTARTED for each in waiting) else ""
+
+
+def _status_changed(pod: Mapping[str, Any]) -> str:
     return pod.get("statusChanged") or pod["metadata"].get("creationTimestamp") or ""
+
+
+def _failure_of(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    metadata, reason = pod["metadata"], status.get("reason")
+    if status.get("phase") != "Failed" or not reason or "deletionTimestamp" in metadata:
+        return ""
+    node = (pod.get("spec") or {}).get("nodeName")
+    where = f" on node {node}" if node else ""
+    return f"{metadata['name']}{where} ({reason}): {status.get('message') or 'its node does not say why'}"
 
 
 def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
+from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_revision
 from octavo_operator.reconcile.pods.pod_view import PodView, condition_of, is_stuck
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
 from octavo_operator.reconcile.problem import Problem
@@ -99,20 +100,27 @@ def _state(
 
 
 def _failing(deployment: Mapping[str, Any], pods: Sequence[PodView], now: str) -> Problem | None:
-    """Return that a pod of the newest revision fails at each start; None without such a pod, or a rollout.
+    """Return that pods of the newest revision fail at each start; None without such a pod, or a rollout.
 
     Degraded gives the cause.
     """
-    there = [pod for pod in pods if not pod.ended]
-    if not there or condition_of(deployment, "Progressing").get("reason") == _COMPLETE:
+    known = [pod for pod in pods if not pod.ended or pod.failure]
+    if not known or condition_of(deployment, "Progressing").get("reason") == _COMPLETE:
         return None
-    newest = max(there, key=lambda pod: pod.created).revision
-    failing = next((pod for pod in there if pod.revision == newest and pod.trouble and is_stuck(pod, now)), None)
-    if failing is None or failing.trouble is None:
+    there, newest = [pod for pod in known if not pod.ended], newest_revision(known)
+    fails = _what_fails([pod for pod in there if pod.revision == newest], failing_again(pods, now), now)
+    if not fails:
         return None
     what_helps = _NO_WAY if any(pod.revision != newest and pod.scheduled for pod in there) else _NONE_STARTS
-    fails = f"pod {failing.name} keeps failing ({failing.trouble.reason}, see condition Degraded)"
-    return Problem(Reason.NEW_POD_FAILS, f"{fails}; {what_helps}")
+    return Problem(Reason.NEW_POD_FAILS, f"{fails}, see condition Degraded); {what_helps}")
+
+
+def _what_fails(newest: Sequence[PodView], again: Problem | None, now: str) -> str:
+    """Return the beginning of a sentence, which ends with a reason; empty: none fails."""
+    failing = next((pod for pod in newest if pod.trouble and is_stuck(pod, now)), None)
+    if failing is not None and failing.trouble is not None:
+        return f"pod {failing.name} keeps failing ({failing.trouble.reason}"
+    return f"one pod after the other fails ({again.reason}" if again else ""
 
 
 def _soon_in_place(rollout: Rollout, waiting: Sequence[Obstacle], now: str) -> RolloutState:

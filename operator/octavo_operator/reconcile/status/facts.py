@@ -47,7 +47,8 @@ class Result:
 class Facts:
     """The facts that conditions are decided from.
 
-    `outside`: problems with objects that do not keep a pod from serving, such as others' EndpointSlices.
+    `outside`: problems with objects that do not keep a pod from serving, such as others' EndpointSlices. `pods`: those
+    that have not ended. `failing`: the problem that pods of the newest revision end for good, again and again.
     """
 
     service: LLMService
@@ -63,6 +64,7 @@ class Facts:
     unreached: Problem | None = None
     unobserved: Problem | None = None
     lost_claim: Problem | None = None
+    failing: Problem | None = None
     outside: Sequence[Problem] = ()
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
 
@@ -98,7 +100,8 @@ class Facts:
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
         """
         found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
-        found += [each for each in (self.refused_pods, self.lost_claim, self.unobserved) if each]
+        failing = None if self.rolled_out else self.failing
+        found += [each for each in (failing, self.refused_pods, self.lost_claim, self.unobserved) if each]
         if self.out_of_time:
             found.append(self.late)
         return next(iter(found), None)
@@ -123,7 +126,12 @@ class Facts:
     def refused_pods(self) -> Problem | None:
         """The refusal of the API server to make pods; None: there is none."""
         refusal = refusal_of(self.deployment)
-        return Problem(Reason.POLICY_DENIED, f"pods cannot be made: {advice(refusal.message)}") if refusal else None
+        if refusal is None:
+            return None
+        others = "kubectl get events shows whether others followed"
+        first = f"Kubernetes tells the first refusal, of {refusal.since}; {others}"
+        sentence = f"pods cannot be made: {advice(refusal.message)}"
+        return Problem(Reason.POLICY_DENIED, f"{sentence} ({first})" if refusal.since else sentence)
 
     @property
     def waits(self) -> Problem | None:

@@ -8,10 +8,9 @@ from typing import Any
 
 from octavo_operator.reconcile.apply.claims import CLAIM_IN_USE
 from octavo_operator.reconcile.kinds import POD
-from octavo_operator.reconcile.observation.observe import Observation, is_going
+from octavo_operator.reconcile.observation.observe import FOREGROUND, Observation, is_going
 
-_FOREGROUND = "foregroundDeletion"
-_GARBAGE_COLLECTORS = {_FOREGROUND, "orphan"}
+_GARBAGE_COLLECTORS = {FOREGROUND, "orphan"}
 """The finalizers of Kubernetes' own garbage collector, which removes them within moments."""
 _LASTING = timedelta(minutes=1)
 """The time after which a finalizer of a child is reported: its owner may need a moment."""
@@ -24,7 +23,7 @@ def holders(live: Mapping[str, Any], observed: Observation, now: str) -> list[st
     """
     finalizers = live["metadata"].get("finalizers") or ()
     found = [each for each in finalizers if each not in _GARBAGE_COLLECTORS]
-    if _FOREGROUND in finalizers:
+    if FOREGROUND in finalizers:
         moment = datetime.fromisoformat(now)
         found += [what for what, since in _held(observed) if moment - since >= _LASTING]
     return found
@@ -32,7 +31,7 @@ def holders(live: Mapping[str, Any], observed: Observation, now: str) -> list[st
 
 def deletion_patience_seconds(live: Mapping[str, Any], observed: Observation, now: str) -> float | None:
     """Return in how many seconds a finalizer of a child will count that does not yet; None: there is none."""
-    if _FOREGROUND not in (live["metadata"].get("finalizers") or ()):
+    if FOREGROUND not in (live["metadata"].get("finalizers") or ()):
         return None
     moment = datetime.fromisoformat(now)
     left = [(since + _LASTING - moment).total_seconds() for _, since in _held(observed)]

@@ -26,8 +26,10 @@ from octavo_operator.reconcile.apply.handover import leaving
 from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.observation.observe import Observation
 from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_seconds
+from octavo_operator.reconcile.pods.failed_pods import failing_again
 from octavo_operator.reconcile.pods.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.pods.pod_view import PodView, usual_wait_seconds, views
+from octavo_operator.reconcile.pods.stuck_ends import stuck_ends
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import count_of, revisions
 from octavo_operator.reconcile.status.adapter_states import adapter_problem, adapter_statuses, adapters_ready
@@ -81,7 +83,8 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
     deployment = observed.children.get(("Deployment", service.name), {})
     ready = count_of(deployment, "readyReplicas")
     scaled = scaling(service, in_force, observed.children, ready, result.no_scaler) if in_force else None
-    pods = [_settled(pod, now) for pod in views(service, observed.pods) if not pod.ended]
+    all_pods = views(service, observed.pods)
+    pods = [_settled(pod, now) for pod in all_pods if not pod.ended]
     return Facts(
         service=service,
         desired=scaled.replicas if scaled else wanted or 0,
@@ -91,7 +94,8 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         unreached=_unreached(service, pods, observed, now) or _without_service(service, observed, result),
         unobserved=unobserved(deployment, now),
         lost_claim=_lost_claim(observed),
-        outside=(*_removed_fields(service, deployment, result), *_stuck_claims(observed), *observed.outside),
+        failing=failing_again(all_pods, now),
+        outside=_beside(service, deployment, observed, result, now),
         result=result,
         reports=observed.reports,
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
@@ -99,6 +103,14 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         leaving=None if in_force else leaving(observed.children),
         unwatched=result.unwatched,
     )
+
+
+def _beside(
+    service: LLMService, deployment: Mapping[str, Any], observed: Observation, result: Result, now: str
+) -> Sequence[Problem]:
+    """Return the problems that keep no pod from serving."""
+    removed, claims = _removed_fields(service, deployment, result), _stuck_claims(observed)
+    return *removed, *claims, *stuck_ends(observed.pods, now), *observed.outside
 
 
 def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: Result) -> Sequence[Problem]:

@@ -1,0 +1,51 @@
+"""Pods that a node has refused or ended for good (phase Failed), such as by an eviction. Pure.
+
+Their Deployment makes others at once. Where these fail too, no container ever says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.advice import advice
+from octavo_operator.reconcile.pods.pod_view import PodView
+from octavo_operator.reconcile.problem import Problem
+
+_RECENT_SECONDS = 3600.0
+"""A model may be downloaded for as long before it fills its disk again."""
+_OF_THE_SPEC = re.compile("exceeds the (?:total )?limit")
+"""The kubelet's words about a limit in the pod's own spec: the next pod will exceed it too."""
+_AGAIN = 2
+
+
+def failing_again(pods: Sequence[PodView], now: str) -> Problem | None:
+    """Return the problem that pods of the newest revision fail again and again, as of `now` (RFC 3339).
+
+    Its example is the first of them, so that the sentence stays the same while more fail.
+    """
+    known = [pod for pod in pods if not pod.ended or pod.failure]
+    failed = [pod for pod in known if pod.failure and _seconds_between(pod.failed_at, now) < _RECENT_SECONDS]
+    newest = sorted((pod for pod in failed if pod.revision == newest_revision(known)), key=lambda pod: pod.created)
+    lasts = len(newest) >= _AGAIN or any(pod.failure and _OF_THE_SPEC.search(pod.failure) for pod in newest)
+    if not lasts:
+        return None
+    first = newest[0]
+    return Problem(Reason.POD_FAILED, f"pods fail, and others are made in their place, such as {advice(first.failure)}")
+
+
+def newest_revision(pods: Sequence[PodView]) -> str:
+    """Return the revision whose first pod was made last; empty: there is no pod.
+
+    Pods of an older revision that fail are replaced too, by pods that are younger than those of the newest one.
+    """
+    first: dict[str, str] = {}
+    for pod in pods:
+        first[pod.revision] = min(pod.created, first.get(pod.revision, pod.created))
+    return max(first, key=lambda revision: first[revision], default="")
+
+
+def _seconds_between(first: str, second: str) -> float:
+    return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds() if first else 0.0
