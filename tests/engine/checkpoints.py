@@ -82,15 +82,19 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
     return model
 
 
+_UNREAD_INDEXERS = ("minimax_m3", "mistral_large4", "qwen4_exp")
+
+
 def num_parameters(model: Any) -> int:
     """Return the number of learnt parameters: what makes or corrects a router's choice are buffers in some families.
 
-    Those of an indexer (DeepSeek V3.2) do not count, as nothing reads them in contexts this short, nor those of experts
-    that return their input (LongCat).
+    Those of an indexer that nothing reads in contexts this short do not count (MiniMax M3, Mistral Large 4, Qwen4 Exp),
+    nor those of experts that return their input (LongCat).
     """
     ends = ("correction_bias", "expert_bias", "tid2eid")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(ends))
-    learnt = (parameter for name, parameter in model.named_parameters() if ".self_attn.indexer." not in name)
+    unread = ".self_attn.indexer." if model.config.model_type.startswith(_UNREAD_INDEXERS) else "no such module"
+    learnt = (parameter for name, parameter in model.named_parameters() if unread not in name)
     zero = getattr(model.config, "zero_expert_num", 0)
     idle = (p[:zero].numel() for name, p in model.named_parameters() if name.endswith("experts.gate_up_proj"))
     return sum(tensor.numel() for tensor in (*learnt, *corrections)) - sum(idle)

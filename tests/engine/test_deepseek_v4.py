@@ -1,5 +1,7 @@
 """DeepSeek V4: compressed keys are cached, shared, swapped and planned like other keys; unknown fields are refused.
 
+The same holds for the keys from which DeepSeek V3.2's indexer, and GLM-5's, chooses tokens.
+
 test_families.py compares its answers with transformers': alone, beside other requests, and by two ranks.
 """
 
@@ -34,6 +36,7 @@ from octavo_engine.model.source import ModelFiles
 
 SIZE = {"hidden_size": 4096, "vocab_size": 200}
 ARCHITECTURE = "DeepseekV4ForCausalLM"
+INDEXED = ["deepseek-v32", "glm-moe-dsa", "hy-v4"]
 V4 = [name for name, case in CASES.items() if case.family == "DeepseekV4"]
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, logprobs=20, ignore_eos=True)
 SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_model_len": 160, "max_num_batched_tokens": 32}
@@ -46,9 +49,10 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
     return cache(lambda name: make_pair(name, folder))
 
 
-def test_sixteen_are_swapped_and_go_on_from_what_others_computed(pairs: Callable[[str], Pair]) -> None:
+@pytest.mark.parametrize("name", ["deepseek-v4", "glm-moe-dsa"])
+def test_sixteen_are_swapped_and_go_on_from_what_others_computed(name: str, pairs: Callable[[str], Pair]) -> None:
     """Half of the prompts begin as the other half, and all come a second time with their answers."""
-    pair, draw = pairs("deepseek-v4"), random.Random(2)
+    pair, draw = pairs(name), random.Random(2)
     first = [[draw.randrange(SIZES["vocab_size"]) for _ in range(5 + 7 * number)] for number in range(8)]
     first += [[*prompt, draw.randrange(SIZES["vocab_size"])] for prompt in first]
     llm = LLM(str(pair.directory), **SETTINGS, max_num_seqs=6, num_kv_blocks=24, swap_space=1 << 20)
@@ -94,7 +98,7 @@ def test_four_ranks_compute_what_transformers_computes(pairs: Callable[[str], Pa
         assert (logits - expected).abs().max() < 1e-3, name
 
 
-@pytest.mark.parametrize("name", V4)
+@pytest.mark.parametrize("name", [*V4, *INDEXED])
 def test_long_contexts_take_no_more_memory_than_planned(
     name: str, pairs: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,8 @@ class AttentionContext:
     """[T, hidden] the tokens' embeddings, for models whose layers read them again."""
     lengths: tuple[int, ...] = ()
     """The number of tokens of each sequence in this step."""
+    chosen: dict[int, Tensor] = field(default_factory=dict)
+    """The tokens that each query attends to, [T, k] int64, by the layer that has chosen last."""
     adapter_slots: Tensor | None = None
     """[T] int32, the slot of each token's adapter, -1 for none, for kernels that compute all layers in one call."""
 

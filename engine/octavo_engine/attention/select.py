@@ -51,7 +51,7 @@ def _named(name: str, device: torch.device, task: AttentionTask | None) -> Atten
 def _only_by_torch(task: AttentionTask, device: torch.device) -> str | None:
     """Return the property of a task that only the backend `torch` computes on `device`; None if there is none."""
     if any(group.rows for group in task.groups):
-        return "compressed attention"
+        return "compressed attention, or attention to chosen tokens"
     if not any(group.layers for group in task.groups):
         return "attention in both directions"
     if any(group.chunked for group in task.groups):

@@ -54,7 +54,7 @@ class RowStep:
             left = count
             while left:
                 most = max(longest, context)
-                room = max(1, TILE_NUMBERS // numbers(most)) - (end - begin)
+                room = tile_tokens(numbers(most)) - (end - begin)
                 if room <= 0:
                     yield slice(begin, end), longest
                     begin, longest = end, 0
@@ -126,18 +126,24 @@ def allocate_rows(
     }
 
 
+def tile_tokens(numbers: int) -> int:
+    """Return the most tokens of a tile, if each takes so many numbers."""
+    return max(1, TILE_NUMBERS // numbers)
+
+
 def tile_numbers(tokens: int, one: int) -> int:
     """Return the most numbers that a tile of at most `tokens` tokens takes, if a token takes `one`."""
     return min(tokens * one, max(one, TILE_NUMBERS))
 
 
-def attend_rows(query: Tensor, keys: Tensor, seen: Tensor, sinks: Tensor, scale: float) -> Tensor:
+def attend_rows(query: Tensor, keys: Tensor, seen: Tensor, sinks: Tensor | None, scale: float) -> Tensor:
     """Return attention [n, H, D] of each query [n, H, D] to its own keys [n, L, D], which are values too, in float32.
 
     `seen` [n, L] is True for the keys that count; the others may hold anything. `sinks` [H] is an additional logit of
-    each head.
+    each head; None: there are none.
     """
     keys = keys.float().masked_fill(~seen[..., None], 0)
     scores = (query.float() @ keys.transpose(1, 2)).mul_(scale).masked_fill_(~seen[:, None], -torch.inf)
-    scores = torch.cat((scores, sinks[None, :, None].expand(len(query), -1, 1)), dim=-1)
-    return (scores.softmax(dim=-1)[..., :-1] @ keys).to(query.dtype)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[None, :, None].expand(len(query), -1, 1)), dim=-1)
+    return (scores.softmax(dim=-1)[..., : keys.shape[1]] @ keys).to(query.dtype)

@@ -23,6 +23,7 @@ from octavo_engine.model.layers.operations.choose_compute import keeps_codes
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
 from octavo_engine.model.shard import Shard
+from octavo_engine.model.short_contexts import for_contexts
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import CGROUP, usable_cores
@@ -105,7 +106,7 @@ def _resolve(
     fp8_products: bool,
     measure: bool = False,
 ) -> ResolvedConfig:
-    spec = quantized(files, read_spec(files), config.quantization)
+    spec = for_contexts(quantized(files, read_spec(files), config.quantization), config.max_model_len)
     dtype = choose_dtype(config.dtype, spec, device)
     if config.enable_lora and spec.head is None:
         raise ConfigurationError(
@@ -205,6 +206,6 @@ def choose_kv_dtype(name: str, dtype: torch.dtype, spec: ModelSpec) -> torch.dty
     """Return the dtype of cached keys and values: `auto` is that of activations, all other names mean e4m3."""
     if name != "auto" and any(group.rows for group in spec.kv_groups):
         raise ConfigurationError(
-            f"--kv-cache-dtype {name}: {spec.architecture} keeps compressed keys as they are; use auto"
+            f"--kv-cache-dtype {name}: {spec.architecture} keeps compressed keys or chosen tokens as they are; use auto"
         )
     return dtype if name == "auto" else FP8

@@ -223,9 +223,9 @@ class Decoder(nn.Module):
         """Return each layer's scales of cached keys and values: the value of one unit of e4m3."""
         return {mixer.layer: (mixer.key_scale, mixer.value_scale) for mixer in self.attentions()}
 
-    def compressed_attentions(self) -> list[CompressedAttention]:
-        """Return the mixers with attention to compressed keys, which no attention backend computes."""
-        return [module for module in self.modules() if isinstance(module, CompressedAttention)]
+    def choosing_attentions(self) -> list[CompressedAttention | LatentAttention]:
+        """Return the mixers that may attend to compressed keys or to chosen tokens, which no backend computes."""
+        return [module for module in self.modules() if isinstance(module, CompressedAttention | LatentAttention)]
 
     def attentions(self) -> list[Attending]:
         """Return the mixers whose attention is computed by an attention backend."""

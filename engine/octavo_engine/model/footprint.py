@@ -91,8 +91,8 @@ def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
 
 
 def compressed_attention_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
-    """Return the scratch bytes of attention to compressed keys, in the layer that needs most."""
-    each = (mixer.scratch_bytes(max_tokens, longest) for mixer in decoder.compressed_attentions())
+    """Return the scratch bytes of attention to compressed keys or chosen tokens, in the layer that needs most."""
+    each = (mixer.scratch_bytes(max_tokens, longest) for mixer in decoder.choosing_attentions())
     return max(each, default=0)
 
 

@@ -22,6 +22,8 @@ _YARN = {
     "mscale": 0.8,
     "mscale_all_dim": 1.3,
 }
+_INDEX = {"index_topk": 10, "index_n_heads": 16, "index_head_dim": 12}
+"""Many heads, so that no two tokens have the score zero, between which transformers' choice is accidental."""
 _EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 36}
 
 CASES = {
@@ -89,9 +91,7 @@ CASES = {
         },
     ),
     "axk1": Case("AXK1", {**_LATENT, **_EXPERTS, "n_group": 2, "topk_group": 1}),
-    "axk2": Case(
-        "AXK2", {**_LATENT, **_EXPERTS, "gated_norm_rank": 10, "index_n_heads": 2, "rope_parameters": _YARN}, std=0.2
-    ),
+    "axk2": Case("AXK2", {**_LATENT, **_EXPERTS, **_INDEX, "gated_norm_rank": 10, "rope_parameters": _YARN}, std=0.2),
     "axk2-groups": Case(
         "AXK2",
         {
@@ -106,17 +106,24 @@ CASES = {
     ),
     "deepseek-v32": Case(
         "DeepseekV32",
-        {**_LATENT, **_EXPERTS, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "index_n_heads": 2},
+        {**_LATENT, **_EXPERTS, **_INDEX, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
     ),
     "glm-moe-dsa": Case(
-        "GlmMoeDsa", {**_LATENT, **_EXPERTS, "mlp_layer_types": ["sparse", "dense", "sparse"], "index_n_heads": 2}
+        "GlmMoeDsa",
+        {
+            **_LATENT,
+            **_EXPERTS,
+            **_INDEX,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "indexer_types": ["full", "shared", "full"],
+        },
     ),
     "hy-v4": Case(
         "HYV4",
         {
             **_LATENT,
             **_EXPERTS,
-            "index_n_heads": 2,
+            **_INDEX,
             "attention_bias": True,
             "n_group": 4,
             "topk_group": 2,
@@ -139,7 +146,7 @@ CASES = {
         {
             **_LATENT,
             **_EXPERTS,
-            "index_n_heads": 2,
+            **_INDEX,
             "head_dim": 20,
             "attention_bias": True,
             "n_group": 4,

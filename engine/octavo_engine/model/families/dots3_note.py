@@ -1,8 +1,6 @@
 """dots3: latent attention with a sliding window or with DeepSeek V3.2's indexer, and DeepSeek V3's experts.
 
-Layers with a window have sizes and a RoPE of their own. Each head's result has a gate. The indexer chooses `index_topk`
-tokens for each query. It is not computed here: `index_topk` is the longest context, in which it would choose all
-tokens.
+Layers with a window have sizes and a RoPE of their own. Each head's result has a gate.
 """
 
 from __future__ import annotations
@@ -31,11 +29,8 @@ def _read(fields: Fields) -> ModelSpec:
         for layer, (kind, own) in enumerate(kinds)
     )
     spec = reading.model(fields, DOTS3_NOTE.architecture, layers, norm=norm, names=_NAMES)
-    indexed = [layer for layer, (kind, _) in enumerate(kinds) if kind == "indexed_attention"]
-    ignored = tuple(f"model.layers.{layer}.self_attn.indexer." for layer in indexed)
-    longest = fields.integer("index_topk", 1, 1 << 30) if indexed else spec.max_position
-    ignored += (f"model.layers.{spec.num_layers}.",)  # the layer of multi-token prediction
-    return replace(spec, max_position=min(spec.max_position, longest), stored_names=StoredNames(ignored=ignored))
+    further = f"model.layers.{spec.num_layers}."  # the layer of multi-token prediction
+    return replace(spec, stored_names=StoredNames(ignored=(further,)))
 
 
 def _with_types(fields: Fields) -> Fields:
@@ -55,9 +50,10 @@ def _with_types(fields: Fields) -> Fields:
 def _mixer(fields: Fields, kind: str) -> LatentAttentionSpec:
     """Return latent attention whose latents are scaled as if they were as wide as the residual stream."""
     spec, hidden = latent.attention(fields, interleaved=True), reading.hidden_size(fields)
-    rank = fields.integer("q_lora_rank", 1, 1 << 16)
+    rank, indexed = fields.integer("q_lora_rank", 1, 1 << 16), kind == "indexed_attention"
     return replace(
         spec,
+        index=sparse_index.token_index(fields, spec.rotary_dim, interleaved=True) if indexed else None,
         scale=spec.key_dim**-0.5,
         norm=reading.rms_norm(fields),
         latent_scales=((hidden / rank) ** 0.5, (hidden / spec.latent) ** 0.5),

@@ -25,10 +25,12 @@ from octavo_engine.model.spec import (
 
 def _read(fields: Fields) -> ModelSpec:
     fields = replace(fields, values={**fields.values, "rope_interleave": False, "first_k_dense_replace": 1})
-    spec = sparse_index.read(fields, HY_V4.architecture)
+    eps = fields.number("rms_norm_eps", 0, 1)
+    kinds = sparse_index.index_kinds(fields, every=4)
+    spec = sparse_index.read(fields, HY_V4.architecture, kinds, eps=eps, rotates_last=True)
     connections = WeightedConnectionsSpec(
         count=fields.integer("hc_mult", 1, 64),
-        eps=fields.number("rms_norm_eps", 0, 1),
+        eps=eps,
         weight_offset=fields.number("hc_eps", 0, 1),
         magnitude=fields.number("hc_magnitude", 0, 1e3),
     )
@@ -53,6 +55,9 @@ HY_V4 = Family(
     defaults={
         **sparse_index.DEFAULTS,
         "rms_norm_eps": 1e-5,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "moe_intermediate_size": 768,
         "n_group": 1,
         "topk_group": 1,
         "routed_scaling_factor": 2.827,
@@ -60,6 +65,7 @@ HY_V4 = Family(
         "hc_magnitude": 2.0,
         "hc_eps": 1e-6,
         "swiglu_limit": 10.0,
+        "index_n_heads": 16,
         "eos_token_id": 120025,
     },
 )

@@ -54,6 +54,7 @@ from octavo_engine.model.spec.state_mixers import (
     MambaSpec,
     ShortConvSpec,
 )
+from octavo_engine.model.spec.token_index import TokenIndexSpec
 
 __all__ = [
     "ALiBiSpec",
@@ -105,5 +106,6 @@ __all__ = [
     "ShortConvSpec",
     "StackSpec",
     "StateMixer",
+    "TokenIndexSpec",
     "WeightedConnectionsSpec",
 ]

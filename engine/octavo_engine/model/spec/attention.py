@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from octavo_engine.attention.backend import KVGroupSpec
+from octavo_engine.attention.backend import KVGroupSpec, RowSpec
 from octavo_engine.model.spec.norms import NormSpec, QKNormSpec
 from octavo_engine.model.spec.rope import RopeSpec
+from octavo_engine.model.spec.token_index import TokenIndexSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,8 @@ class LatentAttentionSpec:
     """Tokens that a query sees, its own included; None: all."""
     kv_of_layer: int | None = None
     """The earlier layer whose cached latents and rotated parts are read; None: the layer has its own."""
+    index: TokenIndexSpec | None = None
+    """The choice of the tokens that a query attends to; None: it attends to all that it sees."""
 
     @property
     def key_dim(self) -> int:
@@ -174,12 +177,15 @@ class LatentAttentionSpec:
         return self.rotary_dim
 
     @property
-    def kv_group(self) -> KVGroupSpec | None:
-        """The KV cache group that the layer needs, without layer numbers; None if it reads another layer's."""
+    def kv_groups(self) -> tuple[KVGroupSpec, ...]:
+        """The KV cache group that the layer needs, without layer numbers; none if it reads another layer's."""
         if self.kv_of_layer is not None:
-            return None
+            return ()
+        if (index := self.index) is not None:
+            keys = () if index.of_layer is not None else (RowSpec("index", index.size),)
+            return (KVGroupSpec("full", (), 0, 0, rows=(RowSpec("latents", self.head_dim), *keys)),)
         kind = "full" if self.window is None else "sliding"
-        return KVGroupSpec(kind, (), 1, self.head_dim, self.window, latent=self.latent)
+        return (KVGroupSpec(kind, (), 1, self.head_dim, self.window, latent=self.latent),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
 from octavo_engine.model.quantization.selection import Quantization
-from octavo_engine.model.spec.attention import AttentionSpec
+from octavo_engine.model.spec.attention import AttentionSpec, LatentAttentionSpec
 from octavo_engine.model.spec.compressed_attention import CompressedAttentionSpec
 from octavo_engine.model.spec.feed_forward import MoESpec
 from octavo_engine.model.spec.head import ClassifierSpec, HeadSpec
@@ -131,7 +131,7 @@ class ModelSpec:
 
 def _groups_of(mixer: AttentionMixer | StateMixer | None) -> tuple[KVGroupSpec, ...]:
     """Return the KV groups that a mixer's layer is in."""
-    if isinstance(mixer, CompressedAttentionSpec):
+    if isinstance(mixer, CompressedAttentionSpec | LatentAttentionSpec):
         return mixer.kv_groups
     group = None if mixer is None else mixer.kv_group
     return () if group is None else (group,)

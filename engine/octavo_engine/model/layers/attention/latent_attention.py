@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate
+from octavo_engine.attention.token_rows import tile_numbers
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
 from octavo_engine.model.layers.adapters.latent_lora import LatentLora, added
+from octavo_engine.model.layers.attention.token_index import TokenIndex, attend_chosen, attending_numbers
 from octavo_engine.model.layers.embeddings.rope import head_order
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
@@ -27,7 +29,7 @@ from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.dequantized import Dequantized, stored_tensors
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
-from octavo_engine.model.spec import LatentAttentionSpec, LearntQueryScaling
+from octavo_engine.model.spec import LatentAttentionSpec, LearntQueryScaling, TokenIndexSpec
 
 _FLOAT32_BYTES = 4
 
@@ -97,6 +99,8 @@ class LatentAttention(nn.Module):
             parameter(2, self.heads.size, dtype=options.dtype, device=options.device) if learnt else None
         )
         """Each head's slope and offset of the factor of queries."""
+        chooses = spec.index is not None and spec.index.of_layer is None
+        self.index = TokenIndex(spec.index, spec, hidden_size, layer, options) if spec.index and chooses else None
 
     @property
     def input_scaling(self) -> Scaling | None:
@@ -108,7 +112,8 @@ class LatentAttention(nn.Module):
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         spec, compressed = self.spec, None if self.compressed is None else self.compressed(x)
-        query = self.query(self._read_by_queries(x, compressed)).unflatten(-1, (self.heads.size, -1))
+        source = self._read_by_queries(x, compressed)
+        query = self.query(source).unflatten(-1, (self.heads.size, -1))
         plain_part, rotated = query[..., : spec.plain_dim], query[..., spec.plain_dim : spec.key_dim]
         gate = query[..., spec.key_dim :]
         if rope is not None:
@@ -119,11 +124,16 @@ class LatentAttention(nn.Module):
         if self.lora is not None and adapters is not None:
             absorbed = added(self.lora.query, absorbed, plain_part, adapters)
         query = self._grown(torch.cat((absorbed, rotated), dim=-1), rope)
-        if spec.kv_of_layer is None:
-            keys = self._keys(cast("Tensor", compressed)[:, -spec.head_dim :], rope)
-            attended = attention.attend_prepared(self.layer, query, keys, self.variant)
-        else:
+        if spec.kv_of_layer is not None:
             attended = attention.attend_again(spec.kv_of_layer, query, self.variant, None, None)
+        else:
+            keys = self._keys(cast("Tensor", compressed)[:, -spec.head_dim :], rope)
+            if spec.index is None:
+                attended = attention.attend_prepared(self.layer, query, keys, self.variant)
+            else:
+                chosen = self._chosen(x, source, rope, attention)
+                rows = attention.rows_of(self.layer, "latents")
+                attended = attend_chosen(query, keys[:, 0], chosen, rows, spec, self.sinks)
         values = torch.bmm(attended.transpose(0, 1), up_value.transpose(1, 2)).transpose(0, 1)
         if self.lora is not None and adapters is not None:
             values = added(self.lora.value, values, attended, adapters)
@@ -132,6 +142,24 @@ class LatentAttention(nn.Module):
         if spec.query_gate:
             values = values * gate.float().sigmoid().to(values.dtype)
         return self.output.add_to(residual, values.reshape(len(values), -1))
+
+    def _chosen(
+        self, x: Tensor | Quantized, source: Tensor | Quantized, rope: Rope | None, attention: AttentionContext
+    ) -> Tensor:
+        """Return the tokens that each query attends to, [T, k] int64: the layer's own choice or an earlier layer's.
+
+        `source` begins with the queries' latent.
+        """
+        index = cast("TokenIndexSpec", self.spec.index)
+        if self.index is None:
+            return attention.chosen[cast("int", index.of_layer)]
+        latent, rows = (
+            cast("Tensor", source)[:, : self.spec.query_rank].contiguous(),
+            attention.rows_of(self.layer, "index"),
+        )
+        attention.chosen.clear()  # later layers read the last choice alone
+        attention.chosen[self.layer] = self.index(cast("Tensor", x), latent, rope, rows)
+        return attention.chosen[self.layer]
 
     def _keys(self, cached: Tensor, rope: Rope | None) -> Tensor:
         """Return what is cached, `cached` [T, latent + rotary] normalised and rotated; [T, 1, latent + rotary]."""
@@ -187,7 +215,20 @@ class LatentAttention(nn.Module):
             yield from (plain(f"{name}.{end}", self.query_factors[row], self.heads) for row, end in enumerate("sb"))
         if self.sinks is not None:
             yield plain(names.of_layer("sinks", layer), self.sinks, self.heads)
+        if self.index is not None:
+            yield from self.index.tensors()
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
+
+    def scratch_bytes(self, max_tokens: int, max_context: int) -> int:
+        """Return an upper bound of a step's bytes while queries choose tokens and attend to them; 0 without a choice.
+
+        What they take while they attend to all tokens is the attention backend's.
+        """
+        if self.spec.index is None:
+            return 0
+        attending = tile_numbers(max_tokens, attending_numbers(self.spec, self.heads.size, max_context))
+        choosing = 0 if self.index is None else self.index.scratch_numbers(max_tokens, max_context)
+        return _FLOAT32_BYTES * (attending + choosing)
 
     def sequence_bytes(self) -> int:
         """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
@@ -205,7 +246,8 @@ class LatentAttention(nn.Module):
         narrow += 3 * rows * spec.query_gate
         rotated = (4 * (heads + 1) + 3 * spec.rotated_norm) * spec.rotary_dim + 3 * rows
         quantized = 0 if self.query.method is UNQUANTIZED else max(rows, hidden) + hidden * size
-        return (hidden + narrow + heads * each) * size + rotated * _FLOAT32_BYTES + quantized
+        index = 0 if self.index is None else self.index.step_bytes()
+        return (hidden + narrow + heads * each) * size + rotated * _FLOAT32_BYTES + quantized + index
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:
