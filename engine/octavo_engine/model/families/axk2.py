@@ -26,11 +26,11 @@ def _read(fields: Fields) -> ModelSpec:
 
 def _gated(layer: LayerSpec, rank: int) -> LayerSpec:
     plain, mixer = cast("NormSpec", layer.norms.before_mixer), cast("LatentAttentionSpec", layer.mixer)
-    gated = replace(plain, gate_rank=rank)
-    norms = LayerNorms(
-        before_mixer=gated, before_feed_forward=gated if isinstance(layer.feed_forward, MoESpec) else plain
-    )
-    return replace(layer, mixer=replace(mixer, query_gate=True), norms=norms)
+    gated, part = replace(plain, gate_rank=rank), layer.feed_forward
+    norms = LayerNorms(before_mixer=gated, before_feed_forward=gated if isinstance(part, MoESpec) else plain)
+    if isinstance(part, MoESpec) and part.router.groups is not None:
+        part = replace(part, router=replace(part.router, groups=replace(part.router.groups, dropped=0.0)))
+    return replace(layer, mixer=replace(mixer, query_gate=True), feed_forward=part, norms=norms)
 
 
 AXK2 = Family(
@@ -52,6 +52,7 @@ AXK2 = Family(
         "topk_group": 1,
         "first_k_dense_replace": 1,
         "gated_norm_rank": 16,
+        "index_n_heads": 16,
         "eos_token_id": 163691,
     },
 )

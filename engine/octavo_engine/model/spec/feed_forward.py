@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +51,8 @@ class ExpertGroups:
     """The number of best groups, from which experts are chosen."""
     best: int
     """The number of a group's best experts whose scores are summed for the group's score."""
+    dropped: float = -math.inf
+    """The score of all experts of the other groups; 0 where those are chosen before experts with a negative score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,11 +56,11 @@ def choose(
 
 
 def _best_groups(scores: Tensor, groups: ExpertGroups) -> Tensor:
-    """Return `scores` [T, E] with minus infinity in all groups of experts but the best."""
+    """Return `scores` [T, E] with `groups.dropped` in all groups of experts but the best."""
     grouped = scores.view(len(scores), groups.count, -1)
     best = grouped.topk(groups.best, dim=-1).values.sum(dim=-1).topk(groups.kept, dim=-1).indices
     dropped = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(-1, best, value=False)
-    return grouped.masked_fill(dropped[..., None], -torch.inf).flatten(-2)
+    return grouped.masked_fill(dropped[..., None], groups.dropped).flatten(-2)
 
 
 def _sparsemixer(scores: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
