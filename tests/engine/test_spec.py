@@ -149,10 +149,6 @@ WRONG = {
     "absurd hidden size": ({"hidden_size": 1 << 40}, "hidden_size"),
     "absurd head_dim": ({"head_dim": 4096}, "head_dim 4096 is not between"),
     "odd head_dim": ({"head_dim": 33}, "head_dim 33 is odd"),
-    "heads do not divide": (
-        {"num_attention_heads": 24, "num_key_value_heads": 8},
-        "not a multiple of num_attention_heads",
-    ),
     "kv heads do not divide": ({"num_key_value_heads": 5}, "num_key_value_heads 5 does not divide"),
     "more kv heads than heads": ({"num_key_value_heads": 64}, "num_key_value_heads 64 is not between 1 and 32"),
     "context of none": ({"max_position_embeddings": 0}, "max_position_embeddings"),

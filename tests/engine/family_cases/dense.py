@@ -251,7 +251,9 @@ CASES = {
     "arcee": Case("Arcee", {**UNEVEN_BIASED, "mlp_bias": True}),
     "jais2": Case("Jais2", {**UNEVEN, "head_dim": 16}),
     "nemotron": Case("Nemotron", {**HEADS_OF_16, "attention_bias": True, "mlp_bias": True}),
-    "starcoder2": Case("Starcoder2", {**UNEVEN, "sliding_window": WINDOW, "tie_word_embeddings": False}),
+    "starcoder2": Case(
+        "Starcoder2", {**UNEVEN, "hidden_size": 76, "sliding_window": WINDOW, "tie_word_embeddings": False}
+    ),
     "hunyuan": Case(
         "HunYuanDenseV1",
         {
@@ -263,7 +265,7 @@ CASES = {
     "exaone4": Case("Exaone4", {"num_hidden_layers": 4, "sliding_window": WINDOW, "sliding_window_pattern": 2}),
     "exaone4-no-window": Case("Exaone4", {**UNEVEN, "sliding_window": None, "layer_types": ["full_attention"] * 3}),
     "glm": Case("Glm", {"head_dim": 16}),
-    "glm4": Case("Glm4", {**UNEVEN, "head_dim": 24, "partial_rotary_factor": 0.5, "attention_bias": False}),
+    "glm4": Case("Glm4", {**UNEVEN, "head_dim": 25, "partial_rotary_factor": 0.3, "attention_bias": False}),
     "ernie4_5": Case("Ernie4_5", {**UNEVEN, "head_dim": 16, "use_bias": True, "tie_word_embeddings": False}),
     "helium": Case("Helium", {"head_dim": 8, "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}),
     "seed_oss": Case("SeedOss", {**UNEVEN_BIASED, "head_dim": 16, "attention_out_bias": True, "mlp_bias": True}),

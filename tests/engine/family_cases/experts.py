@@ -241,12 +241,20 @@ CASES = {
         },
     ),
     "phimoe": Case(
-        "Phimoe", {"num_local_experts": 5, "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.2}
+        "Phimoe",
+        {
+            "num_local_experts": 5,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "router_jitter_noise": 0.2,
+            "num_experts_per_tok": 1,
+        },
     ),
     "hy-v3": Case(
         "HYV3",
         {
             **UNEVEN_BIASED,
+            "mlp_bias": True,
             "head_dim": 16,
             "num_experts": 6,
             "num_experts_per_tok": 3,
@@ -298,7 +306,10 @@ CASES = {
             "mlp_layer_types": ["sparse", "sparse", "dense"],
         },
     ),
-    "aria-text": Case("AriaText", {**UNEVEN_BIASED, "moe_num_experts": 5, "moe_topk": 3, "moe_num_shared_experts": 1}),
+    "aria-text": Case(
+        "AriaText",
+        {**UNEVEN_BIASED, "mlp_bias": True, "moe_num_experts": 5, "moe_topk": 3, "moe_num_shared_experts": 1},
+    ),
     "afmoe": Case(
         "Afmoe",
         {

@@ -24,8 +24,8 @@ _NAMES = TensorNames(
 
 def _read(fields: Fields) -> ModelSpec:
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
-    reading.refuse_if_true(fields, "mlp_bias")
-    shared = mixtures.shared(fields, "moe_num_shared_experts", "intermediate_size")
+    biases = dict.fromkeys(("bias", "output_bias"), fields.boolean("mlp_bias", False))
+    shared = mixtures.shared(fields, "moe_num_shared_experts", "intermediate_size", **biases)
     router, sizes = RouterSpec(), {"count": "moe_num_experts", "top_k": "moe_topk", "size": "intermediate_size"}
     layer = LayerSpec(
         mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias),

@@ -20,12 +20,12 @@ _STORED_NAMES = StoredNames(endings=((".attention.dense_bias", ".attention.dense
 def _read(fields: Fields) -> ModelSpec:
     norm, times = reading.layer_norm(fields, bias=True), fields.integer("intermediate_multiple_size", 1, 64)
     layer = LayerSpec(
-        mixer=reading.attention(fields, grouped=False, partial_rotary=True),
+        mixer=reading.attention(fields, grouped=False, partial_rotary=True, odd_rotary=False),
         feed_forward=reading.mlp(fields, intermediate_size=times * reading.hidden_size(fields), gated=False),
         norms=reading.norms_before(norm),
     )
     *others, last = reading.repeated(fields, layer)
-    mixer = reading.attention(fields, grouped=False, partial_rotary=True, output_bias=True)
+    mixer = reading.attention(fields, grouped=False, partial_rotary=True, odd_rotary=False, output_bias=True)
     return reading.model(
         fields,
         GPT_NEOX_JAPANESE.architecture,

@@ -36,7 +36,6 @@ def _read(fields: Fields) -> ModelSpec:
         alpha=fields.number("swiglu_alpha", 0, 1e3),
         quantization=read_mxfp4(fields),
     )
-    reading.require_silu(fields)
     layers = tuple(
         LayerSpec(
             mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias, sinks=True, window=window),

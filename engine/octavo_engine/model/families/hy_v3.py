@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
@@ -21,7 +23,7 @@ _NAMES = TensorNames(
 
 def _read(fields: Fields) -> ModelSpec:
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
-    reading.refuse_if_true(fields, "mlp_bias")
+    biases: dict[str, Any] = dict.fromkeys(("bias", "output_bias"), fields.boolean("mlp_bias", False))
     router = RouterSpec(
         scores="sigmoid",
         correction_bias=True,
@@ -30,8 +32,8 @@ def _read(fields: Fields) -> ModelSpec:
         scale=reading.scale(fields, "router_scaling_factor"),
         in_float32=True,
     )
-    moe = mixtures.experts(fields, router, shared=mixtures.shared(fields, "num_shared_experts"))
-    feed_forward = mixtures.by_type(fields, moe, 1)
+    moe = mixtures.experts(fields, router, shared=mixtures.shared(fields, "num_shared_experts", **biases))
+    feed_forward = mixtures.by_type(fields, moe, 1, **biases)
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm))
     layers = mixtures.layers((mixer,) * reading.num_layers(fields), feed_forward, norm)
     return reading.model(fields, HY_V3.architecture, layers, norm=norm, names=_NAMES)

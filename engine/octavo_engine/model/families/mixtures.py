@@ -90,10 +90,13 @@ def after_dense(fields: Fields, moe: MoESpec, name: str = "first_k_dense_replace
     return lambda layer: dense if dense is not None and layer < first else moe
 
 
-def by_type(fields: Fields, moe: MoESpec, first_dense: int) -> Callable[[int], FeedForward]:
-    """Return each layer's feed-forward by `mlp_layer_types`; without that field the first layers are dense."""
+def by_type(fields: Fields, moe: MoESpec, first_dense: int, **values: Any) -> Callable[[int], FeedForward]:
+    """Return each layer's feed-forward by `mlp_layer_types`; without that field the first layers are dense.
+
+    `values` are fields of the dense ones.
+    """
     types = layer_types(fields, first_dense)
-    dense = reading.mlp(fields) if "dense" in types else None
+    dense = reading.mlp(fields, **values) if "dense" in types else None
     return lambda layer: dense if dense is not None and types[layer] == "dense" else moe
 
 

@@ -30,7 +30,7 @@ def _read(fields: Fields) -> ModelSpec:
     norm = reading.layer_norm(fields, bias=True)
     qk_norm = QKNormSpec(norm) if fields.boolean("qk_layernorm", True) else None
     mixer = reading.attention(
-        fields, grouped=False, partial_rotary=True, qkv_bias=True, output_bias=True, qk_norm=qk_norm
+        fields, grouped=False, partial_rotary=True, odd_rotary=False, qkv_bias=True, output_bias=True, qk_norm=qk_norm
     )
     layer = LayerSpec(mixer=mixer, feed_forward=reading.plain_mlp(fields, bias=True), norms=reading.norms_before(norm))
     names = replace(_NAMES, qkv_layout=QKVLayout(groups=mixer.num_heads))

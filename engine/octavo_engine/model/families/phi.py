@@ -25,7 +25,9 @@ def _read(fields: Fields) -> ModelSpec:
     norm = reading.layer_norm(fields, bias=True)
     qk_norm = QKNormSpec(norm) if fields.boolean("qk_layernorm", False) else None
     layer = LayerSpec(
-        mixer=reading.attention(fields, partial_rotary=True, qkv_bias=True, output_bias=True, qk_norm=qk_norm),
+        mixer=reading.attention(
+            fields, partial_rotary=True, odd_rotary=False, qkv_bias=True, output_bias=True, qk_norm=qk_norm
+        ),
         feed_forward=reading.plain_mlp(fields, bias=True),
         norms=LayerNorms(before_mixer=norm),
         parallel=True,

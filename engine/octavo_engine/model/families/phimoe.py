@@ -1,6 +1,7 @@
 """Phi-3.5-MoE of Microsoft (arXiv 2404.14219): Mistral with LayerNorm, and experts in every layer.
 
-SparseMixer (arXiv 2409.12136) chooses two experts for each token, one after the other.
+SparseMixer (arXiv 2409.12136) chooses two experts for each token, one after the other, whatever `num_experts_per_tok`
+says, as in transformers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec, RouterSpec
 def _read(fields: Fields) -> ModelSpec:
     norm = reading.layer_norm(fields, bias=True, eps="rms_norm_eps")
     bias, jitter = fields.boolean("attention_bias", False), fields.number("router_jitter_noise", 0, 1)
-    if fields.integer("num_experts_per_tok", 1, 1 << 16) != 2:
-        raise fields.wrong(
-            "num_experts_per_tok", fields.values["num_experts_per_tok"], "is not 2, as SparseMixer needs"
-        )
+    fields = Fields(fields.origin, {**fields.values, "num_experts_per_tok": 2}, read=fields.read)
     router = RouterSpec(scores="sparsemixer", jitter=jitter)
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, window=reading.window(fields))
     if mixer.rope is not None and mixer.rope.kind == "longrope":  # transformers uses the short factors for all

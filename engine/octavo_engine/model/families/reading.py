@@ -50,6 +50,10 @@ _ACTIVATIONS = (
     "mish",
     "tanh",
     "sigmoid",
+    "gelu_10",
+    "gelu_python_tanh",
+    "laplace",
+    "linear",
 )
 
 
@@ -100,21 +104,28 @@ def attention(
     fields: Fields,
     *,
     partial_rotary: bool = False,
+    odd_rotary: bool = True,
     layer_type: str | None = None,
     grouped: bool = True,
     **values: Any,
 ) -> AttentionSpec:
     """Return grouped-query attention with RoPE, whose scores are divided by the root of a head's size.
 
-    `partial_rotary`: whether the family may rotate only a part of each head. `layer_type`: the layer's type, in
-    families where each type may have a RoPE of its own. `grouped`: whether fields may state the number of KV heads and
-    the size of a head; otherwise each head has a key and a value of its own, and all heads together are as wide as the
-    residual stream. `values` are further fields of AttentionSpec, or replace what config.json says.
+    `partial_rotary`: whether the family may rotate only a part of each head; `odd_rotary`: whether an odd number of
+    dimensions is then rounded up, and not refused. `layer_type`: the layer's type, in families where each type may have
+    a RoPE of its own. `grouped`: whether fields may state the number of KV heads and the size of a head; otherwise each
+    head has a key and a value of its own, and all heads together are as wide as the residual stream. `values` are
+    further fields of AttentionSpec, or replace what config.json says.
     """
     heads, kv_heads, head_dim = _heads(fields if grouped else fields.without("num_key_value_heads", "head_dim"))
+    if not grouped and hidden_size(fields) % heads:
+        raise fields.wrong("hidden_size", hidden_size(fields), f"is not a multiple of num_attention_heads {heads}")
     values.setdefault("scale", head_dim**-0.5)
     if "rope" not in values:
         values["rope"] = rope(fields, max_position(fields), head_dim, partial=partial_rotary, layer_type=layer_type)
+        if not odd_rotary and values["rope"] is not None and (values["rope"].rotary_dim or 0) % 2:
+            share = fields.values.get("partial_rotary_factor")
+            raise fields.wrong("partial_rotary_factor", share, f"rotates an odd number of {head_dim} dimensions")
     return AttentionSpec(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, **values)
 
 
@@ -135,15 +146,11 @@ def interleaved(mixer: AttentionSpec) -> AttentionSpec:
 
 def _heads(fields: Fields) -> tuple[int, int, int]:
     """Read the number of query heads, of KV heads, and the size of a head."""
-    hidden, heads = hidden_size(fields), fields.integer("num_attention_heads", 1, 1 << 16)
-    if not fields.has("head_dim") and hidden % heads:
-        raise fields.wrong("hidden_size", hidden, f"is not a multiple of num_attention_heads {heads}")
+    heads = fields.integer("num_attention_heads", 1, 1 << 16)
     kv_heads = fields.integer("num_key_value_heads", 1, heads, default=heads)
     if heads % kv_heads:
         raise fields.wrong("num_key_value_heads", kv_heads, f"does not divide num_attention_heads {heads}")
-    head_dim = fields.integer("head_dim", 2, 1024, default=hidden // heads)
-    if head_dim % 2:
-        raise fields.wrong("head_dim", head_dim, "is odd, and rotary embeddings rotate pairs")
+    head_dim = fields.integer("head_dim", 2, 1024, default=hidden_size(fields) // heads)
     if heads * head_dim > _WIDEST_HEADS:
         raise fields.wrong("num_attention_heads", heads, f"of head_dim {head_dim} are wider than {_WIDEST_HEADS}")
     return heads, kv_heads, head_dim

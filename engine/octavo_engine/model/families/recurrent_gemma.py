@@ -63,7 +63,7 @@ def _kinds(fields: Fields) -> list[str]:
 
 def _attention(fields: Fields) -> AttentionSpec:
     return reading.attention(
-        fields.without("head_dim"),
+        fields,
         partial_rotary=True,
         qkv_bias=fields.boolean("attention_bias", False),
         output_bias=True,

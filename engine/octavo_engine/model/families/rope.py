@@ -29,6 +29,8 @@ def rope(
         kind = "longrope"  # the names of LongRoPE in the first Phi-3
     if kind not in (*_KINDS, "factors"):
         raise values.wrong("rope_type", kind, f"is not supported; supported: {', '.join(_KINDS)}")
+    if head_dim % 2 and (kind == "proportional" or not partial or _share(fields, values) == 1):
+        raise fields.wrong("head_dim", head_dim, "is odd, and rotary embeddings rotate pairs")
     if kind == "proportional":
         share = _share(fields, values)
         return RopeSpec(theta, kind, values.number("factor", 1e-3, 1e6, default=1.0), proportion=share)
@@ -105,8 +107,8 @@ def _rotary_dim(fields: Fields, values: Fields, head_dim: int, *, partial: bool)
     rotary_dim = int(head_dim * share)
     if not partial:
         raise fields.wrong("partial_rotary_factor", share, "is not supported, only 1")
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise fields.wrong("partial_rotary_factor", share, f"rotates {rotary_dim} of {head_dim} dimensions, not pairs")
+    if rotary_dim < 1:
+        raise fields.wrong("partial_rotary_factor", share, f"rotates none of {head_dim} dimensions")
     return rotary_dim
 
 
@@ -126,13 +128,13 @@ def _llama3(values: Fields, theta: float, original: int, rotary_dim: int | None)
 
 
 def _factors(values: Fields, name: str, size: int) -> tuple[float, ...]:
-    factors = values.values.get(name)
+    factors, pairs = values.values.get(name), (size + 1) // 2
     if (
         not isinstance(factors, list)
-        or len(factors) != size // 2
+        or len(factors) != pairs
         or not all(isinstance(factor, int | float) and 0 < factor < 1e6 for factor in factors)
     ):
-        raise values.wrong(name, factors, f"is not {size // 2} positive numbers")
+        raise values.wrong(name, factors, f"is not {pairs} positive numbers")
     return tuple(map(float, factors))
 
 
@@ -170,6 +172,8 @@ def _yarn(
         raise values.wrong("beta_fast", fast, f"is not above beta_slow {slow:g}")
     if theta <= 1:
         raise values.wrong("rope_theta", theta, "is not above 1")
+    if rotary_dim is not None and rotary_dim % 2:
+        raise values.wrong("partial_rotary_factor", rotary_dim, "dimensions are rotated, which are not pairs for YaRN")
     factor = values.number("factor", 1e-3, 1e6, default=max_position / original)
     return RopeSpec(
         theta,

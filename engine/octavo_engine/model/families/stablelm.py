@@ -26,7 +26,7 @@ def _read(fields: Fields) -> ModelSpec:
     )
     bias = fields.boolean("use_qkv_bias", False)
     layer = LayerSpec(
-        mixer=reading.attention(fields, partial_rotary=True, qkv_bias=bias, qk_norm=qk_norm),
+        mixer=reading.attention(fields, partial_rotary=True, odd_rotary=False, qkv_bias=bias, qk_norm=qk_norm),
         feed_forward=reading.mlp(fields),
         norms=LayerNorms(before_mixer=norm, before_feed_forward=None if parallel else norm),
         parallel=parallel,

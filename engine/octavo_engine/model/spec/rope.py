@@ -37,7 +37,8 @@ class RopeSpec:
     """Whether a sequence that outgrows `original_max_position` while it is generated is recomputed with the long
     factors (Phi-3); otherwise only its further tokens use them."""
     rotary_dim: int | None = None
-    """Only the first so many dimensions of a head are rotated; None: all."""
+    """Only the first so many dimensions of a head are rotated; None: all. An odd number is rounded up to whole pairs,
+    whose frequencies are those of the odd number."""
     proportion: float = 1.0
     backwards: bool = False
     """Whether pairs rotate by negative angles (NanoChat)."""

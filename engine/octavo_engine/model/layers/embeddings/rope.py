@@ -17,7 +17,10 @@ from octavo_engine.model.spec import LearntQueryScaling, QueryScaling, RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Return the radians per position of each rotated pair in short sequences, float32 [rotary_dim / 2], on the CPU."""
+    """Return the radians per position of each rotated pair in short sequences, float32 [rotary_dim / 2], on the CPU.
+
+    Half of an odd `rotary_dim` is rounded up.
+    """
     size = rope.rotary_dim or head_dim
     if rope.kind == "proportional":
         size = head_dim
@@ -39,19 +42,25 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
 def head_order(rope: RopeSpec | None, head_dim: int) -> Tensor | None:
     """Return the dimension that each stored dimension of a head becomes, int64 [head_dim]; None: the order stays.
 
-    In the new order all pairs are (i, i + head_dim / 2): rotated pairs first, then the others. Scores stay the same, as
-    query and key have the same order.
+    In the new order all pairs are (i, i + head_dim / 2): rotated pairs first, then the others. In a head of odd size
+    only the rotated dimensions are pairs, and are the first ones. Scores stay the same, as query and key have the same
+    order.
     """
     if rope is None:
         return None
     size = rope.rotary_dim or head_dim
+    size += size % 2
     pairs = torch.arange(size, device="cpu").view(-1, 2) if rope.interleaved else None
     if pairs is None:
         if size == head_dim:
             return None
         pairs = torch.arange(size, device="cpu").view(2, -1).t()
-    rest = torch.arange(size, head_dim, device="cpu").view(2, -1).t()
-    stored = torch.cat((pairs, rest)).t().reshape(-1)  # the stored dimension of each dimension in the new order
+    rest = torch.arange(size, head_dim, device="cpu")
+    # The stored dimension of each dimension in the new order.
+    if head_dim % 2:
+        stored = torch.cat((pairs.t().reshape(-1), rest))
+    else:
+        stored = torch.cat((pairs, rest.view(2, -1).t())).t().reshape(-1)
     return torch.argsort(stored)
 
 
@@ -136,9 +145,14 @@ class RotaryEmbedding(nn.Module):
         self.log_scales = parameter(self.rotating, dtype=torch.float32, device=device) if learnt else None
 
     def _padded(self, rotating: Tensor, head_dim: int) -> Tensor:
-        """Return the frequencies of all pairs of a head [head_dim / 2], zero for pairs that are not rotated."""
+        """Return the frequencies of all pairs of a head [head_dim / 2], zero for pairs that are not rotated.
+
+        A head of odd size has no pairs but those.
+        """
         if self.rope is not None and self.rope.backwards:
             rotating = -rotating
+        if self.rope is not None and head_dim % 2:
+            return rotating
         return torch.cat((rotating, torch.zeros(head_dim // 2 - len(rotating), device="cpu")))
 
     def forward(self, positions: Tensor, long_context: Tensor | None = None) -> Rope:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -19,6 +20,15 @@ def _squared_relu(x: Tensor) -> Tensor:
 
 def _quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
+
+
+def _clipped_gelu(x: Tensor) -> Tensor:
+    return F.gelu(x).clamp_(-10, 10)
+
+
+def _laplace(x: Tensor) -> Tensor:
+    """Return the distribution function of a normal variable that resembles relu2 (MEGA, arXiv 2209.10655)."""
+    return 0.5 * (1 + torch.erf((x - 0.707107) / (0.282095 * math.sqrt(2))))
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -40,4 +50,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mish": F.mish,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
+    "gelu_10": _clipped_gelu,
+    "gelu_python_tanh": _tanh_gelu,
+    "laplace": _laplace,
+    "linear": torch.clone,
 }
