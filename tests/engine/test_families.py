@@ -30,6 +30,7 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
+from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.loader import load_model
@@ -313,6 +314,12 @@ def test_which_layers_have_a_window(tmp_path: Path) -> None:
 
 def test_what_config_json_leaves_out(tmp_path: Path) -> None:
     """The configuration classes' own values, which published files rely on."""
+    whole = {**FOUR, "head_dim": 16, "attn_layer_indices": [0], "partial_rotary_factor": 1.0}
+    bamba = spec_of(tmp_path, "BambaForCausalLM", **whole)
+    assert bamba.layers[0].mixer.rope.rotary_dim == 8, "transformers does not read it there"
+    electra = spec_of(tmp_path, "ElectraForCausalLM", is_decoder=True, embedding_size=256, hidden_act="gelu")
+    assert (electra.hidden_size, electra.layers[0].mixer.num_heads) == (256, 4)
+    assert electra.layers[0].feed_forward.intermediate_size == 1024
     gemma = spec_of(tmp_path, "Gemma2ForCausalLM")
     assert (gemma.layers[0].mixer.softcap, gemma.head.softcap, gemma.head.tied) == (50, 30, True)
     assert gemma.layers[0].mixer.scale == 256**-0.5
@@ -402,6 +409,31 @@ def test_the_first_phi3_called_longrope_by_other_names(name: str, tmp_path: Path
     assert read(name) == read("longrope")
 
 
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("HrmTextForCausalLM", {"L_cycles": 5}),
+        ("ZambaForCausalLM", {"num_hidden_layers": 12, "layers_block_type": ["mamba"] * 9 + ["hybrid"] * 3}),
+    ],
+)
+def test_layers_far_behind_the_one_whose_weights_they_use(
+    architecture: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Models of the published depths ended the start with an IndexError, as one layer of each kind was checked."""
+    check_alignment(spec_of(tmp_path, architecture, **{**FOUR, **changes}), 2)
+
+
+@pytest.mark.parametrize("architecture", ["Step3p7TextForCausalLM", "Gemma4ForCausalLM"])
+def test_numbers_of_layers_may_have_leading_zeros(architecture: str, tmp_path: Path) -> None:
+    """transformers writes them so in models of more than ten layers."""
+    field = "num_attention_heads" if architecture.startswith("Step") else "num_key_value_heads"
+    plain, padded = (
+        spec_of(tmp_path, architecture, **FOUR, per_layer_config={name: {field: 4}}) for name in ("2", "002")
+    )
+    assert padded == plain
+    assert plain.layers[2] != plain.layers[1]
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "layers": ("Gemma2ForCausalLM", {"layer_types": ["full_attention"] * 3}, "does not name 26 layers"),
     "kinds": ("Cohere2ForCausalLM", {"layer_types": ["chunked_attention"] * 32}, "layer_types"),
@@ -425,7 +457,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"num_local_experts": 60_000},
         "num_local_experts 60000 is not between 1 and 4096",
     ),
-    "unknown activation": ("MixtralForCausalLM", {"hidden_act": "gelu_10"}, "hidden_act 'gelu_10' is not supported"),
+    "unknown activation": ("MixtralForCausalLM", {"hidden_act": "prelu"}, "hidden_act 'prelu' is not supported"),
     "factors": (
         "Phi3ForCausalLM",
         {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 47}},
@@ -504,6 +536,21 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "attention_bias True is not supported",
     ),
     "more layers than any model has": ("HrmTextForCausalLM", {"H_cycles": 64, "num_hidden_layers": 17}, "H_cycles 64"),
+    "slices as in training": (
+        "BloomForCausalLM",
+        {**FOUR, "pretraining_tp": 4, "slow_but_exact": True},
+        "slow_but_exact True is not supported",
+    ),
+    "heads do not divide": (
+        "OPTForCausalLM",
+        {**FOUR, "num_attention_heads": 24},
+        "hidden_size 64 is not a multiple of num_attention_heads 24",
+    ),
+    "an odd number of rotated dimensions": (
+        "PhiForCausalLM",
+        {**FOUR, "partial_rotary_factor": 0.4},
+        "partial_rotary_factor 0.4 rotates an odd number of 8 dimensions",
+    ),
     "two objects about RoPE": (
         "LlamaForCausalLM",
         {**FOUR, "rope_parameters": {"rope_theta": 5e2}, "rope_scaling": {"type": "linear", "factor": 2.0}},

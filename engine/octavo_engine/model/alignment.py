@@ -13,7 +13,7 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.shard import Shard
-from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.spec import LayerSpec, ModelSpec
 
 
 def check_alignment(spec: ModelSpec, ranks: int) -> None:
@@ -33,13 +33,20 @@ def check_alignment(spec: ModelSpec, ranks: int) -> None:
     raise ConfigurationError(f"--tensor-parallel-size {ranks}: a rank's {why}; {advice}")
 
 
+def _with_own_weights(layer: LayerSpec) -> LayerSpec:
+    """Return `layer` with weights of its own, which have the sizes of those that it shares with another one."""
+    block = layer.shared_block
+    own = None if block is None else replace(block, weights_of_layer=None)
+    return replace(layer, weights_of_layer=None, shared_block=own)
+
+
 def _misaligned(spec: ModelSpec, ranks: int) -> dict[str, int]:
     """Return the sizes that ranks cannot have, as messages name them, each with the number it must be a multiple of.
 
     Of layers with the same spec one is checked, unless layers are stored in different ways, by name.
     """
     by_name = spec.quantization is not None and bool(spec.quantization.rules)
-    one_of_each = spec if by_name else replace(spec, layers=tuple(dict.fromkeys(spec.layers)))
+    one_of_each = spec if by_name else replace(spec, layers=tuple(dict.fromkeys(map(_with_own_weights, spec.layers))))
     for rank in range(ranks):
         shard = Collectives(Shard(rank, ranks))
         decoder = Decoder(one_of_each, dtype=torch.float32, device=torch.device("meta"), ranks=shard)

@@ -39,6 +39,7 @@ BAMBA = Family(
     architecture="BambaForCausalLM",
     model_type="bamba",
     read=_read,
+    left_out=frozenset({"partial_rotary_factor"}),  # transformers reads it within rope_parameters alone
     defaults={
         **STATE_SPACE_DEFAULTS,
         "hidden_act": "silu",

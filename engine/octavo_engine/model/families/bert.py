@@ -45,6 +45,7 @@ BERT_DEFAULTS: Mapping[str, Any] = {
     "type_vocab_size": 2,
     "layer_norm_eps": 1e-12,
 }
+ELECTRA_SIZES = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128}
 
 
 def bert_parts(fields: Fields) -> tuple[AttentionSpec, MLPSpec]:
@@ -110,7 +111,7 @@ _DISTIL_DEFAULTS = {**BERT_DEFAULTS, "type_vocab_size": 0, "num_hidden_layers": 
 BERT_FAMILIES = (
     *encoder_families(_BERT, "Bert", "bert", defaults=BERT_DEFAULTS),
     *encoder_families(_ERNIE, "Ernie", "ernie", defaults=BERT_DEFAULTS),
-    *encoder_families(_ELECTRA, "Electra", "electra", defaults={**BERT_DEFAULTS, "embedding_size": 128}),
+    *encoder_families(_ELECTRA, "Electra", "electra", defaults={**BERT_DEFAULTS, **ELECTRA_SIZES}),
     *encoder_families(_ROBERTA, "Roberta", "roberta", defaults=_PADDED),
     *encoder_families(_ROBERTA, "XLMRoberta", "xlm-roberta", defaults=_PADDED),
     *encoder_families(_ROBERTA, "Camembert", "camembert", defaults=_PADDED),

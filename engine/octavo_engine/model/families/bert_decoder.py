@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from octavo_engine.model.families import reading
-from octavo_engine.model.families.bert import BERT_DEFAULTS, BERT_NAMES, bert_parts
+from octavo_engine.model.families.bert import BERT_DEFAULTS, BERT_NAMES, ELECTRA_SIZES, bert_parts
 from octavo_engine.model.families.encoder import OLD_NORM_ENDINGS
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
@@ -83,6 +83,14 @@ def _family(architecture: str, model_type: str, **defaults: Any) -> Family:
 BERT_DECODERS = (
     _family("BertLMHeadModel", "bert"),
     _family("ErnieForCausalLM", "ernie"),
-    _family("ElectraForCausalLM", "electra", embedding_size=128),
-    _family("MegatronBertForCausalLM", "megatron-bert", hidden_size=1024, num_hidden_layers=24, num_attention_heads=16),
+    _family("ElectraForCausalLM", "electra", **ELECTRA_SIZES),
+    _family(
+        "MegatronBertForCausalLM",
+        "megatron-bert",
+        vocab_size=29056,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+    ),
 )

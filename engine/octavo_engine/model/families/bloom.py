@@ -36,6 +36,8 @@ _STORED_NAMES = base_model_names("transformer.", "h.", "word_embeddings.", "word
 
 def _read(fields: Fields) -> ModelSpec:
     norm, into_stream = reading.layer_norm(fields, bias=True), "apply_residual_connection_post_layernorm"
+    if fields.integer("pretraining_tp", 1, 1 << 16, default=1) > 1:
+        reading.refuse_if_true(fields, "slow_but_exact")  # transformers then leaves out some biases
     mixer = reading.attention(fields, grouped=False, rope=None, alibi=ALiBiSpec(), qkv_bias=True, output_bias=True)
     layer = LayerSpec(
         mixer=mixer,

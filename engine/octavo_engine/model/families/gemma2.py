@@ -48,6 +48,7 @@ def _read(fields: Fields, architecture: str, *, norms_after: bool) -> ModelSpec:
 
 
 _DEFAULTS = {
+    "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
     "hidden_activation": "gelu_pytorch_tanh",

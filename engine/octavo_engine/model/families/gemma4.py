@@ -66,6 +66,7 @@ def _per_layer_input(fields: Fields, norm: NormSpec, activation: str) -> PerLaye
 
 
 _DEFAULTS = {
+    "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
     "hidden_activation": "gelu_pytorch_tanh",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_engine.model.families import reading
+from octavo_engine.model.families.per_layer import own_values
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import AttentionSpec, NormSpec, QKNormSpec
 
@@ -28,15 +29,12 @@ def mixer(fields: Fields, norm: NormSpec, window: int | None, layer: int, source
 
 def _overrides(fields: Fields, layer: int, window: int | None) -> dict[str, Any]:
     """Return the fields of which a layer has values of its own."""
-    given = fields.mapping("per_layer_config")
-    if given is None and window is None:
+    given = fields.has("per_layer_config")
+    if not given and window is None:
         own_heads = fields.boolean("attention_k_eq_v", False) and fields.has("num_global_key_value_heads")
         heads = {"num_key_value_heads": fields.values["num_global_key_value_heads"]} if own_heads else {}
         return {"head_dim": fields.integer("global_head_dim", 2, 1024, default=512), **heads}
-    if given is None:
-        return {}
-    own = next((name for name in given.values if name.isdigit() and int(name) == layer), None)
-    values = None if own is None else given.mapping(own)
+    values = own_values(fields, layer)
     if values is None:
         return {}
     if unknown := sorted(values.values.keys() - {"head_dim", "num_key_value_heads"}):

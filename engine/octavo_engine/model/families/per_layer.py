@@ -13,12 +13,21 @@ _TYPES = {"full_attention", "indexed_attention", "sliding_attention"}
 
 def of_layer(fields: Fields, layer: int, allowed: Set[str]) -> Fields:
     """Return `fields` with the layer's own values; ModelLoadError if a field that has one is not `allowed`."""
-    every = fields.mapping("per_layer_config") or Fields(fields.origin, {})
-    own = every.mapping(str(layer)) or Fields(fields.origin, {})
+    own = own_values(fields, layer) or Fields(fields.origin, {})
     if unknown := set(own.values) - allowed:
         name = min(unknown)
         raise own.wrong(name, own.values[name], "is not supported for one layer alone")
     return replace(fields, values={**fields.values, **own.values})
+
+
+def own_values(fields: Fields, layer: int) -> Fields | None:
+    """Return the layer's values in `per_layer_config`; None if it has none.
+
+    transformers writes numbers of layers with leading zeros, all of the same length.
+    """
+    every = fields.mapping("per_layer_config") or Fields(fields.origin, {})
+    name = next((name for name in every.values if (name.lstrip("0") or "0") == str(layer)), None)
+    return None if name is None else every.mapping(name)
 
 
 def rope_of_type(fields: Fields, kind: str) -> Mapping[str, Any] | None:
