@@ -434,6 +434,12 @@ def test_numbers_of_layers_may_have_leading_zeros(architecture: str, tmp_path: P
     assert plain.layers[2] != plain.layers[1]
 
 
+def test_laguna_without_a_kind_of_gates_has_one_for_each_number(tmp_path: Path) -> None:
+    """transformers takes every value but true and per-head so."""
+    no_kind, numbers = (spec_of(tmp_path, "LagunaForCausalLM", **FOUR, gating=each) for each in (False, "per-element"))
+    assert no_kind == numbers != spec_of(tmp_path, "LagunaForCausalLM", **FOUR, gating=True)
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "layers": ("Gemma2ForCausalLM", {"layer_types": ["full_attention"] * 3}, "does not name 26 layers"),
     "kinds": ("Cohere2ForCausalLM", {"layer_types": ["chunked_attention"] * 32}, "layer_types"),

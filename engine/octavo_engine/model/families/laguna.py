@@ -50,8 +50,8 @@ def _mixer(fields: Fields, norm: NormSpec, layer: int, window: int | None) -> At
     heads, bias, gating = fields.integers("num_attention_heads_per_layer"), False, fields.values["gating"]
     if heads and len(heads) != reading.num_layers(fields):
         raise fields.wrong("num_attention_heads_per_layer", heads, f"does not name {reading.num_layers(fields)} layers")
-    if gating not in (True, "per-head", "per-element"):
-        raise fields.wrong("gating", gating, "is not supported, only true, per-head and per-element")
+    if gating not in (True, False, "per-head", "per-element"):  # false is per-element, as in transformers
+        raise fields.wrong("gating", gating, "is not supported, only true, false, per-head and per-element")
     bias = fields.boolean("attention_bias", False)
     own = Fields(fields.origin, {**fields.values, **({"num_attention_heads": heads[layer]} if heads else {})})
     return reading.attention(
@@ -61,7 +61,7 @@ def _mixer(fields: Fields, norm: NormSpec, layer: int, window: int | None) -> At
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=QKNormSpec(norm),
-        output_gate=OutputGateSpec("softplus", per_head=gating != "per-element"),
+        output_gate=OutputGateSpec("softplus", per_head=gating in (True, "per-head")),
         window=window,
     )
 
