@@ -178,8 +178,8 @@ async def left_behind(target: Target) -> None:
 UNREAD: dict[str, Attack] = {
     "pipelines of 400 KB on 1,500 connections": burst(pipeline, 1500),
     "250 KB of a body on 1,500 connections": burst(large_body, 1500),
-    "bodies in single bytes without a pause": single_bytes(lambda target: target.head("/tokenize", 8 << 20), 1000),
-    "heads in single bytes without a pause": single_bytes(lambda _: b"GET /v1/models HTTP/1.1\r\nX: ", 1000),
+    "bodies in single bytes on 3,000 connections": single_bytes(lambda target: target.head("/tokenize", 8 << 20), 3000),
+    "heads in single bytes on 1,000 connections": single_bytes(lambda _: b"GET /v1/models HTTP/1.1\r\nX: ", 1000),
     "a stored file that 2,000 clients do not read": unread_files,
     "a stored file at full speed": downloads,
     "lists of files that are not read": lists_of_files,

@@ -34,7 +34,7 @@ from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.logs import JSONLines
-from octavo_engine.server import acceptor, connection, serving, text_pool, text_worker, unread_input
+from octavo_engine.server import acceptor, client_flow, connection, serving, text_pool, text_worker, unread_input
 from octavo_engine.server.access_log import AccessLog
 from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.bytes_in_use import BytesInUse
@@ -1075,6 +1075,34 @@ def test_a_client_that_leaves_is_noticed_although_it_has_begun_another_request(s
         connections = server.server._connections.http.server_state.connections
         server.wait_until(lambda: any(len(each.conn._receive_buffer) == 2 for each in connections))
     server.wait_until(lambda: len(server.engine.aborted) == 1)
+
+
+def test_a_request_in_very_many_small_pieces_is_read_with_pauses(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3,000 connections that sent single bytes without a pause made another's answer wait for 4.4 s."""
+    monkeypatch.setattr(client_flow, "_SMALL_READS", 2)
+    monkeypatch.setattr(client_flow, "_PAUSE", 3600)
+    server = start()
+    body = b'{"prompt": "Hi"}'
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number, piece in enumerate((head % len(body), body[:1], body[1:2]), 1):
+            client.sendall(piece)
+            server.wait_until(lambda number=number: any(flow._reads == number for flow in flows(server)))
+        [flow] = [each for each in flows(server) if each._reads]
+        assert flow.read_paused
+        client.sendall(body[2:])
+        assert server.http.post("/tokenize", json={"prompt": "Hi"}).status_code == 200
+        assert flow.read_paused and flow._reads == 3
+        server.do(flow._read_on)
+        assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def flows(server: Served) -> list[client_flow.ClientFlow]:
+    """The flow control of each connection."""
+    return [each.flow for each in list(server.server._connections.http.server_state.connections)]
 
 
 @pytest.mark.parametrize("in_body", [True, False])

@@ -10,9 +10,9 @@ from typing import Any
 
 import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from octavo_engine.server.client_flow import ClientFlow
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.strict_http import StrictBuffer
 from octavo_engine.server.unread_input import UnreadInput
@@ -25,8 +25,6 @@ STALL_SECONDS = 30.0
 """Time for a client to read the bytes of an answer that wait for it."""
 _SEND_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client in this process; beyond them the answer's writer is paused."""
-_READ_AHEAD = 64 << 10
-"""Bytes of pipelined requests that are read while an earlier one is answered; beyond them the socket is not read."""
 _REST_SECONDS = 5.0
 """Time for the rest of a body to arrive if its request has been answered already."""
 _LINGER_BYTES, _LINGER_SECONDS = 32 << 20, 3.0
@@ -50,31 +48,6 @@ class ServerConnection(h11.Connection):
         written: list[bytes] = []
         self._writer(event, written.append)
         return b"".join(written)
-
-
-class PipelineFlow(FlowControl):
-    """uvicorn's flow control with a bound on the pipelined requests that are read ahead.
-
-    Without the bound, all requests of a client that sends many and reads slowly would be held in memory here.
-    """
-
-    def __init__(self, transport: asyncio.Transport, http: h11.Connection) -> None:
-        super().__init__(transport)
-        self._http = http
-
-    @property
-    def _may_read_ahead(self) -> bool:
-        return self._http.their_state is h11.DONE and len(self._http._receive_buffer) < _READ_AHEAD
-
-    def pause_reading(self) -> None:
-        """Stop reading from the client, unless few bytes of later requests wait: only who reads sees a client leave."""
-        if not self._may_read_ahead:
-            super().pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read from the client again, unless _READ_AHEAD bytes of later requests wait already."""
-        if self._http.their_state is not h11.DONE or self._may_read_ahead:
-            super().resume_reading()
 
 
 class ClientConnection(H11Protocol):
@@ -116,7 +89,7 @@ class ClientConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time limit for the first request's headers."""
         super().connection_made(transport)
-        self.flow = PipelineFlow(transport, self.conn)
+        self.flow: ClientFlow = ClientFlow(transport, self.conn, self.connections, self.loop)
         transport.set_write_buffer_limits(high=_SEND_BUFFER)
         self.idle_since = time.monotonic()
         self._expect(HEAD_SECONDS)
@@ -124,6 +97,7 @@ class ClientConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers, and free input that was not read: this object may live until the next garbage collection."""
         self._stop_timers()
+        self.flow.close()
         super().connection_lost(exc)
         self.conn._receive_buffer = StrictBuffer()
         if self.cycle is not None:
@@ -136,6 +110,7 @@ class ClientConnection(H11Protocol):
             self._drop(data)
             return
         waited = self.conn.their_state is h11.IDLE
+        self.flow.count_read(len(data))
         super().data_received(data)
         if self._refused or self.transport.is_closing():
             return
@@ -208,6 +183,7 @@ class ClientConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Prepare for the next request after an answer, which may end before the request's body has arrived."""
+        self.flow.begin_request()
         super().on_response_complete()
         self._count_input()
         if self._half_closed and self.idle:

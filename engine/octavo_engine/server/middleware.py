@@ -35,6 +35,8 @@ BEGUN_AT_ONCE = 4
 """Requests that may begin in one iteration of the server's event loop."""
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32 << 10
+MAX_QUERY_BYTES = 8 << 10
+"""Bytes of a query, which is parsed on the event loop: one of 14,000 fields takes 10 ms."""
 UPLOAD_TIMEOUT = 60.0
 """Seconds in which a request's body must have arrived."""
 LINGER_BYTES = 32 << 20
@@ -132,6 +134,8 @@ def _check_headers(scope: Scope) -> None:
             code="headers_too_large",
             headers={"Connection": "close"},
         )
+    if len(scope["query_string"]) > MAX_QUERY_BYTES:
+        raise APIError(414, f"the query has more than {MAX_QUERY_BYTES} bytes", code="query_too_long")
 
 
 def check_encoding(scope: Scope) -> None:
