@@ -53,7 +53,7 @@ CHANGES = [
 
 
 EXCLUDING = [("poddisruptionbudget", {"spec": {"maxUnavailable": None, "minAvailable": 1}})]
-"""The API server refuses our field beside the new one; of another LLMService, since a second change is a fight."""
+"""The API server refuses our field beside the new one; of another LLMService, since a second change is a conflict."""
 
 
 @pytest.mark.parametrize("changes", [CHANGES, EXCLUDING], ids=["each", "excluding"])
@@ -224,16 +224,16 @@ def _owner(client: Client, kind: str) -> str | None:
     return str(owners[0]["uid"]) if len(owners) == 1 else None
 
 
-def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_reported(operator: Client, namespace: Client) -> None:
+def test_the_operator_backs_off_from_a_field_that_another_keeps_changing(operator: Client, namespace: Client) -> None:
     made(namespace)
-    fight = ("patch", "poddisruptionbudget", "model", "--type=merge", "--field-manager=argocd", "-p")
+    change = ("patch", "poddisruptionbudget", "model", "--type=merge", "--field-manager=argocd", "-p")
 
     def budget() -> int:
         return int(namespace.get("poddisruptionbudget", "model")["spec"]["maxUnavailable"])
 
-    namespace.kubectl(*fight, json.dumps({"spec": {"maxUnavailable": 5}}))
+    namespace.kubectl(*change, json.dumps({"spec": {"maxUnavailable": 5}}))
     namespace.wait_until(lambda: budget() == 1, MENDED, "it is mended the first time")
-    namespace.kubectl(*fight, json.dumps({"spec": {"maxUnavailable": 5}}))
+    namespace.kubectl(*change, json.dumps({"spec": {"maxUnavailable": 5}}))
     service = wait_for_condition(namespace, "model", "Degraded", "FieldConflict", 10)
     assert "spec.maxUnavailable by argocd" in condition(service, "Degraded")["message"]
     assert condition(service, "Ready")["reason"] == "Unschedulable"
@@ -241,8 +241,8 @@ def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_reported(operator
     namespace.kubectl("scale", "deployment/model", "--replicas=7")  # no other manager changes this: it is corrected
     namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, MENDED, "one replica")
     assert budget() == 5
-    # That it is mended again after a minute, and that the fight ends by itself after three quiet ones, is shown with a
-    # clock of its own (test_reconciler.py).
+    # test_reconciler.py shows, with its own clock, that it is mended again after a minute, and that the conflict ends
+    # after three quiet minutes.
     wanted = json.dumps({"spec": {"disruption": {"maxUnavailable": 2}}})
     namespace.kubectl("patch", "llms", "model", "--type=merge", "-p", wanted)
     namespace.wait_until(lambda: budget() == 2, MENDED, "what the LLMService says anew is written at once")

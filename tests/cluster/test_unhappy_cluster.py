@@ -149,7 +149,7 @@ def test_ready_is_what_a_client_reaches(operator: Client, served: Client) -> Non
     selector = served.get("service", "model")["spec"]["selector"]
     changed_service(served, nobody, "argocd")
     served.wait_until(lambda: served.get("service", "model")["spec"]["selector"] == selector, MENDED, "it is put back")
-    changed_service(served, nobody, "argocd")  # now it is a fight, in which the operator waits for a minute
+    changed_service(served, nobody, "argocd")  # now it is a conflict, in which the operator waits for a minute
     service = wait_for_condition(served, "model", "Ready", "NoEndpoints", 30)
     assert (service["status"]["replicas"], service["status"]["readyReplicas"]) == (1, 1)
     assert condition(service, "Available")["reason"] == "NoEndpoints"

@@ -156,16 +156,16 @@ def test_a_fork_that_ends_leaves_the_others_blocks_alone(end: str) -> None:
     finish(scheduler, device, [requests[0], requests[2]])
 
 
-STRANGERS = {
+UNRELATED = {
     "another tenant": {"tenant": "b"},
     "another salt": {"cache_salt": "b"},
     "another adapter": {"adapter": "b"},
-    "an unknown parent": {"fork_of": "nobody"},
+    "an unknown parent": {"fork_of": "unknown"},
 }
 
 
-@pytest.mark.parametrize("difference", [*STRANGERS, "another prompt", "a longer prompt"])
-def test_a_fork_that_is_none_waits_like_everybody_and_shares_nothing(difference: str) -> None:
+@pytest.mark.parametrize("difference", [*UNRELATED, "another prompt", "a longer prompt"])
+def test_a_fork_that_is_none_waits_in_the_queue_and_shares_nothing(difference: str) -> None:
     scheduler, device = make_engine(groups=FULL, prefix=difference in ("another salt", "another adapter"))
     parent = add(scheduler, "c0", 40, max_tokens=20)
     tokens = list(parent.token_ids)
@@ -173,7 +173,7 @@ def test_a_fork_that_is_none_waits_like_everybody_and_shares_nothing(difference:
         tokens[3] += 1
     if difference == "a longer prompt":
         tokens += expected(parent)[:1]
-    other = add(scheduler, "c1", tokens, max_tokens=20, seed=2, **{"fork_of": "c0", **STRANGERS.get(difference, {})})
+    other = add(scheduler, "c1", tokens, max_tokens=20, seed=2, **{"fork_of": "c0", **UNRELATED.get(difference, {})})
     device.owners = {"c0": "one", "c1": "another"}
     assert (other.status, other.fork_of) == (Status.WAITING, None)
     assert finish(scheduler, device, [parent, other]) == {"c0": 0, "c1": 0}

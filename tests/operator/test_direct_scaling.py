@@ -115,7 +115,7 @@ async def test_schedules_begin_by_the_api_servers_clock() -> None:
     assert world.scaler.reports[KEY]["status"]["lastScaleTime"] == "2026-01-01T12:00:00Z"
 
 
-async def test_with_another_scaler_there_is_a_truce_and_it_is_reported() -> None:
+async def test_the_operator_backs_off_while_another_client_scales_and_reports_it() -> None:
     world = World()
     for _ in range(480):  # two hours
         world.seconds += 15

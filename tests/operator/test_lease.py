@@ -126,7 +126,7 @@ async def test_a_follower_waits_for_the_whole_duration_after_the_last_renewal(cl
 
 
 @pytest.mark.parametrize(("seconds", "least"), [(86_400, LONGEST_SECONDS), (None, DURATION_SECONDS), (1, 12), (-5, 12)])
-async def test_what_a_stranger_writes_into_the_lease_keeps_no_replica_from_leading_for_long(
+async def test_what_another_client_writes_into_the_lease_keeps_no_replica_from_leading_for_long(
     seconds: int | None, least: int, clock: Clock
 ) -> None:
     api = Api()

@@ -252,8 +252,8 @@ class Server:
         self.authority.issue("proxy", "front-proxy")
         self.authority.issue("admin", "admin", group="system:masters")
         self.folder = self.authority.folder
-        self.stranger = pki.Authority(folder / "stranger")
-        self.stranger.issue("proxy", "front-proxy")
+        self.untrusted = pki.Authority(folder / "untrusted")
+        self.untrusted.issue("proxy", "front-proxy")
         names = frozenset({"front-proxy"})
         self.front_proxy = FrontProxy((self.folder / "ca.crt").read_text(), names)
         self.context = self.front_proxy.context()
@@ -303,7 +303,7 @@ async def test_only_the_api_server_is_answered(server: Server) -> None:
         status, answer = await server.get(WAITING, client, labelSelector="llmservice=model")
         assert (status, answer["kind"], answer["reason"]) == (401, "Status", "Unauthorized")
     with pytest.raises((aiohttp.ClientError, ConnectionError, ssl.SSLError)):
-        await server.get(WAITING, server.stranger.folder / "proxy", labelSelector="llmservice=model")
+        await server.get(WAITING, server.untrusted.folder / "proxy", labelSelector="llmservice=model")
     status, _ = await server.get(WAITING, server.folder / "proxy", labelSelector="llmservice=model")
     assert status == 200
 

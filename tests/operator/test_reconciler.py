@@ -501,7 +501,7 @@ async def test_no_pod_writes_to_a_claim_of_another_owner() -> None:
 
 @pytest.mark.parametrize("status", [0, 403, 500])
 async def test_nothing_is_made_for_a_name_that_is_not_known_to_be_ours(status: int) -> None:
-    """One failed read of a claim must make no pods that would write to a stranger's."""
+    """One failed read of a claim must make no pods that would write to another service's."""
     server = Server(cache={"type": "PersistentVolumeClaim", "size": "1Gi"}, autoscaling=AUTOSCALED["autoscaling"])
     server.live["PersistentVolumeClaim"] = {"kind": "PersistentVolumeClaim", **THEIRS}
     server.unread["PersistentVolumeClaim"] = ApiError(status, "x", "not now")
@@ -1198,7 +1198,7 @@ async def test_a_manager_that_adds_another_field_each_time_fights_too(clock: Clo
     assert "keeps being changed: spec by chaos" in server.condition("Degraded")["message"]
 
 
-async def test_a_fight_over_the_pod_template_is_fought_less_and_less_often(clock: Clock) -> None:
+async def test_a_contested_pod_template_is_reverted_less_and_less_often(clock: Clock) -> None:
     """Each change replaces pods, which load for minutes."""
     server = Server()
     operator = await settled(server)
@@ -1241,7 +1241,7 @@ async def test_a_manager_that_comes_back_every_minute_and_a_half_fights_too_and_
     assert server.reason("Degraded") == "FieldConflict"
 
 
-async def test_a_fight_over_one_field_keeps_no_other_from_being_mended_at_once(clock: Clock) -> None:
+async def test_a_conflict_over_one_field_keeps_no_other_from_being_mended_at_once(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
 

@@ -53,8 +53,8 @@ _SEND_BUFFER = 256 << 10
 _RESERVED_FILES = 128 + MAX_ALL_TRANSFERS
 """Open files that the process needs in addition to connections, those that clients upload or read included."""
 _FILES_PER_CONNECTION = 2
-"""Open files for each of --max-connections: its socket and another one, as as many connections again may be silent or
-wait. If files ran out, probes could not be accepted either."""
+"""Open files for each of --max-connections: its socket and another one, since as many connections again may be silent
+or wait. If files ran out, probes could not be accepted either."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accept() if the process or the machine has no room for another connection."""
 _LOG_INTERVAL = 10.0

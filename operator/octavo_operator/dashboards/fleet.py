@@ -64,8 +64,8 @@ _TABLE = Section(
     ],
 )
 
-_COURSE = Section(
-    "Course",
+_OVER_TIME = Section(
+    "Over time",
     [
         Panel("Tokens/s", [Query(per_second("octavo_generation_tokens_total", ALL, _SERVICE), _NAME)], stacked=True),
         Panel("Requests waiting", [Query(_by_service("sum", "octavo_requests_waiting"), _NAME)]),
@@ -97,4 +97,4 @@ _COURSE = Section(
     ],
 )
 
-FLEET = Dashboard("fleet", "Octavo / Fleet", "All LLMServices at a glance.", [_NOW, _TABLE, _COURSE], many=True)
+FLEET = Dashboard("fleet", "Octavo / Fleet", "All LLMServices at a glance.", [_NOW, _TABLE, _OVER_TIME], many=True)

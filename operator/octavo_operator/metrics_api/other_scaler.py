@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-TRUCE_SECONDS = 300.0
-"""The time for which the other client's number stands once it has changed the number MOST_CHANGES times within it."""
+BACKOFF_SECONDS = 300.0
+"""The time for which the operator leaves the replicas to another client that changed them MOST_CHANGES times in it."""
 MOST_CHANGES = 3
-LONGEST_TRUCE_SECONDS = 3600.0
-"""Where the other client begins again after a truce, the next one is twice as long, up to this."""
+LONGEST_BACKOFF_SECONDS = 3600.0
+"""The backoff doubles, up to this, if the other client changes the replicas again soon after it ended."""
 
 
 @dataclass
 class OtherScaler:
-    """The times in seconds at which another client changed the replicas, which are `expected` to be as they were."""
+    """The changes that another client made to a Deployment's replicas, and until when the operator makes none.
+
+    `expected`: the replicas if no other client changes them. `changes`, `until`: times in seconds. `backoff`: seconds.
+    """
 
     expected: int | None = None
     changes: list[float] = field(default_factory=list)
-    truce: float = TRUCE_SECONDS
+    backoff: float = BACKOFF_SECONDS
     until: float = float("-inf")
 
     def saw(self, current: int, now: float) -> None:
@@ -28,20 +31,20 @@ class OtherScaler:
         is_changed, self.expected = self.expected not in (None, current), current
         if not is_changed:
             return
-        self.changes = [*(each for each in self.changes if now - each < TRUCE_SECONDS), now]
-        begins_again = self.until <= now < self.until + self.truce
-        if begins_again:
-            self.truce = min(2 * self.truce, LONGEST_TRUCE_SECONDS)
+        self.changes = [*(each for each in self.changes if now - each < BACKOFF_SECONDS), now]
+        changes_again = self.until <= now < self.until + self.backoff
+        if changes_again:
+            self.backoff = min(2 * self.backoff, LONGEST_BACKOFF_SECONDS)
         elif now > self.until:
-            self.truce = TRUCE_SECONDS
-        if begins_again or len(self.changes) >= MOST_CHANGES:
-            self.until = now + self.truce
+            self.backoff = BACKOFF_SECONDS
+        if changes_again or len(self.changes) >= MOST_CHANGES:
+            self.until = now + self.backoff
 
     def problem(self, now: float) -> str:
-        """Return a sentence while the other client's number stands; empty: there is no such client."""
+        """Return a sentence while the operator leaves the replicas to another client, else an empty one."""
         if now >= self.until:
             return ""
         return (
             "another client keeps changing the number of replicas (kubectl get hpa,scaledobject): stop it, or remove "
-            f"spec.autoscaling; its number stands until it has not changed it for {self.truce:.0f} s"
+            f"spec.autoscaling; the operator scales again once that client has changed nothing for {self.backoff:.0f} s"
         )

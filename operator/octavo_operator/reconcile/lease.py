@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 DURATION_SECONDS = 12
 """The time without a renewal after which another replica may lead."""
 LONGEST_SECONDS = 60
-"""The longest duration that is believed of a Lease: no version of the operator writes a longer one, and a stranger's
-must not keep all replicas from leading.
+"""The longest duration of a Lease that replicas respect: no version of the operator writes a longer one, and one that
+another client wrote must not keep all replicas from leading.
 """
 DEADLINE_SECONDS = 10.0
 """The time without a renewal after which the leader stops: before another may lead."""
@@ -39,7 +39,7 @@ hangs must not cost the lease, and neither must an API server that takes longer 
 _CONFLICT = 409
 _Answer = TypeVar("_Answer")
 _MOST_TRANSITIONS = 2**31 - 1
-"""The most that the field takes: a stranger may have written it, and more would be refused, forever."""
+"""The largest value that the API server accepts: another client may have written it, and one more would be refused."""
 _NO_ANSWER = "the API server gives no answer in time"
 
 

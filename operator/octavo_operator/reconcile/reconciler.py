@@ -300,14 +300,14 @@ def _again(
 
 
 def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
-    fought = "; ".join(conflict.message for conflict in applied.conflicts)
+    conflicts = "; ".join(conflict.message for conflict in applied.conflicts)
     refused = {identity: _problem(failure) for identity, failure in reported.items()}
     serving = [(kind, service.name) for kind in _SERVING]
     unserved = next((found for identity, found in refused.items() if identity in serving), None)
     return Result(
         unserved=unserved,
         refused=_joined([found for found in refused.values() if found is not unserved]),
-        conflict=Problem(Reason.FIELD_CONFLICT, fought) if fought else None,
+        conflict=Problem(Reason.FIELD_CONFLICT, conflicts) if conflicts else None,
         rollout=now,
     )
 

@@ -23,9 +23,10 @@ from octavo_engine.output_parsing.formats.tool import Tool
 
 _OF_TEXT = {"type", "title", "description", "default", "examples", "minLength", "maxLength"}
 """Keywords of a string's schema that a plain text can follow; others, such as `pattern`, need JSON."""
+_OF_CHOICE = _OF_TEXT - {"minLength", "maxLength"}
+"""Keywords beside `enum` that change nothing about which of its texts may follow."""
 _MOST_COPIED = 1 << 17
 """The most characters of copies of a tool's schema: each argument that refers to it has one."""
-_OF_CHOICE = _OF_TEXT - {"minLength", "maxLength"}
 
 
 def arguments_of(tool: Tool) -> Iterator[tuple[str, Any, bool]]:

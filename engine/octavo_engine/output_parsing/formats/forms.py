@@ -11,7 +11,7 @@ from typing import Any
 
 Form = Mapping[str, Any]
 MOST_CALLS = 16
-"""The most calls in an answer that has to consist of calls: a small model may repeat a call without an end."""
+"""The most calls in an answer whose calls a grammar enforces: a small model may repeat a call without an end."""
 
 
 class NoFormError(ValueError):

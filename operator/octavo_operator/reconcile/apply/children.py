@@ -145,7 +145,7 @@ class Children:
             manifest = with_live_size(manifest, live)
             hindrance = self._hindrance(key, manifest, observed, applied)
             if hindrance and identity[0] in SCALERS:
-                if isinstance(hindrance, NameTakenError):  # it must not scale the stranger's: pruned if it is there
+                if isinstance(hindrance, NameTakenError):  # it must not scale what is not ours: pruned if it is there
                     identities.discard(identity)
                 elif live is not None:
                     applied.children[identity] = live
@@ -166,7 +166,7 @@ class Children:
         return applied
 
     def _hindrance(self, key: Key, manifest: Object, observed: Observation, applied: Applied) -> ApiError | None:
-        """Return the failure of the child that `manifest` names, if that name may be a stranger's.
+        """Return the failure of the child that `manifest` names, if that name may be of an object that is not ours.
 
         It is ours if the watches have seen it, or if it was applied before and `manifest` names it already.
         """
@@ -239,7 +239,7 @@ class Children:
             is_as_applied(manifest, digest, seen)
             and not is_going(seen)
             and belongs_to(seen, service.name, service.metadata.uid or "")
-            and not crowded_list(manifest, seen)
+            and not extended_list(manifest, seen)
             and not seen.get("shared")
             and not is_stopped(manifest, seen)
             and not is_held(manifest, seen)
@@ -283,8 +283,8 @@ class Children:
             return {address: others(live, address)}
         added = added_fields(manifest, live)
         paths = drifted_paths(live, await self._tried(manifest, added), manifest, added)
-        if (crowded := crowded_list(manifest, live)) and crowded not in paths:
-            paths.append(crowded)
+        if (extended := extended_list(manifest, live)) and extended not in paths:
+            paths.append(extended)
         if is_stopped(manifest, live):
             paths.append(("spec", "replicas"))
         if is_held(manifest, live):
@@ -317,7 +317,7 @@ class Children:
                 raise
             return await self._put_back(manifest, error)
         added = added_fields(manifest, live)
-        return await self._cluster.put_back(manifest, added) if added or crowded_list(manifest, live) else live
+        return await self._cluster.put_back(manifest, added) if added or extended_list(manifest, live) else live
 
     async def _put_back(self, manifest: Object, refusal: ApiError, dry_run: bool = False) -> Object:
         """Remove other managers' items beside ours if the API server refuses the two together; else raise `refusal`."""
@@ -343,7 +343,7 @@ class Children:
         return kept
 
 
-def crowded_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
+def extended_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
     """Return a list of `manifest` that is entirely ours and to which others have added items in `live`."""
     if manifest["kind"] not in _WHOLE_LISTS:
         return None

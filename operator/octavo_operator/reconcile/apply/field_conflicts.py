@@ -171,12 +171,12 @@ def _is_of_pods(path: Path) -> bool:
     return path[: len(_TEMPLATE)] == _TEMPLATE
 
 
-def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
-    fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
-    slow = any(map(_is_of_pods, fought))
+def _sentence(child: Child, contested: Mapping[Path, _Revert]) -> str:
+    fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in contested.items())[:3])
+    slow = any(map(_is_of_pods, contested))
     often = "less and less often, since each change replaces pods" if slow else "once a minute"
     said = f"{child[0]} {child[1]} keeps being changed: {fields}. It is set back {often}; "
-    replicas = fought.get(("spec", "replicas"))
+    replicas = contested.get(("spec", "replicas"))
     if replicas and replicas.who == _AUTOSCALERS:
         return (
             f"{said}a HorizontalPodAutoscaler that is not the LLMService's scales it (kubectl get hpa): delete that, "

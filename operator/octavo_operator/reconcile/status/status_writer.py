@@ -30,13 +30,13 @@ LOAD_PAUSE = timedelta(minutes=1)
 """The pause between two writes of a status in which only the load differs: autoscalers measure it every few seconds."""
 UNKNOWN_SECONDS = 600.0
 """The time for which a field that the CRD does not have is left out; then the CRD may have been upgraded."""
-FIGHT_SECONDS = 180.0
-"""The time in which three writes of a status by another manager, between our own, count as a fight."""
-FIGHT_PAUSE_SECONDS = 60.0
+CONFLICT_SECONDS = 180.0
+"""The time in which three writes of a status by another manager, between our own, count as a conflict."""
+CONFLICT_PAUSE_SECONDS = 60.0
 """Seconds between two of our writes while another client (such as a second operator) overwrites the status."""
 UNWRITTEN_SECONDS = 30.0
 """The time after which an event reports that a status cannot be written, unless the API server refuses it at once."""
-_FIGHTS = 3
+_CONFLICT_REWRITES = 3
 _UNKNOWN = re.compile(r"\.status((?:\.\w+)+)[^:\s]*: field not declared in schema")
 _MOST_UNKNOWN = 8
 
@@ -127,7 +127,7 @@ class StatusWriter:
             left = (self._written_at[key] + LOAD_PAUSE - moment).total_seconds()
             if left > 0:
                 return left
-        if (left := self._truce_seconds(key, self.newest(key, live))) > 0:
+        if (left := self._backoff_seconds(key, self.newest(key, live))) > 0:
             return left
         began = self._clock()
         try:
@@ -169,21 +169,21 @@ class StatusWriter:
         last, own = self._last.get(key), _own(before)
         return last.asked if last is not None and last.status == own else own
 
-    def _truce_seconds(self, key: Key, live: Mapping[str, Any]) -> float:
+    def _backoff_seconds(self, key: Key, live: Mapping[str, Any]) -> float:
         """Return the seconds still to wait before a write, since another client keeps overwriting this status."""
         last, now = self._last.get(key), self._clock()
         if last is None or _own(live.get("status") or {}) == last.status:
             return 0.0
-        recent = {version: when for version, when in last.rewrites.items() if now - when < FIGHT_SECONDS}
-        begun = len(recent) >= _FIGHTS
+        recent = {version: when for version, when in last.rewrites.items() if now - when < CONFLICT_SECONDS}
+        begun = len(recent) >= _CONFLICT_REWRITES
         last.rewrites = {**recent, live["metadata"]["resourceVersion"]: now}
-        if len(last.rewrites) < _FIGHTS:
+        if len(last.rewrites) < _CONFLICT_REWRITES:
             return 0.0
         if not begun:
             logger.warning(
                 "%s/%s: another program writes its status too, such as a second operator; stop one of them", *key
             )
-        return last.when + FIGHT_PAUSE_SECONDS - now
+        return last.when + CONFLICT_PAUSE_SECONDS - now
 
     async def _put(self, metadata: Mapping[str, Any], status: Object, before: Mapping[str, Any]) -> Object:
         """Write `status`, but for fields that the CRD turns out not to have, and remove what others have added.
