@@ -33,6 +33,15 @@ _SEARCH_SECONDS = 20.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `octavo-engine bench`."""
     api.add_server_arguments(parser)
+    _add_load(parser)
+    _add_requests(parser)
+    _add_search(parser)
+    results = parser.add_argument_group("results").add_argument
+    results("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    results("--plot", type=Path, action="append", default=[], metavar="FILE", help=plots.HELP)
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load").add_mutually_exclusive_group()
     load.add_argument(
         "--concurrency",
@@ -51,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("users", "rate"),
         help="raise users or rate until the server does no more, and say where that is",
     )
+
+
+def _add_requests(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("requests").add_argument
     add(
         "--num-prompts",
@@ -93,6 +105,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds of silence that end a request (default: 600)",
     )
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
     search = parser.add_argument_group("search").add_argument
     search(
         "--max-ttft-p90",
@@ -107,9 +122,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="requests come for at least so long at each load (default: 20)",
     )
-    results = parser.add_argument_group("results").add_argument
-    results("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    results("--plot", type=Path, action="append", default=[], metavar="FILE", help=plots.HELP)
 
 
 def say(line: str) -> None:

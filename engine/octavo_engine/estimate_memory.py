@@ -14,7 +14,7 @@ from octavo_engine.config.sources import read_engine_config
 from octavo_engine.engine.plan_table import plan_rows
 from octavo_engine.engine.plan_text import table
 from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_for_estimate
-from octavo_engine.engine.startup import memory_limits, memory_need
+from octavo_engine.engine.sizing import memory_limits, memory_need
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.percent_bar import percent_bar

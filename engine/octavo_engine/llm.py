@@ -103,15 +103,10 @@ class LLM:
         """
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         digests = [self._digest(name) for name in _each(adapter, len(prompts))]
+        completions = [Completion(self.encode(prompt)) for prompt in prompts]
         running: dict[str, _Running] = {}
-        completions: list[Completion] = []
         refused: list[tuple[int, Completion]] = []
-        for index, (prompt, params, digest) in enumerate(zip(prompts, each, digests, strict=True)):
-            request_id = f"llm-{self._count}"
-            self._count += 1
-            tokens = self.encode(prompt)
-            completion = Completion(tokens)
-            completions.append(completion)
+        for index, (completion, params, digest) in enumerate(zip(completions, each, digests, strict=True)):
             try:
                 check_sampling(params)
             except NotAdmissibleError as error:
@@ -119,16 +114,8 @@ class LLM:
                 refused.append((index, completion))
                 continue
             detokenizer = Detokenizer(self.tokenizer, stop=stop, min_tokens=params.min_tokens)
+            request_id = self._add(completion.prompt_token_ids, params, digest, pooled=pooled)
             running[request_id] = _Running(index, completion, detokenizer)
-            self._loop.add(
-                Request(
-                    request_id=request_id,
-                    prompt_token_ids=tuple(tokens),
-                    sampling=self._with_ends(params),
-                    pooled=pooled,
-                    adapter=digest,
-                )
-            )
         ended = ((each.index, each.completion) for each in self._steps(running))
         for index, completion in chain(refused, ended):
             if on_finish is not None:
@@ -169,6 +156,21 @@ class LLM:
         if self._loop.adapters is None:
             raise ConfigurationError("adapters need enable_lora=True")
         return self._loop.adapters
+
+    def _add(self, tokens: list[int], params: SamplingParams, adapter: str, *, pooled: bool) -> str:
+        """Give the engine a request for these tokens, and return its id."""
+        request_id = f"llm-{self._count}"
+        self._count += 1
+        self._loop.add(
+            Request(
+                request_id=request_id,
+                prompt_token_ids=tuple(tokens),
+                sampling=self._with_ends(params),
+                pooled=pooled,
+                adapter=adapter,
+            )
+        )
+        return request_id
 
     def _digest(self, adapter: str | None) -> str:
         return "" if adapter is None else self._adapters.store.digest_of(adapter)

@@ -26,7 +26,7 @@ from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
-from octavo_engine.engine.startup import memory_need
+from octavo_engine.engine.sizing import memory_need
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.checkpoint import Span, unsharded

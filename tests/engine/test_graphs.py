@@ -22,9 +22,10 @@ from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.capture import Capture
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableChange
-from octavo_engine.engine import resolved_config, startup, worker_setup
+from octavo_engine.engine import resolved_config, worker_setup
 from octavo_engine.engine.resolved_config import ResolvedConfig, make_blueprint
-from octavo_engine.engine.startup import config_of_ranks, memory_need
+from octavo_engine.engine.sizing import Sizing, memory_need
+from octavo_engine.engine.startup import config_of_ranks
 from octavo_engine.engine.worker_setup import WorkerSetup
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.configuration import read_spec
@@ -340,13 +341,13 @@ def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
     eager.close()
 
     capture, told, planned = RecordedOperations(), [], []
-    replan = startup.Sizing.replan
+    replan = Sizing.replan
 
-    def smaller(sizing: startup.Sizing, graphs: int) -> MemoryPlan:
+    def smaller(sizing: Sizing, graphs: int) -> MemoryPlan:
         planned.append(graphs)
         return replace(replan(sizing, graphs), num_kv_blocks=21)
 
-    monkeypatch.setattr(startup.Sizing, "replan", smaller)
+    monkeypatch.setattr(Sizing, "replan", smaller)
     monkeypatch.setattr(worker_setup, "_capture", lambda _: capture)
     monkeypatch.setattr(resolved_config, "select_backend", lambda *_, measure: StaticAttention())
     with caplog.at_level(logging.INFO):

@@ -26,7 +26,7 @@ from octavo_engine.attention.registry import BACKENDS
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.varlen import VarlenAttention
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine import startup
+from octavo_engine.engine import sizing
 from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_config
 from octavo_engine.errors import ConfigurationError, EngineDeadError
 from octavo_engine.model.source import resolve_model
@@ -169,9 +169,9 @@ def test_who_only_asks_what_fits_measures_nothing(monkeypatch: pytest.MonkeyPatc
         asked.append(measure)
         return resolve_config(*given, measure=measure)
 
-    monkeypatch.setattr(startup, "resolve_config", noting)
+    monkeypatch.setattr(sizing, "resolve_config", noting)
     config, files = EngineConfig(model="smollm2", device="cpu"), resolve_model("smollm2", None, lambda *_: None)
-    assert pull._memory(config, files) == startup.size_engine(config, files).memory_info()
+    assert pull._memory(config, files) == sizing.size_engine(config, files).memory_info()
     assert asked == [False, True]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.adaptive import AdaptiveLimits
-from octavo_engine.engine.info import AdapterInfo, EngineInfo, MemoryInfo, ModelInfo
+from octavo_engine.engine.info import AdapterInfo, EngineInfo, ModelInfo
 from octavo_engine.engine.load_phases import overall
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.plan_table import plan_rows
@@ -26,12 +26,11 @@ from octavo_engine.engine.plan_text import Rows
 from octavo_engine.engine.pooled_info import classifier_info, embedding_info
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
-from octavo_engine.engine.resolved_config import ResolvedConfig, long_context, longest_context, resolve_config
+from octavo_engine.engine.resolved_config import ResolvedConfig, long_context
+from octavo_engine.engine.sizing import Sizing, size_engine
 from octavo_engine.engine.worker_setup import ReadyWorker, WorkerSetup, set_up_worker
-from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.model import footprint
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.generation_config import read_sampling_defaults
-from octavo_engine.model.lora.slots import lora_bytes, lora_step_bytes, lora_targets
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.shard import Shard
@@ -39,20 +38,8 @@ from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
-from octavo_engine.runner.graphs import ladder
-from octavo_engine.runner.kv_blocks import WindowNeed
-from octavo_engine.runner.memory import (
-    DeviceMemory,
-    MemoryLimits,
-    MemoryNeed,
-    MemoryPlan,
-    check_swap_space,
-    device_memory,
-    host_memory,
-    plan_memory,
-)
+from octavo_engine.runner.memory import MemoryPlan
 from octavo_engine.runner.ranks import Ranks
-from octavo_engine.runner.sampler import MOST_TOGETHER
 from octavo_engine.sampling_defaults import SamplingDefaults
 from octavo_engine.sizes import format_size
 from octavo_engine.speculative.ngram import NGramProposer
@@ -97,10 +84,24 @@ def start_engine(
     if loaded.plan is not sizing.plan:
         sizing = replace(sizing, plan=loaded.plan)
         log.info("memory plan, graphs measured: %s", sizing.plan.describe())
-    resolved, plan = sizing.resolved, sizing.plan
-    scheduler = _scheduler(config, resolved, plan, loaded.swap_seconds, pooling)
+    scheduler = _scheduler(config, sizing.resolved, sizing.plan, loaded.swap_seconds, pooling)
     adapters = _adapters(config, loaded, scheduler, executor)
-    info = EngineInfo(
+    info = _engine_info(config, files, sizing, sampling, pooling, time.perf_counter() - started)
+    info = replace(info, adapters=_load_adapters(config, adapters))
+    report("warmup", 1.0, "")
+    return EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info), adapters=adapters)
+
+
+def _engine_info(
+    config: EngineConfig,
+    files: ModelFiles,
+    sizing: Sizing,
+    sampling: SamplingDefaults,
+    pooling: PoolingConfig,
+    load_seconds: float,
+) -> EngineInfo:
+    resolved, plan = sizing.resolved, sizing.plan
+    return EngineInfo(
         max_model_len=plan.max_model_len,
         vocab_size=resolved.spec.vocab_size,
         block_size=config.block_size,
@@ -112,17 +113,14 @@ def start_engine(
         attention_backend=resolved.backend.name,
         eos_token_ids=resolved.spec.eos_token_ids,
         sampling=sampling,
-        load_seconds=time.perf_counter() - started,
+        load_seconds=load_seconds,
         memory=sizing.memory_info(),
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
         generates=resolved.spec.head is not None,
         embedding=embedding_info(files, resolved.spec, pooling),
         classifier=classifier_info(resolved.spec),
         max_loras=config.max_loras if config.enable_lora else 0,
-        adapters=_load_adapters(config, adapters),
     )
-    report("warmup", 1.0, "")
-    return EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info), adapters=adapters)
 
 
 def _place(sizing: Sizing, config: EngineConfig) -> str:
@@ -213,48 +211,6 @@ def config_of_ranks(config: EngineConfig, resolved: ResolvedConfig) -> EngineCon
     return replace(config, attention_backend=resolved.backend.name) if resolved.device.type == "cuda" else config
 
 
-@dataclass(frozen=True)
-class Sizing:
-    """The memory plan of a model on this machine, for each rank, made without reading the weights."""
-
-    resolved: ResolvedConfig
-    plan: MemoryPlan
-    memory: DeviceMemory
-    limits: MemoryLimits
-
-    def replan(self, graphs: int) -> MemoryPlan:
-        """Return the plan for CUDA graphs of `graphs` bytes, as measured; raises DoesNotFitError if nothing fits."""
-        return plan_memory(replace(self.plan.need, graphs=graphs), self.memory, self.limits)
-
-    def memory_info(self) -> MemoryInfo:
-        """Return the plan's numbers for /health/startup; one sequence's windows and states are part of `step`."""
-        plan, need = self.plan, self.plan.need
-        step = need.step + need.graphs + replace(plan.shares, window_seqs=1).bytes_of_running(plan.num_kv_blocks)
-        return MemoryInfo(weights=need.weights, step=step, kv_per_token=need.kv_per_token, total=self.memory.total)
-
-
-def size_engine(
-    config: EngineConfig, files: ModelFiles, others: Sequence[DeviceMemory] = (), *, measure: bool = True
-) -> Sizing:
-    """Plan the memory of an engine with these settings; raises DoesNotFitError, which names the setting to change.
-
-    `others` are the devices of the other ranks, if they are known: the device with the least usable memory decides for
-    all. With `measure` the attention backends are timed on the GPU, which an engine that is about to start needs.
-    """
-    ranks = config.tensor_parallel_size
-    resolved = resolve_config(config, files, Shard(0, ranks), measure=measure)
-    device = resolved.device
-    need = memory_need(resolved, config)
-    limits = memory_limits(config, resolved)
-    memory = min((device_memory(device), *others), key=lambda memory: memory.budget(limits.utilization))
-    if device.type == "cpu":  # the ranks share the machine's memory
-        memory = memory.share(ranks)
-    plan = plan_memory(need, memory, limits)
-    if device.type != "cpu":
-        check_swap_space(plan, host_memory().share(ranks))
-    return Sizing(resolved, plan, memory, limits)
-
-
 def _overall(progress: LoadProgress) -> LoadProgress:
     """Wrap `progress`: take each phase's own ratio, and report it on one scale over all phases that never falls."""
     highest = 0.0
@@ -265,100 +221,6 @@ def _overall(progress: LoadProgress) -> LoadProgress:
         progress(phase, highest, detail)
 
     return report
-
-
-def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
-    """Return the memory that the model takes on rank 0 with these settings.
-
-    `step` is the peak of one step, the tables that all steps keep, and on a CPU what the process itself grows by. No
-    other rank takes more: rank 0 has its part of the logits and then all of them, from which it samples.
-    """
-    spec, blueprint, dtype = resolved.spec, resolved.blueprint, resolved.dtype
-    tokens, seqs, groups = config.max_num_batched_tokens, resolved.max_sampled, resolved.kv_groups
-    length = config.max_model_len or longest_context(config, spec)
-
-    def scratch(tokens: int, seqs: int) -> int:
-        backend, heads = resolved.backend, resolved.num_heads
-        attending = [group for group in groups if group.for_backend]
-        if not spec.causal:
-            return footprint.bidirectional_bytes(blueprint, tokens, length) + footprint.module_scratch_bytes(blueprint)
-        attention = [backend.scratch_bytes(group, heads, tokens, seqs, length) for group in attending]
-        attention.append(footprint.compressed_attention_bytes(blueprint, tokens, length))
-        return max(attention) + footprint.module_scratch_bytes(blueprint)
-
-    widened = footprint.compute_bytes(blueprint, resolved.device, tokens)
-    vocabulary = 1 if spec.head is None else spec.vocab_size
-    sampling = footprint.logits_bytes(spec.hidden_size, vocabulary, dtype, seqs)
-    sampling += footprint.sampler_bytes(vocabulary, min(seqs, MOST_TOGETHER))
-    fused = not config.enable_lora and footprint.is_fused(blueprint, resolved.device, resolved.backend.name)
-    forward = footprint.step_bytes(blueprint, tokens, seqs, scratch(tokens, seqs), fused=fused)
-    peak = max(forward + widened, sampling)
-    peak += footprint.process_bytes(resolved.device, from_gguf=resolved.from_gguf)
-    slots, added = _adapter_bytes(resolved, config)
-    peak += added
-    table = footprint.state_table_bytes(resolved.max_num_seqs, seqs, length, config.block_size, len(groups))
-    state = sum(group.state_bytes(dtype) for group in groups)
-    graphs = 0
-    if resolved.uses_graphs(config):
-        sizes = ladder(seqs)
-        graphs = footprint.graph_bytes(blueprint, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
-    return MemoryNeed(
-        footprint.weight_bytes(blueprint),
-        peak + table + state,  # `state` for the dummy state that padded rows write
-        footprint.kv_bytes_per_token(groups, resolved.kv_dtype, config.block_size),
-        graphs,
-        tuple(
-            WindowNeed(group.window, group.bytes_per_token(resolved.kv_dtype, config.block_size))
-            for group in groups
-            if group.window is not None
-        ),
-        state,
-        slots,
-    )
-
-
-def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int, int]:
-    """Return the bytes that adapters take permanently, and those that they take during a step.
-
-    On a CPU the adapters of --max-cpu-loras count too, as they take the same memory.
-    """
-    if not config.enable_lora:
-        return 0, 0
-    device, rank = resolved.device, config.max_lora_rank
-    choice = lora_targets(resolved.blueprint, device, num_slots=config.max_loras, wanted=config.lora_target_modules)
-    targets = choice.targets
-    count = config.max_loras + (config.cpu_loras if device.type == "cpu" else 0)
-    step = lora_step_bytes(targets, config.max_num_batched_tokens, rank, device)
-    return lora_bytes(targets, count, rank, device), step
-
-
-def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimits:
-    """Return the limits that the memory plan keeps; ConfigurationError if --max-model-len is above the model's."""
-    spec = resolved.spec
-    if config.max_model_len is not None and config.max_model_len > longest_context(config, spec) < spec.max_position:
-        raise ConfigurationError(
-            f"--max-model-len {config.max_model_len}: {spec.architecture} computes prompts in one step, and "
-            f"--max-num-batched-tokens {config.max_num_batched_tokens} are fewer; raise that, or lower the first"
-        )
-    if config.max_model_len is not None and config.max_model_len > spec.max_position:
-        raise ConfigurationError(
-            f"--max-model-len {config.max_model_len} is above the {spec.max_position} tokens that the model was made "
-            f"for; lower it to {spec.max_position}"
-        )
-    return MemoryLimits(
-        utilization=config.gpu_memory_utilization,
-        block_size=config.block_size,
-        max_num_seqs=resolved.max_num_seqs,
-        model_max_len=longest_context(config, spec),
-        max_model_len=config.max_model_len,
-        kv_cache_memory=config.kv_cache_memory,
-        num_kv_blocks=config.num_kv_blocks,
-        swap_space=config.swap_space,
-        on_cpu=resolved.device.type == "cpu",
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        mixture=spec.has_experts,
-        prefix_caching=config.enable_prefix_caching,
-    )
 
 
 def _scheduler(

@@ -11,6 +11,7 @@ import os
 import re
 import struct
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -171,30 +172,45 @@ def _check_tensors(path: Path, values: dict[str, Any], data: int, data_bytes: in
     tensors: dict[str, TensorHeader] = {}
     ranges: list[tuple[int, int, str]] = []
     for name, value in values.items():
-        try:
-            dtype, shape, (begin, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
-            whole = isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
-        except (KeyError, TypeError, ValueError):
-            whole = False
-        if not whole:
-            raise ModelLoadError(f"{path}: tensor {name!r} has no valid dtype, shape and data_offsets")
-        if dtype not in DTYPE_BYTES:
-            raise ModelLoadError(f"{path}: tensor {name!r} has the unknown dtype {dtype!r}")
-        if len(shape) > _MAX_DIMENSIONS:
-            raise ModelLoadError(
-                f"{path}: tensor {name!r} has {len(shape)} dimensions, and a tensor may have {_MAX_DIMENSIONS}"
-            )
-        needed = DTYPE_BYTES[dtype]
-        for dimension in shape:
-            if dimension > data_bytes:
-                raise ModelLoadError(f"{path}: tensor {name!r} has a dimension larger than the whole file")
-            needed *= dimension
+        dtype, shape, begin, end = _fields(path, name, value)
+        needed = _tensor_bytes(path, name, dtype, shape, data_bytes)
         if end - begin != needed:
             raise ModelLoadError(
                 f"{path}: tensor {name!r} of {dtype} {list(shape)} needs {needed} bytes but has {end - begin}"
             )
         tensors[name] = TensorHeader(dtype, shape, needed, data + begin)
         ranges.append((begin, end, name))
+    _check_ranges(path, ranges, data_bytes)
+    return tensors
+
+
+def _fields(path: Path, name: str, value: Any) -> tuple[str, tuple[int, ...], int, int]:
+    """Return a tensor's dtype and shape, and where its data begin and end."""
+    try:
+        dtype, shape, (begin, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
+        valid = isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+    except (KeyError, TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise ModelLoadError(f"{path}: tensor {name!r} has no valid dtype, shape and data_offsets")
+    return dtype, shape, begin, end
+
+
+def _tensor_bytes(path: Path, name: str, dtype: str, shape: tuple[int, ...], data_bytes: int) -> int:
+    """Return the bytes of a tensor of this dtype and shape; ModelLoadError if no tensor of the file can have them."""
+    if dtype not in DTYPE_BYTES:
+        raise ModelLoadError(f"{path}: tensor {name!r} has the unknown dtype {dtype!r}")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ModelLoadError(
+            f"{path}: tensor {name!r} has {len(shape)} dimensions, and a tensor may have {_MAX_DIMENSIONS}"
+        )
+    if any(dimension > data_bytes for dimension in shape):
+        raise ModelLoadError(f"{path}: tensor {name!r} has a dimension larger than the whole file")
+    return DTYPE_BYTES[dtype] * prod(shape)
+
+
+def _check_ranges(path: Path, ranges: list[tuple[int, int, str]], data_bytes: int) -> None:
+    """Check that the tensors' ranges of bytes cover the data without holes or overlaps."""
     position = 0
     for begin, end, name in sorted(ranges):
         if end > data_bytes:
@@ -208,4 +224,3 @@ def _check_tensors(path: Path, values: dict[str, Any], data: int, data_bytes: in
         position = end
     if position != data_bytes:
         raise ModelLoadError(f"{path}: {data_bytes - position} bytes at the end belong to no tensor")
-    return tensors
