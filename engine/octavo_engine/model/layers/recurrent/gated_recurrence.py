@@ -16,6 +16,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
 from octavo_engine.model.layers.recurrent.linear_scan import first_tokens, linear_scan
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.unquantized import parameter
@@ -48,8 +49,7 @@ class GatedRecurrence(nn.Module):
         self.input = Linear(hidden, (channels, channels), bias=True, options=options, method=method)
         method = options.method_of(f"{self.name}.linear_out")
         self.output = Linear(channels, (hidden,), bias=True, options=options, method=method, summed=True)
-        self.conv = parameter(channels.size, 1, spec.width, dtype=dtype, device=device)
-        self.conv_bias = parameter(channels.size, dtype=dtype, device=device)
+        self.conv = ChannelConv(channels, spec.width, options, bias=True)
         self.gates = parameter(2, self.heads.size, spec.head_dim, spec.head_dim, dtype=dtype, device=device)
         """Weights of the input gate and of the recurrence gate; stored as [in, out]."""
         self.gate_biases = parameter(2, self.heads.size, spec.head_dim, dtype=dtype, device=device)
@@ -70,7 +70,7 @@ class GatedRecurrence(nn.Module):
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         gate, inner = self.input(x).chunk(2, dim=-1)
         (past, states), step = attention.state(self.layer)
-        convolved = self.options.compute.convolution(inner, self.conv[:, 0], self.conv_bias, None, past, step)
+        convolved = self.conv(inner, None, past, step)
         recurrent = self._recurrence(convolved, states, step).to(gate.dtype)
         return self.output.add_to(residual, ACTIVATIONS[self.spec.activation](gate) * recurrent)
 
@@ -93,8 +93,7 @@ class GatedRecurrence(nn.Module):
         """Yield the layer's tensors in a checkpoint."""
         name = self.name
         yield from self.input.tensors(*self._inputs)
-        yield plain(f"{name}.conv_1d.weight", self.conv, self.channels)
-        yield plain(f"{name}.conv_1d.bias", self.conv_bias, self.channels)
+        yield from self.conv.tensors(f"{name}.conv_1d")
         for index, role in enumerate(("input", "recurrent")):
             yield plain(f"{name}.rg_lru.{role}_gate_weight", self.gates[index], self.heads)
             yield plain(f"{name}.rg_lru.{role}_gate_bias", self.gate_biases[index], self.heads)

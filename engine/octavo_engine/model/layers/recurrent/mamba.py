@@ -16,6 +16,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
 from octavo_engine.model.layers.recurrent.selective_scan import Inputs, selective_scan
 from octavo_engine.model.layers.residual import ResidualStream, summed
 from octavo_engine.model.quantization.unquantized import parameter
@@ -49,9 +50,8 @@ class Mamba(nn.Module):
         self.selection = Linear(channels, selected, bias=False, options=options, summed=True)
         self.steps = Linear(unsharded(spec.step_rank), (channels,), bias=True, options=options)
         self.output = Linear(channels, (hidden,), bias=spec.bias, options=options, method=out, summed=True)
-        dtype, device = options.dtype, options.device
-        self.conv = parameter(channels.size, 1, spec.width, dtype=dtype, device=device)
-        self.conv_bias = parameter(channels.size, dtype=dtype, device=device) if spec.conv_bias else None
+        device = options.device
+        self.conv = ChannelConv(channels, spec.width, options, bias=spec.conv_bias)
         self.a_log = parameter(channels.size, spec.state, dtype=torch.float32, device=device)
         self.skip = parameter(channels.size, dtype=torch.float32, device=device)
         norms = () if spec.norm is None else (Norm(part.size, spec.norm, options) for part in selected)
@@ -72,9 +72,7 @@ class Mamba(nn.Module):
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         inputs, gate = self.input(x).chunk(2, dim=-1)
         (past, states), step = attention.state(self.layer)
-        convolved = self.options.compute.convolution(
-            inputs, self.conv[:, 0], self.conv_bias, self.spec.activation, past, step
-        )
+        convolved = self.conv(inputs, self.spec.activation, past, step)
         selected = summed(self.selection.add_to(None, convolved))
         latent, keys, queries = torch.split(selected, list(self.selection.parts), dim=-1)
         if self.norms:
@@ -93,9 +91,7 @@ class Mamba(nn.Module):
         """Yield the layer's tensors in a checkpoint."""
         name = self.name
         yield from self.input.tensors(*(f"{name}.in_proj",) * 2)
-        yield plain(f"{name}.conv1d.weight", self.conv, self.channels)
-        if self.conv_bias is not None:
-            yield plain(f"{name}.conv1d.bias", self.conv_bias, self.channels)
+        yield from self.conv.tensors(f"{name}.conv1d")
         yield from self.selection.tensors(*(f"{name}.x_proj",) * 3)
         yield from self.steps.tensors(f"{name}.dt_proj")
         yield plain(f"{name}.A_log", self.a_log, self.channels)

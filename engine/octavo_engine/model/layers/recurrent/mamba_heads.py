@@ -15,6 +15,7 @@ from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
 from octavo_engine.model.layers.recurrent.selective_scan import Inputs, selective_scan
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.names import QKVLayout
@@ -53,8 +54,7 @@ class MambaHeads(nn.Module):
         )
         self.output = Linear(channels, (hidden,), bias=spec.bias, options=options, method=out, summed=True)
         count, size, selected = self.heads.size, spec.head_dim, spec.step_rank + 2 * spec.state
-        self.conv = parameter(channels.size, 1, spec.width, dtype=dtype, device=device)
-        self.conv_bias = parameter(channels.size, dtype=dtype, device=device) if spec.conv_bias else None
+        self.conv = ChannelConv(channels, spec.width, options, bias=spec.conv_bias)
         self.selection = parameter(count, selected, size, dtype=dtype, device=device)
         self.steps = parameter(count, size, spec.step_rank, dtype=dtype, device=device)
         self.step_bias = parameter(count, size, dtype=dtype, device=device)
@@ -76,9 +76,7 @@ class MambaHeads(nn.Module):
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         inputs, gate = self.input(x).chunk(2, dim=-1)
         (past, states), step = attention.state(self.layer)
-        convolved = self.options.compute.convolution(
-            inputs, self.conv[:, 0], self.conv_bias, self.spec.activation, past, step
-        )
+        convolved = self.conv(inputs, self.spec.activation, past, step)
         convolved = convolved.view(len(inputs), -1, self.spec.head_dim)
         scanned = torch.stack([self._scanned(head, convolved[:, head], states, step) for head in self._own()], dim=1)
         gated = (scanned + convolved.float() * self.skip).flatten(1).mul_(F.silu(gate.float()))
@@ -101,9 +99,7 @@ class MambaHeads(nn.Module):
         """Yield the layer's tensors in a checkpoint."""
         name = self.name
         yield from self.input.tensors(*(f"{name}.in_proj",) * 2)
-        yield plain(f"{name}.conv1d.weight", self.conv, self.channels)
-        if self.conv_bias is not None:
-            yield plain(f"{name}.conv1d.bias", self.conv_bias, self.channels)
+        yield from self.conv.tensors(f"{name}.conv1d")
         yield plain(f"{name}.x_proj_weight", self.selection, self.heads)
         yield plain(f"{name}.dt_proj_weight", self.steps, self.heads)
         yield plain(f"{name}.dt_proj_bias", self.step_bias, self.heads)

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import ShortConvSpec
 
@@ -31,11 +31,10 @@ class ShortConv(nn.Module):
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         self.channels = span(options.ranks.shard.intermediate(spec.channels), spec.channels, "channels")
-        hidden, dtype, device = unsharded(hidden_size, "hidden_size"), options.dtype, options.device
+        hidden = unsharded(hidden_size, "hidden_size")
         into, out = (options.method(layer, role) for role in ("conv_input", "conv_output"))
         self.input = Linear(hidden, (self.channels,) * 3, bias=spec.bias, options=options, method=into)
-        self.weight = parameter(self.channels.size, 1, spec.width, dtype=dtype, device=device)
-        self.bias = parameter(self.channels.size, dtype=dtype, device=device) if spec.bias else None
+        self.conv = ChannelConv(self.channels, spec.width, options, bias=spec.bias)
         self.output = Linear(self.channels, (hidden,), bias=spec.bias, options=options, method=out, summed=True)
 
     @property
@@ -53,17 +52,14 @@ class ShortConv(nn.Module):
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         before, after, inner = self.input(x).chunk(3, dim=-1)
         (states,), step = attention.state(self.layer)
-        convolved = self.options.compute.convolution(before * inner, self.weight[:, 0], self.bias, None, states, step)
+        convolved = self.conv(before * inner, None, states, step)
         return self.output.add_to(residual, after * convolved)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yield the layer's tensors in a checkpoint."""
         names = self.options.names
-        conv = names.of_layer("conv", self.layer)
         yield from self.input.tensors(*(names.of_layer("conv_input", self.layer),) * 3)
-        yield plain(f"{conv}.weight", self.weight, self.channels)
-        if self.bias is not None:
-            yield plain(f"{conv}.bias", self.bias, self.channels)
+        yield from self.conv.tensors(names.of_layer("conv", self.layer))
         yield from self.output.tensors(names.of_layer("conv_output", self.layer))
 
     def sequence_bytes(self) -> int:
