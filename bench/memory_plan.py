@@ -221,14 +221,14 @@ def _answer(engine: Any, length: int) -> None:
 
     chosen = random.Random(0)
     tokens = [[chosen.randrange(3, engine.info.vocab_size - 3) for _ in range(_TOKENS - 8)]]
-    crowd = [prompt[: _TOKENS // _SEQS - 4] for prompt in tokens * _SEQS]
+    shortened = [prompt[: _TOKENS // _SEQS - 4] for prompt in tokens * _SEQS]
     if not engine.info.generates:
-        answers = [*engine.embed(tokens), *engine.embed(crowd)]
+        answers = [*engine.embed(tokens), *engine.embed(shortened)]
     else:
         greedy = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
         drawn = {"temperature": 0.8, "top_p": 0.9, "min_p": 0.01, "logprobs": 20, "repetition_penalty": 1.2}
         everything = SamplingParams(max_tokens=3, frequency_penalty=0.1, ignore_eos=True, **drawn)
-        answers = [*engine.generate(tokens, greedy), *engine.generate(crowd, everything)]
+        answers = [*engine.generate(tokens, greedy), *engine.generate(shortened, everything)]
     errors = [answer.error for answer in answers if answer.error]
     if errors:
         raise RuntimeError(f"of {len(answers)} requests of up to {length} tokens {len(errors)} failed: {errors[0]}")

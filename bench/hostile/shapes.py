@@ -198,7 +198,7 @@ def score(number: int) -> dict[str, Any]:
     return {"text_1": f"{number}", "text_2": [f"{number} {each} {WORDS}" for each in range(2048)]}
 
 
-_CROWD = {"n": 8, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+_LONG_ANSWERS = {"n": 8, "max_tokens": 2000, "ignore_eos": True, "stream": True}
 _LONGEST = WORDS * 500
 
 _MORE_REGEXES = (
@@ -287,7 +287,7 @@ SHAPES: dict[str, Attack] = {
     "3,000 functions": posts(CHAT, lambda n: said(tools=functions(3000), tool_choice="required" if n % 2 else "auto")),
     "extremes of every field": posts(TEXT, lambda n: {"prompt": f"{n}", **_EXTREME[n % len(_EXTREME)]}, 16),
     "prompts of token ids": posts(TEXT, token_prompts),
-    "1,600 long answers at once": posts(TEXT, lambda n: {"prompt": f"{n}", **_CROWD}, 200),
+    "1,600 long answers at once": posts(TEXT, lambda n: {"prompt": f"{n}", **_LONG_ANSWERS}, 200),
     "prompts of 6,500 tokens": posts(TEXT, lambda n: {"prompt": f"{n} {_LONGEST}", "max_tokens": 50}, 16),
     "prompt log probabilities of 6,500 tokens": posts(
         TEXT, lambda n: {"prompt": f"{n} {_LONGEST}", "max_tokens": 1, "prompt_logprobs": 20}

@@ -45,7 +45,7 @@ def test_streamed_equals_whole(real: RealServer) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == answer_to(real, STORY)
 
 
-def test_in_a_crowd_as_alone(real: RealServer) -> None:
+def test_the_same_answers_in_a_batch_as_alone(real: RealServer) -> None:
     asked = [[{"role": "user", "content": f"Count from {start} upwards."}] for start in range(1, 7)]
     alone = [answer_to(real, messages, max_tokens=12) for messages in asked]
     with ThreadPoolExecutor(6) as pool:

@@ -54,8 +54,8 @@ async def test_a_line_that_says_nothing_new_is_not_logged(
 def test_while_loading_probes_and_metrics_answer(start: Callable[..., Served]) -> None:
     server = start(load=False)
     answer = server.http.get("/health/startup")
-    told = {"status": "loading", "phase": "loading", "progress": 0.25, "detail": "1 of 4 files"}
-    assert (answer.status_code, answer.json()) == (503, told)
+    report = {"status": "loading", "phase": "loading", "progress": 0.25, "detail": "1 of 4 files"}
+    assert (answer.status_code, answer.json()) == (503, report)
     assert status(server, "/health/ready") == (503, "loading")
     assert status(server, "/health") == (503, "loading")
     assert status(server, "/health/live") == (200, "ok")

@@ -93,7 +93,7 @@ def test_a_pipe_gets_plain_lines(log_format: str) -> None:
         assert re.fullmatch(r"\S+ \S+ INFO octavo\.server: smollm2: pulling, 26% 5 MiB of 10 MiB\n", lines[0])
 
 
-def told(*states: EngineState) -> str:
+def shown_for(*states: EngineState) -> str:
     """Return the text that a terminal of 100 columns shows after these states."""
     screen = StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
@@ -107,7 +107,7 @@ def told(*states: EngineState) -> str:
 def test_the_plan_is_shown_once_and_names_are_no_markup() -> None:
     plan = [("on", "a [GPU]")]
     loading = EngineState("loading", Loading("loading", 0.6, "[1] of 2"), plan)
-    shown = told(EngineState(), loading, loading, replace(loading, phase="ready"))
+    shown = shown_for(EngineState(), loading, loading, replace(loading, phase="ready"))
     assert shown.count("on  a [GPU]") == 1
     assert shown.startswith("m[/bold]\n")
     assert "[1] of 2" in shown
@@ -116,7 +116,7 @@ def test_the_plan_is_shown_once_and_names_are_no_markup() -> None:
 
 def test_the_phase_that_failed_is_marked() -> None:
     loading = EngineState("loading", Loading("loading", 0.6, "1 of 2"))
-    shown = told(loading, replace(loading, phase="dead", failed=Failed(4, "no room")))
+    shown = shown_for(loading, replace(loading, phase="dead", failed=Failed(4, "no room")))
     assert "✗ loading weights" in shown
     assert "✓" not in shown
 

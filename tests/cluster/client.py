@@ -155,13 +155,13 @@ class Client:
             except KeyError:
                 return None
 
-        def told() -> str:
+        def description() -> str:
             try:
                 return describe() if callable(describe) else describe
             except KeyError as error:
                 return f"there is no {error} yet"
 
-        return wait_until(seen, timeout=max(timeout, PATIENCE), describe=told, every=every)
+        return wait_until(seen, timeout=max(timeout, PATIENCE), describe=description, every=every)
 
     @functools.cached_property
     def http(self) -> httpx2.Client:

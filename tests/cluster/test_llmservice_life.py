@@ -85,11 +85,11 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
         service = wait_for_condition(namespace, NAME, "Progressing", "Deployed", LOADED)
         assert condition(service, "Ready")["status"] == "True"
         assert [f"--max-model-len={length}" in arguments(pod) for pod in running(namespace)] == [True]
-        told = wait_until_gone(namespace, old)
+        asked = wait_until_gone(namespace, old)
         answered_anew(namespace)
         # An old pod was still writing an answer when it was asked to end, so the drain was really tested.
         answers = answers_so_far(namespace)
-        if spanning := [a for a in answers if a["began"] < told - PRE_STOP - NEW_POD and told < a["ended"]]:
+        if spanning := [a for a in answers if a["began"] < asked - PRE_STOP - NEW_POD and asked < a["ended"]]:
             break  # else a pod came up faster, or more slowly, than answers of this length allow
     answers = stop_load(namespace)
     assert [answer["lost"] for answer in answers if answer["lost"]] == []
@@ -147,18 +147,18 @@ def answered_anew(client: Client) -> None:
 
 def wait_until_gone(client: Client, pod: str) -> float:
     """Wait for the end of a pod that is being replaced; return when its engine was asked to end, after preStop."""
-    told = 0.0
+    asked = 0.0
 
     def gone() -> bool:
-        nonlocal told
+        nonlocal asked
         found = client.find("pod", pod)
         metadata = found["metadata"] if found else {}
         if deadline := metadata.get("deletionTimestamp"):
-            told = datetime.fromisoformat(deadline).timestamp() - metadata["deletionGracePeriodSeconds"] + PRE_STOP
+            asked = datetime.fromisoformat(deadline).timestamp() - metadata["deletionGracePeriodSeconds"] + PRE_STOP
         return not found
 
     client.wait_until(gone, 700, f"{pod} drains and goes", every=1)
-    return told
+    return asked
 
 
 def stop_load(client: Client) -> list[dict[str, Any]]:
@@ -196,10 +196,10 @@ def test_an_engine_that_cannot_start_says_why(
     service = wait_for_condition(namespace, "good", "Ready", reason, 120)
     assert words in condition(service, "Degraded")["message"]
 
-    def told() -> str:
+    def events() -> str:
         return namespace.kubectl("describe", "llms", "good").partition("Events:")[2]
 
-    namespace.wait_until(lambda: reason in told() and words in told(), 10, lambda: f"an event says why: {told()}")
+    namespace.wait_until(lambda: reason in events() and words in events(), 10, lambda: f"an event says why: {events()}")
     code, why = kubectl_octavo(namespace, "why", "good")
     assert code == 1 and why.splitlines()[1].startswith(f"1. condition Ready=False: {reason}: ") and words in why, why
 

@@ -79,9 +79,9 @@ def test_no_gpu_is_reported(operator: Client, namespace: Client) -> None:
     accelerator = {"count": 1, "resourceName": "example.com/npu"}
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": accelerator}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
-    told = condition(service, "Progressing")["message"]
-    assert "it needs 1 example.com/npu on one node, and no node that it may use has as many in all" in told
-    assert "The scheduler: 0/1 nodes are available: 1 Insufficient example.com/npu" in told
+    message = condition(service, "Progressing")["message"]
+    assert "it needs 1 example.com/npu on one node, and no node that it may use has as many in all" in message
+    assert "The scheduler: 0/1 nodes are available: 1 Insufficient example.com/npu" in message
     assert condition(service, "Degraded")["status"] == "False"
 
 
@@ -95,8 +95,8 @@ def test_gpus_that_others_have_are_distinguished_from_gpus_that_no_node_has(
     namespace.kubectl("wait", "--for=condition=PodScheduled", "pod/other", "--timeout=180s")
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": {"count": 1}}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
-    told = condition(service, "Progressing")["message"]
-    assert "it needs 1 nvidia.com/gpu on one node, and where a node has as many they are in use" in told
+    message = condition(service, "Progressing")["message"]
+    assert "it needs 1 nvidia.com/gpu on one node, and where a node has as many they are in use" in message
 
 
 DRIVER = "gpu.example.com"
@@ -119,8 +119,8 @@ def test_devices_of_claims_are_waited_for_and_had(cluster: Client, operator: Cli
         namespace.apply(template, kind)
         namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": CLAIMED}))
         service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
-        told = condition(service, "Progressing")["message"]
-        assert "it needs devices for its claims (gpu), and no node has them free" in told
+        message = condition(service, "Progressing")["message"]
+        assert "it needs devices for its claims (gpu), and no node has them free" in message
         namespace.apply(devices)
         wait_for_condition(namespace, "model", "Ready", "Deploying")
         (claim,) = json.loads(namespace.kubectl("get", "resourceclaims", "-o", "json"))["items"]

@@ -1,4 +1,4 @@
-"""Manual changes and deletions of children are reverted within ten seconds; persistent changes start no war."""
+"""Manual changes and deletions of children are reverted within ten seconds; repeated ones are reported."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ ADDS = """Object{metadata: Object.metadata{labels: {"mesh": "yes"}}, spec: Objec
 
 
 @ONLY_ON_OURS
-def test_what_admission_adds_or_changes_is_no_fight(operator: Client, namespace: Client) -> None:
+def test_what_admission_adds_or_changes_is_no_conflict(operator: Client, namespace: Client) -> None:
     namespace.apply(*changing_policy(namespace))
     try:
         namespace.wait_until(lambda: _is_changed(namespace), 90, "the policy acts")

@@ -77,6 +77,6 @@ def test_a_rolling_update_without_a_free_accelerator_goes_on_in_place(operator: 
     (pod,) = [pod for pod in namespace.list("pods") if "deletionTimestamp" not in pod["metadata"]]
     assert {"name": "CHANGED", "value": "yes"} in pod["spec"]["containers"][0]["env"]
     assert len(namespace.list("replicasets")) == 2  # changing the strategy began no rollout of its own
-    told = namespace.kubectl("describe", "llms", NAME).partition("Events:")[2]
-    assert "NoGPUForSurge" in told  # kubectl sorts by a time that events of events.k8s.io do not have
-    assert "WentInPlace" in told
+    events = namespace.kubectl("describe", "llms", NAME).partition("Events:")[2]
+    assert "NoGPUForSurge" in events  # kubectl sorts by a time that events of events.k8s.io do not have
+    assert "WentInPlace" in events

@@ -26,8 +26,8 @@ def find(scheduler: Scheduler, state: str) -> RequestState | None:
     return None
 
 
-def crowd(state: str) -> tuple[Scheduler, Device, list[RequestState]]:
-    """A world in which some request named "it..." comes into the state."""
+def engine_with(state: str) -> tuple[Scheduler, Device, list[RequestState]]:
+    """An engine and requests of which one named "it..." comes into the state."""
     rules = {"swap_blocks": 16, "swap_block_seconds": 0.0} if state == "swapped" else {}
     scheduler, device = make_engine(blocks=8, seqs=1 if state == "waiting" else 4, **rules)
     requests = [add(scheduler, "old", 20, max_tokens=90, arrival=0.0)]
@@ -47,7 +47,7 @@ STATES = ["waiting", "forking", "running", "requeued", "swapped"]
 def test_a_request_can_be_ended_in_every_state_and_gives_everything_back(
     state: str, reason: FinishReason, ahead: int
 ) -> None:
-    scheduler, device, requests = crowd(state)
+    scheduler, device, requests = engine_with(state)
     ended: list[RequestOutput] = []
 
     def end(_step: int) -> None:
@@ -73,9 +73,9 @@ def test_a_request_can_be_ended_in_every_state_and_gives_everything_back(
     for request in requests:
         if request.request_id != gone:
             assert answer_of(outputs, request.request_id) == expected(request)
-    told = answer_of(outputs, gone)
+    sent = answer_of(outputs, gone)
     whole = next(expected(request) for request in requests if request.request_id == gone)
-    assert told == whole[: len(told)]
+    assert sent == whole[: len(sent)]
     assert StatsReader(scheduler).read().kv_blocks_used == 0
     assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap.pools)
 
@@ -83,7 +83,7 @@ def test_a_request_can_be_ended_in_every_state_and_gives_everything_back(
 @pytest.mark.parametrize("state", ["running", "requeued", "swapped"])
 def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way(state: str) -> None:
     """A request may be preempted, or swapped out, by a later plan when the error of its last step arrives."""
-    scheduler, device, requests = crowd(state)
+    scheduler, device, requests = engine_with(state)
     outputs: list[RequestOutput] = []
     launched = deque()
     failed = ""

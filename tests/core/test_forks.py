@@ -33,10 +33,10 @@ def choices(scheduler: Scheduler, prompt: int, number: int = 3, max_tokens: int 
 
 def finish(scheduler: Scheduler, device: Device, requests: list[RequestState], ahead: int = 0) -> dict[str, int]:
     """Run to the end and see that each answer is its own; the cached tokens of each."""
-    told = {request.request_id: request.num_output for request in requests}
+    sent = {request.request_id: request.num_output for request in requests}
     outputs = run(scheduler, device=device, ahead=ahead)
     for request in requests:
-        assert answer_of(outputs, request.request_id) == expected(request)[told[request.request_id] :]
+        assert answer_of(outputs, request.request_id) == expected(request)[sent[request.request_id] :]
     assert scheduler.memory.blocks_used == 0
     return {output.request_id: output.cached_tokens for output in outputs if output.finish_reason}
 

@@ -21,17 +21,17 @@ GROUPS = {
 }
 
 
-def crowd(scheduler: Scheduler, count: int = 4, prompt: int = 20, max_tokens: int = 40) -> list[RequestState]:
+def add_many(scheduler: Scheduler, count: int = 4, prompt: int = 20, max_tokens: int = 40) -> list[RequestState]:
     """Requests that do not all fit into 8 blocks."""
     return [add(scheduler, f"r{n}", prompt, max_tokens=max_tokens, arrival=float(n), seed=n) for n in range(count)]
 
 
 def finish(scheduler: Scheduler, device: Device, requests: list[RequestState], ahead: int = 0) -> list[str]:
     """Run to the end; the requests in the order in which they ended."""
-    told = {request.request_id: request.num_output for request in requests}
+    sent = {request.request_id: request.num_output for request in requests}
     outputs = run(scheduler, device=device, ahead=ahead)
     for request in requests:
-        assert answer_of(outputs, request.request_id) == expected(request)[told[request.request_id] :]
+        assert answer_of(outputs, request.request_id) == expected(request)[sent[request.request_id] :]
     assert scheduler.memory.blocks_used == 0
     assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap.pools)
     return [output.request_id for output in outputs if output.finish_reason]
@@ -101,7 +101,7 @@ def test_one_long_request_gives_way_though_it_holds_little_of_its_window() -> No
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_without_blocks_the_youngest_is_preempted_and_still_answered_in_full(ahead: int) -> None:
     scheduler, device = make_engine(blocks=8, tokens=64)
-    requests = crowd(scheduler)
+    requests = add_many(scheduler)
     ends = finish(scheduler, device, requests, ahead)
     assert StatsReader(scheduler).read().preemptions > 0
     assert ends[0] == "r0", "the oldest must not be held back by younger ones"
@@ -115,7 +115,7 @@ def test_without_blocks_the_youngest_is_preempted_and_still_answered_in_full(ahe
 def test_a_request_at_its_cap_is_never_preempted_again_and_ends(cap: int, kinds: str) -> None:
     """It is admitted again with all its blocks reserved, and no other can take what is reserved."""
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=8, tokens=64, max_preemptions=cap)
-    requests = crowd(scheduler, 12, max_tokens=60)
+    requests = add_many(scheduler, 12, max_tokens=60)
     reserved = []
 
     def look(_step: int) -> None:
@@ -194,7 +194,7 @@ def test_what_was_swapped_out_comes_back_as_it_was(kinds: str, prefix: bool, ahe
     scheduler, device = make_engine(
         groups=GROUPS[kinds], blocks=8, tokens=64, prefix=prefix, swap_blocks=32, swap_block_seconds=0.0
     )
-    requests = crowd(scheduler, 6)
+    requests = add_many(scheduler, 6)
     finish(scheduler, device, requests, ahead)
     stats = StatsReader(scheduler).read()
     assert stats.swapped_out_blocks >= stats.swapped_in_blocks > 0
@@ -299,8 +299,8 @@ def test_a_preempted_request_waits_for_its_token_that_is_on_the_way() -> None:
     assert third.new_rows[0].token_ids == tuple(slow.token_ids)
     scheduler.update(second, urgent_result, 0.0)
     scheduler.update(third, device.execute(third), 0.0)
-    told = slow.num_output
-    assert answer_of(run(scheduler, device=device), "slow") == expected(slow)[told:]
+    sent = slow.num_output
+    assert answer_of(run(scheduler, device=device), "slow") == expected(slow)[sent:]
 
 
 def test_what_others_computed_meanwhile_is_better_than_what_was_swapped_out() -> None:

@@ -146,22 +146,22 @@ def test_a_stop_token_before_min_tokens_is_an_ordinary_one() -> None:
     assert outputs[-1].finish_reason == FinishReason.STOP
 
 
-def test_plain_tokens_come_in_columns_and_first_last_and_told_ones_as_events() -> None:
+def test_plain_tokens_come_in_columns_and_first_and_last_ones_and_logprobs_as_events() -> None:
     scheduler, device = make_engine()
     add(scheduler, "a", 5, max_tokens=4)
-    told = TokenLogprobs(1, -0.5, 1, ())
+    logprobs = TokenLogprobs(1, -0.5, 1, ())
     for number, in_columns in enumerate([False, True, False, False]):
         plan = scheduler.schedule(0.0)
         assert plan is not None
         result = device.execute(plan)
         if number == 2:
-            result = replace(result, logprobs={0: (told,)})
+            result = replace(result, logprobs={0: (logprobs,)})
         outputs = scheduler.update(plan, result, 0.0)
         assert (outputs.request_ids == ["a"]) == in_columns
         assert len(outputs.events) == 1 - in_columns
         assert [o.token_ids for o in outputs.each()] == [tuple(result.token_ids)]
         if number == 2:
-            assert outputs.events[0].logprobs == (told,)
+            assert outputs.events[0].logprobs == (logprobs,)
     assert outputs.events[0].finish_reason == FinishReason.LENGTH
 
 
@@ -280,7 +280,7 @@ def test_on_a_slow_device_prompts_are_cut_so_that_no_step_takes_too_long() -> No
     assert len(chunks) > 20
 
 
-# Any crowd.
+# Random requests.
 
 
 @settings(max_examples=100, deadline=None)
@@ -292,7 +292,7 @@ def test_on_a_slow_device_prompts_are_cut_so_that_no_step_takes_too_long() -> No
     prefix=st.booleans(),
     ahead=st.integers(0, 1),
 )
-def test_any_crowd_is_answered_as_if_each_were_alone(
+def test_random_requests_are_answered_as_if_each_were_alone(
     seed: int, blocks: int, seqs: int, tokens: int, prefix: bool, ahead: int
 ) -> None:
     rng = random.Random(seed)

@@ -70,11 +70,11 @@ def main(folder: str, *adapters: str) -> None:
     names = [None] * len(PROMPTS) + [adapter.partition("=")[0] for adapter in adapters for _ in PROMPTS[2:]]
     answers = llm.generate(PROMPTS + PROMPTS[2:] * len(adapters), greedy, adapter=names)
     llm.close()
-    told = [
+    outputs = [
         (name, answer.prompt_token_ids, answer.token_ids, [entry.logprob for entry in answer.logprobs])
         for name, answer in zip(names, answers, strict=True)
     ]
-    print(json.dumps({"answers": told, "launched": launched}))
+    print(json.dumps({"answers": outputs, "launched": launched}))
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ def main(folder: str) -> None:
     )
     greedy = [SamplingParams(max_tokens=n, temperature=0.0, ignore_eos=True, logprobs=0) for n in (1, 2)]
     answers = [llm.generate([PROMPT], params)[0] for params in greedy]
-    told = [(a.prompt_token_ids, a.token_ids, [x.logprob for x in a.logprobs], a.cached_tokens) for a in answers]
-    print(json.dumps(told))
+    outputs = [(a.prompt_token_ids, a.token_ids, [x.logprob for x in a.logprobs], a.cached_tokens) for a in answers]
+    print(json.dumps(outputs))
 
 
 if __name__ == "__main__":

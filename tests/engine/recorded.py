@@ -130,7 +130,7 @@ class StaticAttention:
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> dict[int, LayerCache]:
-        # One block more than anybody knows of: slot -1 is its last one.
+        # One block more than the scheduler knows: slot -1 is its last one.
         return allocate_blocks(group, num_blocks + 1, block_size, dtype, device)
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> StaticMetadata:

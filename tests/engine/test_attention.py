@@ -119,11 +119,11 @@ def test_the_cpu_backend_rotates_and_writes_the_heads_that_torch_does(norm):
     assert torch.equal(value, batch.step_value)
 
 
-def test_a_sequence_does_not_depend_on_its_company():
-    """Alone or in a crowd: the same numbers but for rounding."""
+def test_a_sequence_does_not_depend_on_its_batch():
+    """Alone or in a batch: the same numbers but for rounding."""
     lens = [(1, 37), (12, 30), (1, 200), (1, 1), (1, 38), (64, 64)]
-    crowd = make_batch(lens, heads=8, kv_heads=2, head_dim=32)
-    together = run(TorchAttention(), crowd)
+    batch = make_batch(lens, heads=8, kv_heads=2, head_dim=32)
+    together = run(TorchAttention(), batch)
     row = 0
     for s, (query_len, context) in enumerate(lens):
         alone = make_batch([(query_len, context)], heads=8, kv_heads=2, head_dim=32, seed=99)
@@ -132,11 +132,11 @@ def test_a_sequence_does_not_depend_on_its_company():
             inputs=alone.inputs,
             group=alone.group,
             block_size=16,
-            query=crowd.query[rows],
-            keys=[crowd.keys[s]],
-            values=[crowd.values[s]],
-            step_key=crowd.step_key[rows],
-            step_value=crowd.step_value[rows],
+            query=batch.query[rows],
+            keys=[batch.keys[s]],
+            values=[batch.values[s]],
+            step_key=batch.step_key[rows],
+            step_value=batch.step_value[rows],
         )
         torch.testing.assert_close(run(TorchAttention(), alone), together[rows], rtol=1e-5, atol=1e-6)
         row += query_len

@@ -109,7 +109,7 @@ def prompts_of(*lengths: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("family", CASES)
-def test_vectors_alone_and_in_a_crowd(family: str, tmp_path: Path) -> None:
+def test_vectors_alone_and_in_a_batch(family: str, tmp_path: Path) -> None:
     """The mean of all tokens and the first one's: the whole prompt in one step, whatever else is in it."""
     model, prompts = saved(f"{family}Model", tmp_path), prompts_of(*LENGTHS)
     with torch.inference_mode():
@@ -175,7 +175,7 @@ def test_a_model_that_sees_both_ways_does_not_generate(tmp_path: Path) -> None:
 
 
 def test_roberta_counts_no_position_for_padding(tmp_path: Path) -> None:
-    """Tokens of padding within prompts, alone and in a crowd."""
+    """Tokens of padding within prompts, alone and in a batch."""
     model, prompts = saved("RobertaModel", tmp_path), prompts_of(9, 4, 20)
     prompts = [[1, *prompts[0]], [*prompts[1], 1, 1], [*prompts[2][:7], 1, *prompts[2][7:], 1, 5], prompts[2]]
     with torch.inference_mode():

@@ -101,14 +101,14 @@ def check_answers(pair: Pair, ranks: int) -> None:
     prompts = [[draw.randrange(SIZES["vocab_size"]) for _ in range(length)] for length in pair.case.lengths]
     llm = LLM(str(pair.directory), **settings)
     try:
-        alone, crowd = llm.generate(prompts[:1], GREEDY), llm.generate(prompts, GREEDY)
+        alone, batched = llm.generate(prompts[:1], GREEDY), llm.generate(prompts, GREEDY)
     finally:
         llm.close()
-    assert len({tuple(answer.token_ids) for answer in crowd}) == len(prompts), "the answers should differ"
-    assert_same(pair.model, [*alone, *crowd], TOKENS_OF_ANSWER)
+    assert len({tuple(answer.token_ids) for answer in batched}) == len(prompts), "the answers should differ"
+    assert_same(pair.model, [*alone, *batched], TOKENS_OF_ANSWER)
 
 
-def test_greedy_answers_alone_and_in_a_crowd(pair: Pair) -> None:
+def test_greedy_answers_alone_and_in_a_batch(pair: Pair) -> None:
     check_answers(pair, 1)
 
 

@@ -324,22 +324,22 @@ def test_smollm2_knows_the_capital_of_france(settings):
     assert "Paris" in answer.text
 
 
-CROWD: dict[str, Any] = {"num_kv_blocks": 12, "max_model_len": 160, "max_num_seqs": 8, "max_num_batched_tokens": 48}
+TIGHT: dict[str, Any] = {"num_kv_blocks": 12, "max_model_len": 160, "max_num_seqs": 8, "max_num_batched_tokens": 48}
 
 
 @pytest.mark.parametrize("swap", [0, 1 << 20], ids=["recomputed", "swapped"])
-def test_in_a_crowd_an_fp8_cache_says_what_it_says_alone(swap, tiny_model):
+def test_an_fp8_cache_gives_the_same_answers_in_a_batch_as_alone(swap, tiny_model):
     """Prefix hits, preemption and swapping move or compute the same bytes. Ties, decided by rounding, are left out."""
-    llm = LLM(str(tiny_model), device="cpu", dtype="float32", kv_cache_dtype="fp8", swap_space=swap, **CROWD)
+    llm = LLM(str(tiny_model), device="cpu", dtype="float32", kv_cache_dtype="fp8", swap_space=swap, **TIGHT)
     common = [(5 * i) % 64 for i in range(40)]
     prompts = [[*common[: 16 * (i % 3)], *((7 * i + j * j) % 64 for j in range(9 + i))] for i in range(16)]
     params = SamplingParams(max_tokens=40, temperature=0.0, logprobs=2)
     alone = [llm.generate([prompt], params)[0] for prompt in prompts]
-    crowd = llm.generate(prompts, params)
+    batched = llm.generate(prompts, params)
     report = llm.report()
     llm.close()
     compared = 0
-    for single, one in zip(alone, crowd, strict=True):
+    for single, one in zip(alone, batched, strict=True):
         margins = [entry.top[0][1] - entry.top[1][1] for entry in single.logprobs]
         sure = next((place for place, margin in enumerate(margins) if margin < 0.02), len(margins))
         assert one.token_ids[:sure] == single.token_ids[:sure]

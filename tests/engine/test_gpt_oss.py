@@ -163,7 +163,7 @@ def test_bfloat16_is_as_close_as_transformers(tmp_path: Path) -> None:
 
 
 def test_the_whole_engine_answers_as_transformers(tmp_path: Path, tiny_model: Path) -> None:
-    """Alone, from the prefix cache, and in a crowd with so few blocks that requests are preempted."""
+    """Alone, from the prefix cache, and in a batch with so few blocks that requests are preempted."""
     model = random_model()
     directory = save(model, tmp_path)
     (directory / "tokenizer.json").write_bytes((tiny_model / "tokenizer.json").read_bytes())
@@ -172,10 +172,10 @@ def test_the_whole_engine_answers_as_transformers(tmp_path: Path, tiny_model: Pa
     greedy = SamplingParams(max_tokens=64, temperature=0.0, ignore_eos=True, logprobs=20)
     prompts = [random_tokens(length, length) for length in (1, 16, 33, 100)]
     first, again = (llm.generate(prompts[-1:], greedy)[0] for _ in range(2))
-    crowd = llm.generate(prompts, greedy)
+    batched = llm.generate(prompts, greedy)
     report = llm.report()
     llm.close()
-    assert_same_answers(model, [first, again, *crowd])
+    assert_same_answers(model, [first, again, *batched])
     assert again.cached_tokens == 96
     assert report.preemptions > 0
 
@@ -394,7 +394,7 @@ def test_step_bytes_bounds_a_step(
     decoder = Decoder(spec, dtype=dtype, device=CPU)
     for name, parameter in decoder.named_parameters():
         parameter.copy_(torch.randn(parameter.shape) * 0.02)
-        if name.endswith("router.bias"):  # everybody to the same experts
+        if name.endswith("router.bias"):  # all tokens to the same experts
             parameter.copy_(torch.arange(len(parameter)) * 9.0)
     stepper = Stepper(decoder, num_blocks=64)
     with peak_memory() as peak:

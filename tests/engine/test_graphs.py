@@ -110,7 +110,7 @@ def begin(row: int, prompt: list[int]) -> StepPlan:
     )
 
 
-class Crowd:
+class RandomPlans:
     """Plans drawn by number: rows come and go, their blocks and their order change, some steps are mixed."""
 
     def __init__(self, number: int) -> None:
@@ -174,9 +174,9 @@ def test_steps_by_graphs_are_as_eager_ones(model: tuple[Decoder, ModelSpec], num
     graphs = graphed._graphs
     assert graphs is not None and capture.recorded == len(RUNGS)
     assert graphs.logits.dtype == model[0].logits_dtype
-    crowd, sizes = Crowd(number), set()
+    plans, sizes = RandomPlans(number), set()
     for _ in range(60):
-        plan = crowd.plan()
+        plan = plans.plan()
         if not plan.num_tokens:
             continue
         poison(graphs.whole, graphs.logits)
@@ -340,7 +340,7 @@ def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
     expected = [answer.token_ids for answer in eager.generate(prompts, greedy)]
     eager.close()
 
-    capture, told, planned = RecordedOperations(), [], []
+    capture, reported, planned = RecordedOperations(), [], []
     replan = Sizing.replan
 
     def smaller(sizing: Sizing, graphs: int) -> MemoryPlan:
@@ -351,13 +351,13 @@ def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
     monkeypatch.setattr(worker_setup, "_capture", lambda _: capture)
     monkeypatch.setattr(resolved_config, "select_backend", lambda *_, measure: StaticAttention())
     with caplog.at_level(logging.INFO):
-        llm = LLM(str(tiny_model), progress=lambda *step: told.append(step), **settings)
+        llm = LLM(str(tiny_model), progress=lambda *step: reported.append(step), **settings)
     assert planned == [RecordedOperations.BYTES * 4]
     assert capture.recorded == 2 * len(ladder(8)) == 8
     assert llm.info.num_kv_blocks == 21
-    details = [detail for phase, _, detail in told if phase == "warmup"]
+    details = [detail for phase, _, detail in reported if phase == "warmup"]
     assert {"CUDA graphs: 0 of 4, a trial", "CUDA graphs: 4 of 4"} <= set(details)
-    ratios = [ratio for _, ratio, _ in told]
+    ratios = [ratio for _, ratio, _ in reported]
     assert ratios == sorted(ratios)
     assert "decodes of 4 batch sizes up to 8 captured in" in caplog.text
     assert "19.5 KiB measured" in caplog.text

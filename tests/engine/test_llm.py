@@ -42,11 +42,11 @@ def llm(tiny_model: Path) -> Iterator[LLM]:
 
 
 def test_answers_come_in_the_prompts_order_and_are_reported_as_they_end(llm: LLM) -> None:
-    told: list[int] = []
+    finished: list[int] = []
     each = [SamplingParams(max_tokens=n, temperature=0.0) for n in (9, 3, 6)]
-    answers = llm.generate(["w1 w2", [3, 4], "w5"], each, on_finish=lambda index, _: told.append(index))
+    answers = llm.generate(["w1 w2", [3, 4], "w5"], each, on_finish=lambda index, _: finished.append(index))
     assert [len(answer.token_ids) for answer in answers] == [9, 3, 6]
-    assert told == [1, 2, 0]
+    assert finished == [1, 2, 0]
     assert all(answer.finish_reason == "length" for answer in answers)
 
 

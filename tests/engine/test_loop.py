@@ -397,11 +397,11 @@ def engine(tiny_model: Path) -> Iterator[Callable[..., EngineLoop]]:
         loop.close()
 
 
-def test_no_step_is_to_take_so_long_that_the_watchdog_barks(engine: Callable[..., EngineLoop]) -> None:
+def test_no_step_is_to_take_so_long_that_the_watchdog_ends_the_engine(engine: Callable[..., EngineLoop]) -> None:
     assert engine(watchdog_timeout=8.0)._scheduler.settings.max_step_seconds == 1.0
 
 
-def crowd(seed: int) -> list[tuple[str, list[int], SamplingParams]]:
+def mixed_requests(seed: int) -> list[tuple[str, list[int], SamplingParams]]:
     """Requests with every kind of sampling, some of which stop early."""
     rng = random.Random(seed)
     return [
@@ -439,7 +439,7 @@ def test_one_step_ahead_gives_the_same_tokens(memory: str, engine: Callable[...,
         said = {}
         for depth in (1, 2):
             loop._depth = depth
-            for name, prompt, params in crowd(seed):
+            for name, prompt, params in mixed_requests(seed):
                 ask(loop, name, prompt, params)
             said[depth] = drain(loop)
         assert said[1] == said[2]
@@ -458,11 +458,11 @@ def test_a_loaded_engine_knows_which_model_it_is(tiny_model: Path, engine: Calla
 def test_aborts_and_arrivals_in_flight_change_no_other_answer(engine: Callable[..., EngineLoop]) -> None:
     loop = engine(num_kv_blocks=24, max_num_batched_tokens=32)
     alone = {}
-    for name, prompt, params in crowd(9):
+    for name, prompt, params in mixed_requests(9):
         ask(loop, name, prompt, params)
         alone |= drain(loop)
     rng = random.Random(1)
-    waiting, aborted, ended = crowd(9), set(), set()
+    waiting, aborted, ended = mixed_requests(9), set(), set()
     said: dict[str, list[int]] = {}
     while waiting or loop.has_work:
         if waiting and rng.random() < 0.4:

@@ -84,7 +84,7 @@ LEAST = {
     "aborts": 192,
     "timeouts": 72,
 }
-"""What the schedules must contain together, lest the test shrink without anybody noticing."""
+"""What the schedules must contain together, so that the test cannot become smaller unnoticed."""
 
 
 @dataclass
@@ -258,7 +258,7 @@ class PretendedProposer:
 
 
 class Schedule:
-    """One crowd, all of it drawn from its number."""
+    """A batch of requests, all of it drawn from its number."""
 
     def __init__(
         self, model: Model, number: int, graphs: RecordedOperations | None = None, *, speculates: bool = False
@@ -445,7 +445,7 @@ def test_the_answers_alone_are_varied_and_hardly_any_is_a_tie(model: Model) -> N
 
 
 @pytest.mark.timeout(1_200)
-def test_each_request_says_in_any_crowd_what_it_says_alone(model: Model) -> None:
+def test_each_request_has_the_same_answer_in_any_batch_as_alone(model: Model) -> None:
     figures: Counter[str] = Counter()
     for number in range(SCHEDULES):
         schedule = Schedule(model, number)

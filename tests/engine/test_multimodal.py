@@ -428,7 +428,7 @@ def test_a_model_that_also_speaks_answers_text_by_its_thinker(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["Step3p7", "MistralLarge4"])
-def test_a_crowd_gets_the_same_answers(name: str, tmp_path: Path) -> None:
+def test_a_batch_gets_the_same_answers(name: str, tmp_path: Path) -> None:
     """Of language models that transformers has no class for alone: in chunks, with preemptions, after hits."""
     model = make(name)
     save_words(save(model, tmp_path), SIZES["vocab_size"])
@@ -438,12 +438,12 @@ def test_a_crowd_gets_the_same_answers(name: str, tmp_path: Path) -> None:
     small = {"max_num_batched_tokens": 32, "max_num_seqs": 4, "num_kv_blocks": 9, "max_model_len": 128}
     llm = LLM(str(tmp_path), device="cpu", dtype="float32", **small)
     try:
-        alone, crowd = llm.generate(prompts[:1], greedy), llm.generate(prompts, greedy)
-        again = llm.generate([[*crowd[-1].prompt_token_ids, *crowd[-1].token_ids]], greedy)
+        alone, batched = llm.generate(prompts[:1], greedy), llm.generate(prompts, greedy)
+        again = llm.generate([[*batched[-1].prompt_token_ids, *batched[-1].token_ids]], greedy)
     finally:
         llm.close()
     assert again[0].cached_tokens > 0
-    assert_same(model, [*alone, *crowd, *again], 16)
+    assert_same(model, [*alone, *batched, *again], 16)
 
 
 def test_blip_2_answers_text_by_its_opt(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_alone(smollm2: LLM, smollm2_reference: Any) -> None:
     assert_same(smollm2_reference, answers, SHORT.max_tokens)
 
 
-def test_in_a_crowd_of_sixteen_mixed_requests(smollm2: LLM, smollm2_reference: Any) -> None:
+def test_in_a_batch_of_sixteen_mixed_requests(smollm2: LLM, smollm2_reference: Any) -> None:
     """Ten are greedy. The others sample with every filter and penalty, and must not change what the greedy ones say."""
     rng = random.Random(4)
     others = [
@@ -77,8 +77,8 @@ def test_in_a_crowd_of_sixteen_mixed_requests(smollm2: LLM, smollm2_reference: A
         )
         for _ in range(6)
     ]
-    crowd = [prompt * rng.randint(1, 12) for prompt in PROMPTS[14:]]
-    answers = smollm2.generate([*PROMPTS[4:14], *crowd], [GREEDY] * 10 + others)
+    longer = [prompt * rng.randint(1, 12) for prompt in PROMPTS[14:]]
+    answers = smollm2.generate([*PROMPTS[4:14], *longer], [GREEDY] * 10 + others)
     assert_same(smollm2_reference, answers[:10])
 
 

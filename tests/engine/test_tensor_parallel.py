@@ -134,7 +134,7 @@ def serving(model: Path, size: int) -> Iterator[Server]:
 
 
 def assert_answers(server: Server, expected: list[str]) -> None:
-    """Those of one rank: alone, in a crowd that is preempted, and once more from the prefix cache."""
+    """Those of one rank: alone, in a batch that is preempted, and once more from the prefix cache."""
     assert server.complete(PROMPTS[3])["choices"][0]["text"] == expected[3]
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
         answers = list(pool.map(server.complete, PROMPTS))

@@ -23,8 +23,8 @@ def test_drafts_are_accepted_up_to_the_first_that_differs(sampled: list[int], dr
 
 
 def test_places_become_rows_with_their_log_probabilities() -> None:
-    told = {place: (TokenLogprobs(token, -0.5, 1, ()),) for place, token in enumerate([1, 2, 3, 4, 5, 6])}
-    places = StepResult(3, [1, 2, 3, 4, 5, 6], logprobs=told, seconds=0.5)
+    logprobs = {place: (TokenLogprobs(token, -0.5, 1, ()),) for place, token in enumerate([1, 2, 3, 4, 5, 6])}
+    places = StepResult(3, [1, 2, 3, 4, 5, 6], logprobs=logprobs, seconds=0.5)
     result = verify_drafts(places, {1: (2, 9), 2: (5,)})
     assert (result.step, result.seconds) == (3, 0.5)
     assert result.token_ids == [1, 2, 5]

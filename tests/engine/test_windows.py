@@ -90,13 +90,13 @@ def assert_as_reference(window: int, answers: list[Completion]) -> None:
 
 @pytest.mark.parametrize("window", [1, 16, 17, 500])
 def test_answers_are_those_of_transformers(load: Any, window: int) -> None:
-    """Alone, then in a crowd that finds beginnings and is preempted; 500 is longer than any context."""
+    """Alone, then in a batch with prefix hits and preemptions; 500 is longer than any context."""
     llm = load(window, **TIGHT)
     alone = [llm.generate([prompt], GREEDY)[0] for prompt in PROMPTS[:3]]
-    crowd = llm.generate(PROMPTS * 2, GREEDY)
-    assert_as_reference(window, [*alone, *crowd[:6]])
-    assert [answer.token_ids for answer in crowd[6:]] == [answer.token_ids for answer in crowd[:6]]
-    assert {len(answer.token_ids) for answer in [*alone, *crowd]} == {GREEDY.max_tokens}
+    batched = llm.generate(PROMPTS * 2, GREEDY)
+    assert_as_reference(window, [*alone, *batched[:6]])
+    assert [answer.token_ids for answer in batched[6:]] == [answer.token_ids for answer in batched[:6]]
+    assert {len(answer.token_ids) for answer in [*alone, *batched]} == {GREEDY.max_tokens}
     stats = llm.report()
     assert stats.preemptions > 0
     assert stats.prefix_hit_tokens > 0
@@ -305,8 +305,8 @@ def test_the_triton_kernels_say_the_same(checkpoint: Path) -> None:
     command = [sys.executable, str(path), str(checkpoint)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
-    told = json.loads(result.stdout)
-    assert [cached for *_, cached in told] == [0, 16]
-    entries = [[TokenLogprobs(token, x, 1, ()) for token, x in zip(*said, strict=True)] for _, *said, _ in told]
-    answers = zip(told, entries, strict=True)
+    outputs = json.loads(result.stdout)
+    assert [cached for *_, cached in outputs] == [0, 16]
+    entries = [[TokenLogprobs(token, x, 1, ()) for token, x in zip(*said, strict=True)] for _, *said, _ in outputs]
+    answers = zip(outputs, entries, strict=True)
     assert_as_reference(WINDOW, [Completion(prompt, "", tokens, said) for (prompt, tokens, *_), said in answers])

@@ -58,7 +58,7 @@ def close_to(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_classes_of_the_last_token(family: str, tmp_path: Path) -> None:
-    """Alone, and in a crowd of prompts that come in chunks."""
+    """Alone, and in a batch of prompts that come in chunks."""
     model = saved(f"{family}ForSequenceClassification", tmp_path, id2label={0: "a", 1: "b", 2: "c"})
     prompts = prompts_of(40, 1, 150, 7, 48, 90)
     with torch.inference_mode():

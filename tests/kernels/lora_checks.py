@@ -53,18 +53,18 @@ def _compare(
     assert torch.equal(y[used < 0], before[used < 0])
 
 
-def _alone_and_in_a_crowd(device: torch.device) -> None:
+def _alone_and_in_a_batch(device: torch.device) -> None:
     """A token's result is the same to the bit, whatever other tokens are in the step."""
     used = torch.tensor([1, 0, 1, 1, -1, 0] + [1] * 30, device=device)
     weights = _weights(device, half_precision(device), 2, 1200, (32, 16), 16)
     x = torch.randn(len(used), 1200, device=device).to(weights.a.dtype)
     y = torch.randn(len(used), 48, device=device).to(weights.a.dtype)
-    crowd = y.clone()
-    add_lora(crowd, x, weights, group_by_adapter(used, 2))
+    batched = y.clone()
+    add_lora(batched, x, weights, group_by_adapter(used, 2))
     for token in (0, 1, 35):
         alone = y[token : token + 1].clone()
         add_lora(alone, x[token : token + 1], weights, group_by_adapter(used[token : token + 1], 2))
-        assert torch.equal(alone[0], crowd[token])
+        assert torch.equal(alone[0], batched[token])
 
 
 def _refuses_what_it_cannot(device: torch.device) -> None:
@@ -111,15 +111,15 @@ def _check(
 
 
 _PREFILL = [0] * 40 + [2] * 20 + [-1] * 5 + [1, 2] * 3
-_CROWD = _PREFILL * 8 + list(range(64))
+_MIXED = _PREFILL * 8 + list(range(64))
 CHECKS = [
     _check("prefill_of_fused_projections", _PREFILL, 200, (160, 32, 16), 16, exact=True, large=False),
     _check("decode_of_different_adapters", [3, -1, 0, 2, 1], 1500, (144,), 32, exact=True, large=False),
     _check("half_precision", _PREFILL, 256, (64, 64), 64, exact=False, large=False),
-    Check("alone_and_in_a_crowd", _alone_and_in_a_crowd),
+    Check("alone_and_in_a_batch", _alone_and_in_a_batch),
     Check("refuses_what_it_cannot", _refuses_what_it_cannot),
     Check("odd_rows", _odd_rows),
-    *(_check(f"llama_8b_qkv_rank_{r}", _CROWD, 4096, (4096, 1024, 1024), r, exact=False, large=True) for r in (16, 64)),
+    *(_check(f"llama_8b_qkv_rank_{r}", _MIXED, 4096, (4096, 1024, 1024), r, exact=False, large=True) for r in (16, 64)),
 ]
 
 _TILES = {"order": "*i32", "tiles": "*i32", "num_tiles": "*i32", "num_tokens": "i32"}

@@ -266,7 +266,7 @@ def _a_short_chunk_after_a_long_prefix(device: torch.device) -> None:
 def _contexts_of_very_many_are_whole(device: torch.device) -> None:
     """Check that there is a list of as many segments as sequences, from 257 on."""
     step = make_step(Case(((1, 1500),)), device)
-    split = step.split(_crowd(step, 257))
+    split = step.split(_sequences(step, 257))
     assert split.launched == 1 and split.listed is not None
     assert split.listed.tolist() == [257, *(max_segments(1) * s for s in range(257))]
     assert split.programs == 257
@@ -285,10 +285,10 @@ def _as_many_programs_share_a_list_as_have_registers(device: torch.device) -> No
         (Case(((8, 100),), kv_heads=8, head_dim=64), 128),
     ):
         step = make_step(case, device)
-        assert step.split(_crowd(step, 49)).programs == programs, case
+        assert step.split(_sequences(step, 49)).programs == programs, case
 
 
-def _crowd(step: Step, count: int) -> PagedSequences:
+def _sequences(step: Step, count: int) -> PagedSequences:
     """Return the only sequence of `step` so many times."""
     (launch,), tokens = step.launches(), step.case.lens[0][0]
     return replace(

@@ -108,7 +108,7 @@ class Errors:
 def _answers(
     folder: Path, shape: Shape | Tiny, device: torch.device, lengths: Sequence[int], count: int, **settings: Any
 ) -> list[Completion]:
-    """Greedy answers of `count` tokens to random prompts, always the same ones, all in one crowd."""
+    """Greedy answers of `count` tokens to random prompts, always the same ones, all in one batch."""
     choose = random.Random(7)
     prompts = [choose.choices(range(shape.vocab), k=length) for length in lengths]
     if device.type == "cpu" and interpreted():  # whose products of bfloat16 are wrong

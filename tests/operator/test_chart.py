@@ -189,8 +189,8 @@ def readers(objects: list[Object]) -> list[Object]:
 def test_the_operator_gets_the_url_of_a_metrics_api_where_there_is_one(settings: str, runs: bool) -> None:
     objects = template("--set", settings)
     url = "--metrics-url=http://octavo-operator-metrics.llm.svc:8080"
-    told = [each for each in operator_arguments(objects) if each.startswith("--metrics-url")]
-    assert told == ([url] if runs else [])
+    urls = [each for each in operator_arguments(objects) if each.startswith("--metrics-url")]
+    assert urls == ([url] if runs else [])
     assert len(readers(objects)) == runs
     services = [each["metadata"]["name"] for each in objects if each["kind"] == "Service"]
     assert services == (["octavo-operator-metrics"] if runs else [])

@@ -108,9 +108,9 @@ def test_what_the_api_server_holds_is_read_as_far_as_it_is_known() -> None:
 def test_a_misspelt_field_is_reported_with_the_one_that_was_meant(spec: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidLLMServiceError) as refusal:
         parse(merged(VALID, {"spec": spec}))
-    told = [str(problem) for problem in refusal.value.problems]
-    assert any(each.startswith(said) for each in told), told
-    assert ("did you mean" in " ".join(told)) is ("did you mean" in said)
+    problems = [str(problem) for problem in refusal.value.problems]
+    assert any(each.startswith(said) for each in problems), problems
+    assert ("did you mean" in " ".join(problems)) is ("did you mean" in said)
 
 
 def test_a_misspelt_field_is_reported_before_the_one_that_is_missing_for_it() -> None:

@@ -50,14 +50,14 @@ def test_every_field_is_described_and_typed() -> None:
 
 def test_descriptions_say_defaults_once() -> None:
     """`kubectl explain` shows nothing else of them."""
-    told = {path: schema["description"] for path, schema in fields(SPEC, "spec") if "description" in schema}
-    assert told["spec.autoscaling.targetQueueDepth"] == "Waiting requests per replica to aim for. Default: 4."
-    assert told["spec.rollout.paused"].endswith(" Default: false.")
-    assert told["spec.engine.dtype"].endswith(" Default: auto.")
-    assert told["spec.rollout"].count("Default") == 0
+    descriptions = {path: schema["description"] for path, schema in fields(SPEC, "spec") if "description" in schema}
+    assert descriptions["spec.autoscaling.targetQueueDepth"] == "Waiting requests per replica to aim for. Default: 4."
+    assert descriptions["spec.rollout.paused"].endswith(" Default: false.")
+    assert descriptions["spec.engine.dtype"].endswith(" Default: auto.")
+    assert descriptions["spec.rollout"].count("Default") == 0
     for path, schema in fields(SPEC, "spec"):
         if "default" in schema and not isinstance(schema["default"], dict):
-            assert told[path].count("Default: ") == 1, path
+            assert descriptions[path].count("Default: ") == 1, path
 
 
 def test_every_field_has_bounds() -> None:

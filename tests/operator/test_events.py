@@ -41,7 +41,7 @@ class Server:
         self.counts[name] += 1
 
 
-def told(*statuses: Any) -> list[tuple[str, str]]:
+def events_of(*statuses: Any) -> list[tuple[str, str]]:
     """Type and reason of each event in a life whose statuses were these."""
     found, before = [], {}
     for status in statuses:
@@ -58,11 +58,11 @@ WAITS = summary(pod(**NO_GPU), children=deployment())
 
 
 def test_a_service_that_begins_to_serve_gets_one_event() -> None:
-    assert told(FIRST, RUNS, RUNS) == [("Normal", "Serving")]
+    assert events_of(FIRST, RUNS, RUNS) == [("Normal", "Serving")]
 
 
 def test_a_load_that_fails_is_reported_once_with_its_cause_and_so_is_its_end() -> None:
-    assert told(FIRST, CRASHED, CRASHED, RUNS) == [
+    assert events_of(FIRST, CRASHED, CRASHED, RUNS) == [
         ("Warning", "CrashLoop"),
         ("Normal", "Serving"),
         ("Normal", "AsExpected"),
@@ -70,7 +70,7 @@ def test_a_load_that_fails_is_reported_once_with_its_cause_and_so_is_its_end() -
 
 
 def test_waiting_for_a_gpu_is_a_warning() -> None:
-    assert told(WAITS) == told(FIRST, WAITS) == [("Warning", "WaitingForGPU")]
+    assert events_of(WAITS) == events_of(FIRST, WAITS) == [("Warning", "WaitingForGPU")]
 
 
 def test_going_in_place_is_reported() -> None:

@@ -94,8 +94,8 @@ def test_the_startup_probe_of_a_model_that_loads_is_no_obstacle() -> None:
         warning("Pod", "good-1", f"{kind} probe failed: statuscode: 503") for kind in ("Startup", "Liveness")
     )
     events = [{**probe, "reason": "Unhealthy"}, {**killed, "reason": "Unhealthy"}]
-    told = report(facts := Facts(service(loads), [loads], events=events), obstacles(facts))
-    assert "Startup probe" not in told and "Liveness probe failed" in told
+    text = report(facts := Facts(service(loads), [loads], events=events), obstacles(facts))
+    assert "Startup probe" not in text and "Liveness probe failed" in text
 
 
 def test_an_event_that_the_operator_wrote_of_a_condition_does_not_repeat_it() -> None:
@@ -103,8 +103,8 @@ def test_an_event_that_the_operator_wrote_of_a_condition_does_not_repeat_it() ->
         {**warning("LLMService", "good", f"needs {need} GiB"), "reason": reason}
         for need, reason in ((8, "WaitingForGPU"), (9, "RolloutBlocked"))
     )
-    told = report(facts := Facts(service(WITHOUT_GPU), [WITHOUT_GPU], events=[repeated, other]), obstacles(facts))
-    assert "needs 8 GiB" not in told and "needs 9 GiB" in told
+    text = report(facts := Facts(service(WITHOUT_GPU), [WITHOUT_GPU], events=[repeated, other]), obstacles(facts))
+    assert "needs 8 GiB" not in text and "needs 9 GiB" in text
 
 
 def test_a_pod_that_loads_is_named_once() -> None:
@@ -257,9 +257,9 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
     write("llmservices.octavo.dev", service(WITHOUT_GPU))
     write("pods", {"items": [WITHOUT_GPU]})
     assert cli.main(["why", "good", "-n", "llm", "--context", "there"]) == cli.IN_THE_WAY
-    told = capsys.readouterr().out
-    assert "WaitingForGPU" in told
-    assert "not looked at: ResourceQuotas: Error from server (Forbidden): resourcequotas" in told
+    text = capsys.readouterr().out
+    assert "WaitingForGPU" in text
+    assert "not looked at: ResourceQuotas: Error from server (Forbidden): resourcequotas" in text
     assert all(call.startswith("--namespace=llm --context=there get ") for call in calls(cluster))
 
     write("llmservices.octavo.dev", {"items": [service(WITHOUT_GPU), service(serving, ready=1)]})

@@ -144,13 +144,13 @@ async def test_the_bytes_of_many_pods_are_reported_together() -> None:
     async with listener.listening() as port, aiohttp.ClientSession() as session:
         pods = [pod(f"u{number}", fetch=RUNNING) for number in range(4)]
         watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: pods}}, queue, port, lambda: now)
-        told = 0
+        reported = 0
         for second in range(0, 60, 3):
             now, listener.answer = float(second), pulling(second * 10)
             await watch.look(session)
-            told += len(queue)
+            reported += len(queue)
             queue.clear()
-        assert 4 <= told <= 7
+        assert 4 <= reported <= 7
 
 
 @pytest.mark.parametrize(

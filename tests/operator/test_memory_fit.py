@@ -143,10 +143,10 @@ def test_which_model_a_pod_has_loaded_is_kept_in_status_as_long_as_it_is_the_sam
         fields = {"metadata": {"uid": "u1", "namespace": "llm"}, "status": status or {}, "spec": model}
         return parse(merged(VALID, fields))
 
-    told = ModelReport(resolvedRevision="abc", sizeBytes=5)
+    model = ModelReport(resolvedRevision="abc", sizeBytes=5)
     there = pod(container=SERVING)
     there["metadata"]["uid"] = "p1"
-    reports = {"p1": LoadReport(phase="ready", memory=MemoryReport(**NUMBERS), model=told)}
+    reports = {"p1": LoadReport(phase="ready", memory=MemoryReport(**NUMBERS), model=model)}
     status = summarize(asked(), Observation({}, deployment(ready=1), (there,), reports), "x", Result(), NOW)
     assert (status.model.resolved_revision, status.model.size_bytes) == ("abc", 5)
     rolling = Observation({}, deployment(ready=1, updated=0), (there,), reports)

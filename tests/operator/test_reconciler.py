@@ -56,7 +56,7 @@ class Server:
         self.not_in_crd: set[str] = set()
         """Fields of the status that the cluster's CRD does not have."""
         self.lagging: set[str] = set()
-        """Plurals of the kinds whose watch tells nothing any more."""
+        """Plurals of the kinds whose watch reports nothing any more."""
         self.indexes: dict[str, dict[Any, list[Any]]] = {
             kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN, *OPTIONAL)
         }
@@ -74,14 +74,14 @@ class Server:
         return next(found for found in self.service["status"]["conditions"] if found["type"] == kind)
 
     def change(self, kind: str, change: dict[str, Any], manager: str = "kubectl") -> None:
-        """Somebody else changes a child: a merge patch whose `spec` they then own."""
+        """Another client changes a child: a merge patch whose `spec` they then own."""
         live = merged(self.live[kind], change)
         fields = {f"f:{name}": {} for name in change["spec"]}
         live["metadata"]["managedFields"] = [{"manager": manager, "fieldsV1": {"f:spec": fields}}]
         self._store(kind, live)
 
     def remove(self, kind: str) -> None:
-        """Somebody else deletes a child."""
+        """Another client deletes a child."""
         del self.live[kind]
         del self.indexes[CHILD[kind].plural][KEY]
 
@@ -455,7 +455,7 @@ async def test_the_owner_of_a_taken_name_is_reported() -> None:
     operator = reconciler(server)
     with pytest.raises(ApiError) as raised:
         await operator.reconcile(KEY)
-    assert raised.value.within == 15, "no event tells that the name is free"
+    assert raised.value.within == 15, "no event says that the name is free"
     assert (server.reason("Ready"), server.reason("Degraded")) == ("NameTaken", "NameTaken")
     assert "is not this LLMService's" in server.condition("Ready")["message"]
     del server.live["Service"]
@@ -729,18 +729,18 @@ async def test_a_crd_that_is_older_than_the_operator_stops_nothing(monkeypatch: 
     assert "desiredReplicas" in server.service["status"]
 
 
-async def test_a_child_that_is_about_to_go_is_waited_for_and_told_if_it_stays() -> None:
+async def test_a_child_that_is_about_to_go_is_waited_for_and_reported_if_it_stays() -> None:
     """A Deployment with a finalizer that no controller removes is such a case."""
     server = Server()
     operator = await settled(server)
     going = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/lost"]}
     server.live["Deployment"]["metadata"] |= going
     server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
-    for second, told in ((0, False), (60, True)):
+    for second, reported in ((0, False), (60, True)):
         operator._clock = lambda second=second: f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"  # type: ignore[misc]
         with pytest.raises(ApiError, match=r"example\.com/lost holds it"):
             await operator.reconcile(KEY)
-        assert (server.reason("Ready") == "ApplyFailed") == told
+        assert (server.reason("Ready") == "ApplyFailed") == reported
     assert "remove the finalizer" in server.condition("Degraded")["message"]
     assert [each for each in server.writes if each != "LLMService/status"] == []
     server.remove("Deployment")
@@ -774,7 +774,7 @@ def made_again(server: Server) -> None:
 
 
 def owners(server: Server, kind: str, *owned_by: dict[str, Any]) -> None:
-    """Somebody writes the owners of a child."""
+    """Another client writes the owners of a child."""
     server.live[kind]["metadata"]["ownerReferences"] = list(owned_by)
     server.indexes[CHILD[kind].plural][KEY] = [trimmed(CHILD[kind], server.live[kind])]
 
@@ -884,7 +884,7 @@ async def test_a_webhook_that_hangs_on_statuses_is_reported_by_an_event_within_h
 
 
 async def test_a_new_service_is_made_where_a_webhook_hangs_on_statuses() -> None:
-    """The image is pinned in the status first; where that fails for long, the Deployment tells which it was."""
+    """The image is pinned in the status first; where that fails for long, the Deployment says which it was."""
     server, clock = Server(), Clock()
     operator = reconciler(server)
     operator._statuses = status_writer.StatusWriter(server, clock)
@@ -1005,7 +1005,7 @@ async def test_what_others_change_beside_us_is_looked_at_and_not_written(clock: 
     assert server.writes == []
 
 
-async def test_drift_is_mended_at_once_and_a_fight_once_a_minute(clock: Clock) -> None:
+async def test_drift_is_mended_at_once_and_a_conflict_once_a_minute(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     mended = 0
@@ -1023,7 +1023,7 @@ async def test_drift_is_mended_at_once_and_a_fight_once_a_minute(clock: Clock) -
     assert server.reason("Ready") != "FieldConflict"
 
 
-async def test_what_a_webhook_writes_anew_at_each_write_is_no_fight(clock: Clock) -> None:
+async def test_what_a_webhook_writes_anew_at_each_write_is_no_conflict(clock: Clock) -> None:
     """Such a value is the time of the last change; a dry run shows it too."""
 
     class Stamped(Server):
@@ -1165,7 +1165,7 @@ async def test_what_is_refused_beside_nothing_of_others_is_not_tried_twice(clock
     assert server.tries == 1
 
 
-async def test_a_fight_with_another_autoscaler_names_what_scales(clock: Clock) -> None:
+async def test_a_conflict_with_another_autoscaler_names_what_scales(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     for _ in range(2):
@@ -1175,7 +1175,7 @@ async def test_a_fight_with_another_autoscaler_names_what_scales(clock: Clock) -
     assert "HorizontalPodAutoscaler that is not the LLMService's scales it" in server.condition("Degraded")["message"]
 
 
-async def test_a_long_fight_is_reported_once_and_written_once_a_minute(clock: Clock) -> None:
+async def test_a_long_conflict_is_reported_once_and_written_once_a_minute(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     for _ in range(600):
@@ -1186,7 +1186,7 @@ async def test_a_long_fight_is_reported_once_and_written_once_a_minute(clock: Cl
     assert [event["reason"] for event in server.events].count("FieldConflict") == 1
 
 
-async def test_a_manager_that_adds_another_field_each_time_fights_too(clock: Clock) -> None:
+async def test_a_manager_that_adds_another_field_each_time_is_a_conflict_too(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     for seconds in range(180):
@@ -1214,7 +1214,7 @@ async def test_a_contested_pod_template_is_reverted_less_and_less_often(clock: C
     assert server.live["Deployment"]["spec"]["template"]["spec"] != ours
 
 
-async def test_a_manager_that_changes_the_pod_template_every_ten_minutes_fights_too(clock: Clock) -> None:
+async def test_a_manager_that_changes_the_pod_template_every_ten_minutes_is_a_conflict_too(clock: Clock) -> None:
     """As some GitOps tools do: each of its changes, and each of ours, would replace all pods for ever."""
     server = Server()
     operator = await settled(server)
@@ -1228,7 +1228,7 @@ async def test_a_manager_that_changes_the_pod_template_every_ten_minutes_fights_
     assert "spec.template.spec.terminationGracePeriodSeconds by flux" in server.condition("Degraded")["message"]
 
 
-async def test_a_manager_that_comes_back_every_minute_and_a_half_fights_too_and_is_reported_once(clock: Clock) -> None:
+async def test_a_manager_that_comes_back_every_90_seconds_is_a_conflict_that_is_reported_once(clock: Clock) -> None:
     """GitOps tools do so: each change is reverted at once, and none is the last."""
     server = Server()
     operator = await settled(server)
@@ -1264,7 +1264,7 @@ async def test_a_conflict_over_one_field_keeps_no_other_from_being_mended_at_onc
     assert spec() == (5, 1)
 
 
-async def test_a_fight_that_ends_is_over(clock: Clock) -> None:
+async def test_a_conflict_ends(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     for _ in range(2):
@@ -1296,7 +1296,7 @@ async def test_a_mend_that_fails_is_none(clock: Clock) -> None:
     assert server.live["Service"]["spec"]["type"] == "ClusterIP"
 
 
-async def test_what_the_user_asks_for_is_written_in_the_midst_of_a_fight(clock: Clock) -> None:
+async def test_what_the_user_asks_for_is_written_in_the_midst_of_a_conflict(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     for _ in range(2):
@@ -1349,7 +1349,7 @@ async def test_ports_that_others_replace_are_put_back_as_a_whole_at_once(
     assert server.writes == []
 
 
-async def test_ports_that_others_keep_adding_are_a_fight(clock: Clock) -> None:
+async def test_ports_that_others_keep_adding_are_a_conflict(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
     for _ in range(3):

@@ -189,11 +189,11 @@ def test_a_deployment_that_its_controller_does_not_look_at(changed: str, observe
     found = summarize(service(), Observation({}, {identity: live}), "image", Result(), LATER)
     assert kstatus(found.as_object()) == judged
     reasons = {each.type: each.reason for each in found.conditions}
-    told = judged == "Failed"
+    reported = judged == "Failed"
     messages = {each.type: each.message for each in found.conditions}
-    assert ("whether its log names this Deployment" in messages[ConditionType.DEGRADED]) is told
+    assert ("whether its log names this Deployment" in messages[ConditionType.DEGRADED]) is reported
     for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
-        assert (reasons[kind] is Reason.NO_CONTROLLER) is told
+        assert (reasons[kind] is Reason.NO_CONTROLLER) is reported
     assert unobserved_patience(live, LATER) == ([15.0] if changed == "00:00:30Z" else [])
 
 

@@ -323,12 +323,12 @@ def unmounted(since: str, container: dict[str, Any] | None = None) -> dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("since", "told"), [("2025-12-31T23:59:51Z", False), ("2025-12-31T23:59:50Z", True), ("", False)]
+    ("since", "reported"), [("2025-12-31T23:59:51Z", False), ("2025-12-31T23:59:50Z", True), ("", False)]
 )  # fmt: skip
-def test_volumes_are_waited_for_by_every_pod_and_told_of_only_where_it_lasts(since: str, told: bool) -> None:
+def test_volumes_are_waited_for_by_every_pod_and_reported_only_where_it_lasts(since: str, reported: bool) -> None:
     ready = condition(summary(unmounted(since), children=deployment()), ConditionType.READY)
-    assert (ready.reason == Reason.WAITING_FOR_VOLUMES) is told
-    assert ("Secret clients" in ready.message) is told
+    assert (ready.reason == Reason.WAITING_FOR_VOLUMES) is reported
+    assert ("Secret clients" in ready.message) is reported
 
 
 def test_a_config_map_that_is_waited_for_is_named_too() -> None:

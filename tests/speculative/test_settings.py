@@ -42,7 +42,7 @@ def test_lengths_of_n_grams_have_vllms_defaults(lengths: dict[str, Any], expecte
     ],
 )
 def test_what_is_wrong_is_reported(text: str, said: str) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as error:
         parse_speculative(text)
-    assert str(told.value).startswith("--speculative-config: ") and said in str(told.value)
-    assert len(str(told.value)) < 400
+    assert str(error.value).startswith("--speculative-config: ") and said in str(error.value)
+    assert len(str(error.value)) < 400

@@ -27,7 +27,7 @@ _OURS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "PodMonitor": _SPEC,
     "ScaledObject": _SPEC,
 }
-"""The parts of each kind in which nothing is anybody else's.
+"""The parts of each kind in which every field is the operator's.
 
 A Deployment's number of replicas is an autoscaler's, and the annotations of its pod template are kubectl's, which
 restarts pods by them. What else a Service has, such as its session affinity, is the administrator's.
