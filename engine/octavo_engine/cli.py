@@ -93,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("models", help="list the supported model families and their features", allow_abbrev=False)
     doctor = commands.add_parser("doctor", help="check whether this machine can serve models", allow_abbrev=False)
     doctor.add_argument("--port", type=int, default=8000, metavar="N", help="port that serve would use (default: 8000)")
-    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.add_argument("--json", action="store_true", help="print the results as JSON")
     chat.add_arguments(commands.add_parser("chat", help="talk to a running server", allow_abbrev=False))
     bench.add_arguments(commands.add_parser("bench", help="measure a running server", allow_abbrev=False))
     compare.add_arguments(

@@ -32,7 +32,7 @@ _OLDEST_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Result:
     """The result of one check. `advice` says what to do, and is empty if the state is ok."""
 
     name: str
@@ -41,17 +41,17 @@ class Finding:
     advice: str = ""
 
 
-def findings(port: int) -> Iterator[Finding]:
+def results(port: int) -> Iterator[Result]:
     """Run all checks, in the order in which a start would meet the problems. Nothing is downloaded or changed."""
-    checks: list[Callable[[], Iterator[Finding]]] = [_versions, _gpus, _cpu, _memory, _shared_memory, _disk, _files]
+    checks: list[Callable[[], Iterator[Result]]] = [_versions, _gpus, _cpu, _memory, _shared_memory, _disk, _files]
     for check in checks:
         yield from check()
     yield _port(port)
 
 
 def run(port: int, as_json: bool) -> int:
-    """Print the findings; return 0 if a server can start, and 2 if a problem prevents it."""
-    found = list(findings(port))
+    """Print the results of all checks; return 0 if a server can start, and 2 if a problem prevents it."""
+    found = list(results(port))
     if as_json:
         sys.stdout.write(json.dumps([asdict(each) for each in found], indent=2) + "\n")
     else:
@@ -63,18 +63,18 @@ def run(port: int, as_json: bool) -> int:
     return ConfigurationError.exit_code if any(each.state == "problem" for each in found) else 0
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[Result]:
     python = platform.python_version()
-    yield Finding("octavo", "ok", f"{__version__}, Python {python}")
+    yield Result("octavo", "ok", f"{__version__}, Python {python}")
     if importlib.util.find_spec("torch") is None:
-        yield Finding("torch", "problem", "is not installed", "install Octavo with its extra: octavo[engine]")
+        yield Result("torch", "problem", "is not installed", "install Octavo with its extra: octavo[engine]")
         return
     import torch
 
-    yield Finding("torch", "ok", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}")
+    yield Result("torch", "ok", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}")
 
 
-def _gpus() -> Iterator[Finding]:
+def _gpus() -> Iterator[Result]:
     import torch
 
     devices = [Path("/dev") / name for name in ("nvidia0", "nvidiactl")]
@@ -82,22 +82,22 @@ def _gpus() -> Iterator[Finding]:
         there = any(device.exists() for device in devices)
         advice = "the driver is older than torch's CUDA, or the container lacks its libraries: see nvidia-smi"
         state: Literal["ok", "problem"] = "problem" if there else "ok"
-        yield Finding("GPU", state, "torch finds none" + ("" if there else "; models run on the CPU"), advice * there)
+        yield Result("GPU", state, "torch finds none" + ("" if there else "; models run on the CPU"), advice * there)
         return
     for index in range(torch.cuda.device_count()):
         name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
         free, total = torch.cuda.mem_get_info(index)
         text = f"{name}, capability {capability[0]}.{capability[1]}, {format_size(free)} free of {format_size(total)}"
         if capability < _OLDEST_CAPABILITY:
-            yield Finding(f"GPU {index}", "warning", text, "it has no bfloat16: add --dtype float16")
+            yield Result(f"GPU {index}", "warning", text, "it has no bfloat16: add --dtype float16")
         elif free < total * 0.9:
             advice = "another process holds memory (see nvidia-smi): end it, or lower --gpu-memory-utilization"
-            yield Finding(f"GPU {index}", "warning", text, advice)
+            yield Result(f"GPU {index}", "warning", text, advice)
         else:
-            yield Finding(f"GPU {index}", "ok", text)
+            yield Result(f"GPU {index}", "ok", text)
 
 
-def _cpu() -> Iterator[Finding]:
+def _cpu() -> Iterator[Result]:
     from octavo_engine.kernels.cpu.build import BuildError, built_library
 
     cores = f"{len(os.sched_getaffinity(0))} cores"
@@ -107,29 +107,29 @@ def _cpu() -> Iterator[Finding]:
         advice = "install gcc and libc6-dev; until then PyTorch computes, at a fraction of the speed"
         if "AVX2" in str(error):
             advice = "PyTorch computes here, at a fraction of the speed of a CPU with AVX2"
-        yield Finding("CPU", "warning", f"{cores}, without kernels of our own: {error}", advice)
+        yield Result("CPU", "warning", f"{cores}, without kernels of our own: {error}", advice)
         return
-    yield Finding("CPU", "ok", f"{cores}, kernels for {library.name.split('-')[1]}")
+    yield Result("CPU", "ok", f"{cores}, kernels for {library.name.split('-')[1]}")
 
 
-def _memory() -> Iterator[Finding]:
+def _memory() -> Iterator[Result]:
     from octavo_engine.runner.memory import host_memory
 
     memory = host_memory()
     text = f"{format_size(memory.free)} free of {format_size(memory.total)} ({memory.name})"
     little = memory.free < _LITTLE_MEMORY
     advice = "even a small model on the CPU needs a few GiB: end other programs, or raise the container's limit"
-    yield Finding("memory", "warning" if little else "ok", text, advice * little)
+    yield Result("memory", "warning" if little else "ok", text, advice * little)
 
 
-def _shared_memory() -> Iterator[Finding]:
+def _shared_memory() -> Iterator[Result]:
     free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0
     little = free < _LITTLE_SHARED_MEMORY
     advice = "--tensor-parallel-size above 1 needs more: docker run --shm-size 1g, or cache.sharedMemorySize"
-    yield Finding(str(_SHARED_MEMORY), "warning" if little else "ok", f"{format_size(free)} free", advice * little)
+    yield Result(str(_SHARED_MEMORY), "warning" if little else "ok", f"{format_size(free)} free", advice * little)
 
 
-def _disk() -> Iterator[Finding]:
+def _disk() -> Iterator[Result]:
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE).expanduser()
@@ -137,26 +137,26 @@ def _disk() -> Iterator[Finding]:
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
         advice = "set HF_HOME to a folder that this user may write"
-        yield Finding("downloads", "problem", f"{folder} cannot be written", advice)
+        yield Result("downloads", "problem", f"{folder} cannot be written", advice)
         return
     little = free < _LITTLE_DISK
     advice = "models of 8B parameters take 16 GB: set HF_HOME to a larger disk"
-    yield Finding("downloads", "warning" if little else "ok", f"{format_size(free)} free in {folder}", advice * little)
+    yield Result("downloads", "warning" if little else "ok", f"{format_size(free)} free in {folder}", advice * little)
 
 
-def _files() -> Iterator[Finding]:
+def _files() -> Iterator[Result]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = hard != resource.RLIM_INFINITY and hard < _FEW_FILES
     advice = f"raise the limit to {_FEW_FILES} (ulimit -Hn), or lower --max-connections"
     text = "any number" if hard == resource.RLIM_INFINITY else f"at most {hard:,}"
-    yield Finding("open files", "warning" if few else "ok", text, advice * few)
+    yield Result("open files", "warning" if few else "ok", text, advice * few)
 
 
-def _port(port: int) -> Finding:
+def _port(port: int) -> Result:
     try:
         listening_socket("0.0.0.0", port).close()
     except OSError as error:
-        return Finding("port", "problem", f"{port}: {error.strerror}", "end what listens there, or choose --port")
+        return Result("port", "problem", f"{port}: {error.strerror}", "end what listens there, or choose --port")
     except OverflowError:
-        return Finding("port", "problem", f"{port} is no port", "choose --port from 1 to 65,535")
-    return Finding("port", "ok", f"{port} is free")
+        return Result("port", "problem", f"{port} is no port", "choose --port from 1 to 65,535")
+    return Result("port", "ok", f"{port} is free")

@@ -1,4 +1,4 @@
-"""`octavo-engine doctor`: findings about this machine, and about machines that lack something."""
+"""`octavo-engine doctor`: results for this machine, and for machines that lack something."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from octavo_engine.kernels.cpu import build
 from octavo_engine.runner import memory
 
 
-def found(name: str, port: int = 0) -> doctor.Finding:
-    return next(each for each in doctor.findings(port) if each.name == name)
+def found(name: str, port: int = 0) -> doctor.Result:
+    return next(each for each in doctor.results(port) if each.name == name)
 
 
 def test_this_machine_can_serve(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +53,7 @@ def test_what_is_lacking_comes_with_what_to_do(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(memory, "host_memory", lambda: memory.DeviceMemory(1 << 30, 1 << 29, "this machine's memory"))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1 << 20))
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (256, 256))
-    lacking = {each.name: each for each in doctor.findings(0) if each.state == "warning"}
+    lacking = {each.name: each for each in doctor.results(0) if each.state == "warning"}
     assert set(lacking) == {"CPU", "memory", "/dev/shm", "downloads", "open files"}
     assert all(each.advice for each in lacking.values())
     assert "HF_HOME" in lacking["downloads"].advice and "--shm-size" in lacking["/dev/shm"].advice

@@ -15,7 +15,7 @@ from octavo_engine.server.metrics import Metrics
 from octavo_operator import cli as operator_cli
 from octavo_operator.api.resource import parse
 from octavo_operator.kubectl import cli
-from octavo_operator.kubectl.first_answer import Story, manifest, wait_until_ready
+from octavo_operator.kubectl.first_answer import ProgressWriter, manifest, wait_until_ready
 from octavo_operator.kubectl.top import PodReadings, Reading, read, top_table
 from octavo_operator.kubectl.why import Facts, obstacles, report
 from octavo_operator.reconcile.observation.observe import Observation
@@ -205,8 +205,8 @@ def test_the_start_is_reported_once_for_each_phase_and_ends_where_the_operator_g
     ticks = iter(range(100))
     for last, good in ((serving, True), (stalled, False)):
         states, out = iter([loading, last]), io.StringIO()
-        story = Story(out, clock=lambda: float(next(ticks)))
-        assert wait_until_ready(lambda: next(states), story, timeout=100, sleep=lambda _: None) is good  # noqa: B023
+        progress = ProgressWriter(out, clock=lambda: float(next(ticks)))
+        assert wait_until_ready(lambda: next(states), progress, timeout=100, sleep=lambda _: None) is good  # noqa: B023
         assert [line.partition("phase ")[2].split(":")[0] for line in out.getvalue().splitlines()] == [
             loading["status"]["loading"]["phase"],
             last["status"]["loading"]["phase"],
@@ -216,7 +216,7 @@ def test_the_start_is_reported_once_for_each_phase_and_ends_where_the_operator_g
 def test_a_start_whose_phase_lasts_is_reported_from_time_to_time() -> None:
     loading, seconds, out = service(pod("good-1")), iter(range(0, 100, 4)), io.StringIO()
     assert not wait_until_ready(
-        lambda: loading, Story(out, clock=lambda: float(next(seconds))), timeout=50, sleep=lambda _: None
+        lambda: loading, ProgressWriter(out, clock=lambda: float(next(seconds))), timeout=50, sleep=lambda _: None
     )
     assert 3 <= len(out.getvalue().splitlines()) <= 5
 
@@ -225,7 +225,7 @@ def test_the_line_that_changes_is_as_wide_as_the_terminal(monkeypatch: pytest.Mo
     monkeypatch.setenv("COLUMNS", "30")
     out = io.StringIO()
     monkeypatch.setattr(out, "isatty", lambda: True)
-    Story(out, clock=lambda: 0.0).tell(service(pod("good-1")))
+    ProgressWriter(out, clock=lambda: 0.0).write(service(pod("good-1")))
     assert out.getvalue() == "\r\x1b[K" + "   0 s 0 of 1 replicas ready, phase Pulling"[:29]
 
 

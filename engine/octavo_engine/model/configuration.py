@@ -84,7 +84,8 @@ def read_spec(files: ModelFiles) -> ModelSpec:
     if spec.head is not None:
         if not spec.causal:
             raise ModelLoadError(
-                f"{path}: {spec.architecture} is to generate, but its tokens also see those after them"
+                f"{path}: {spec.architecture} cannot generate text, since its attention is bidirectional: each token "
+                "also attends to later ones"
             )
         return spec
     return _shortened(spec, longest_text(files))

@@ -32,7 +32,7 @@ def quantized(files: ModelFiles, spec: ModelSpec, name: str | None) -> ModelSpec
         return quantized_online(spec, name)
     if files.gguf is None:
         raise ConfigurationError(
-            f"--quantization {name}: is for .gguf files, and {files.name} is none; omit the flag, which takes the "
+            f"--quantization {name}: is for .gguf files, and {files.name} is none; omit the flag to use the "
             "weights as they are stored"
         )
     blocks = stored_blocks(files, spec)

@@ -193,7 +193,7 @@ def _remember(home: Path, entries: Sequence[Entry]) -> Path:
         making.replace(listing)
     except OSError as error:
         raise ModelLoadError(
-            f"{home}: nothing can be stored there: {error.strerror}; XDG_CACHE_HOME says where"
+            f"{home}: nothing can be stored there: {error.strerror}; set XDG_CACHE_HOME to another folder"
         ) from None
     return folder
 
@@ -259,7 +259,7 @@ def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: 
         making.replace(header)
     except OSError as error:
         raise ModelLoadError(
-            f"{header}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME says where the cache is"
+            f"{header}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME moves the cache"
         ) from error
     return header.parent
 
@@ -288,7 +288,7 @@ class _Files:
         except OSError as error:
             if not _here(self.folder, entry):  # else another program has finished it and cleared ours away
                 raise ModelLoadError(
-                    f"{entry.key}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME says where the cache is"
+                    f"{entry.key}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME moves the cache"
                 ) from error
         self.counter.at(entry.name, entry.size)
 
@@ -374,7 +374,7 @@ def _explain(url: str, error: Exception) -> ModelLoadError:
     not_there = code is None or code[1].startswith("NoSuch")  # an unknown access key is status 404 too at some stores
     if isinstance(error, FileNotFoundError) or (status and status[1] == "404" and not_there):
         return ModelLoadError(
-            f"{url}: there is no such bucket or prefix at {endpoint}; AWS_ENDPOINT_URL and AWS_REGION say where to look"
+            f"{url}: there is no such bucket or prefix at {endpoint}; check AWS_ENDPOINT_URL and AWS_REGION"
         )
     if status and status[1][0] in "34":
         return ModelLoadError(

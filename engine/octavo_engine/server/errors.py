@@ -132,7 +132,8 @@ def engine_dead(message: str) -> APIError:
 
 def internal_error(request_id: str) -> APIError:
     """Return an APIError 500 for a defect of the server; `request_id` is in the response and in the log."""
-    return APIError(500, f"something went wrong here; the log says more under {request_id}", code="internal_error")
+    message = f"the server failed because of a defect; its log has the details under {request_id}"
+    return APIError(500, message, code="internal_error")
 
 
 def param_of(location: Sequence[str | int]) -> str | None:

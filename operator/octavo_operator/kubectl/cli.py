@@ -16,7 +16,7 @@ from octavo_operator import __version__
 from octavo_operator.command_line import USAGE_ERROR, Parser
 from octavo_operator.kubectl.client import Kubectl, KubectlError
 from octavo_operator.kubectl.collect import engine_pods, facts_of, pod_readings
-from octavo_operator.kubectl.first_answer import Story, manifest, wait_until_ready
+from octavo_operator.kubectl.first_answer import ProgressWriter, manifest, wait_until_ready
 from octavo_operator.kubectl.forward import forwarded
 from octavo_operator.kubectl.secret_key import secret_key
 from octavo_operator.kubectl.status import replicas_sentence, status_table
@@ -180,7 +180,7 @@ def _run(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     made = manifest(arguments.model, arguments.name, arguments.gpus)
     name = made["metadata"]["name"]
     sys.stderr.write(kubectl.output("create", "--filename=-", stdin=json.dumps(made)))
-    if not wait_until_ready(lambda: kubectl.get(_SERVICES, name), Story(sys.stderr), arguments.timeout):
+    if not wait_until_ready(lambda: kubectl.get(_SERVICES, name), ProgressWriter(sys.stderr), arguments.timeout):
         facts = facts_of(kubectl, name)
         sys.stdout.write(report(facts, obstacles(facts)))
         return IN_THE_WAY

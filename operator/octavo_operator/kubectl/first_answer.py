@@ -17,7 +17,7 @@ DEMO = "smollm2"
 _LONGEST_NAME = 40
 _CLEAR_LINE = "\r\x1b[K"
 _QUIET_SECONDS = 15.0
-"""The longest time without a line where lines do not change: a load of minutes is to look like work."""
+"""The longest time without a line in a pipe, so that a load of minutes does not look like a hang."""
 
 
 def manifest(model: str, name: str | None, gpus: int | None) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def name_of(model: str) -> str:
 
 
 @dataclass
-class Story:
+class ProgressWriter:
     """Writes what an LLMService does: one line that changes on a terminal, else a line for each change of phase, and
     one from time to time while nothing changes.
     """
@@ -59,7 +59,7 @@ class Story:
         """Take the time of its making as the start."""
         self._began = self.clock()
 
-    def tell(self, service: Mapping[str, Any]) -> None:
+    def write(self, service: Mapping[str, Any]) -> None:
         """Write the state of the service."""
         phase, now = replicas_sentence(service), self.clock()
         if self.out.isatty():
@@ -88,20 +88,20 @@ def line_of(service: Mapping[str, Any]) -> str:
 
 def wait_until_ready(
     read: Callable[[], Mapping[str, Any]],
-    story: Story,
+    progress: ProgressWriter,
     timeout: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Print progress until the service is ready; False if its operator says that it will not be, or time is over."""
-    end = story.clock() + timeout
+    end = progress.clock() + timeout
     while True:
         service = read()
-        story.tell(service)
+        progress.write(service)
         if condition_of(service, ConditionType.READY).get("status") == "True":
             break
-        if condition_of(service, ConditionType.STALLED).get("status") == "True" or story.clock() > end:
-            story.end()
+        if condition_of(service, ConditionType.STALLED).get("status") == "True" or progress.clock() > end:
+            progress.end()
             return False
         sleep(1)
-    story.end()
+    progress.end()
     return True

@@ -63,4 +63,4 @@ async def watch_answerer(cluster: Reader, metrics_url: str, known: bool) -> None
             logger.warning("cannot read the APIService of external metrics: %s", error)
             continue
         if found is not None and found != known:
-            raise KindsChangedError(f"external metrics are now served by {'others' if found else 'Octavo'} now")
+            raise KindsChangedError(f"external metrics are served by {'others' if found else 'Octavo'} now")

@@ -72,7 +72,7 @@ def _kept(level: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if reason := _untrusted(folder):
-            log.warning("%s is not used: %s; make it yours alone, or set XDG_CACHE_HOME", folder, reason)
+            log.warning("%s is not used: %s; make it your own with chmod 700, or set XDG_CACHE_HOME", folder, reason)
             folder = Path(tempfile.mkdtemp(prefix="octavo-kernels-"))
     except OSError:  # a read-only file system: compiled again at the next start
         folder = Path(tempfile.mkdtemp(prefix="octavo-kernels-"))

@@ -67,7 +67,7 @@ class Job:
             await self._fail([LineError(error.detail.code or "failed", error.detail.message)])
         except Exception:
             log.exception("%s failed", self._batch.id)
-            await self._fail([LineError("internal_error", "something went wrong here; the log says more")])
+            await self._fail([LineError("internal_error", "the server failed because of a defect; see its log")])
 
     async def cancel(self) -> None:
         """End the batch as soon as possible; lines that are being answered are aborted."""
