@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_requests(parser)
     _add_search(parser)
     results = parser.add_argument_group("results").add_argument
-    results("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    results("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     results("--plot", type=Path, action="append", default=[], metavar="FILE", help=plots.HELP)
 
 
@@ -58,7 +58,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--find-saturation",
         choices=("users", "rate"),
-        help="raise users or rate until the server does no more, and say where that is",
+        help="raise users or rate until throughput no longer grows, and print that load",
     )
 
 
@@ -89,7 +89,7 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
         "--output-len",
         type=whole_number_within(1, _MANY),
         metavar="N",
-        help="tokens of an answer (default: 64); likewise",
+        help="tokens of an answer (default: 64); the most, if lengths vary (default: 1024)",
     )
     add(
         "--ignore-eos",
@@ -97,7 +97,7 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="answers go on to their length whatever the model says (default: yes)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="of words, lengths and arrivals (default: 0)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of random words, lengths and arrivals (default: 0)")
     add(
         "--timeout",
         type=number_within(0.1, 86_400),
@@ -113,14 +113,14 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         "--max-ttft-p90",
         type=number_within(0.001, _MANY),
         metavar="MS",
-        help="a load with a higher TTFT p90 is too much",
+        help="stop at a load whose TTFT p90 is higher",
     )
     search(
         "--seconds",
         type=number_within(0.1, 86_400),
         default=_SEARCH_SECONDS,
         metavar="S",
-        help="requests come for at least so long at each load (default: 20)",
+        help="shortest time for which requests come at each load (default: 20)",
     )
 
 

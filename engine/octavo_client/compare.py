@@ -39,13 +39,13 @@ class Ratio:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `octavo-engine compare`."""
     parser.add_argument("before", type=Path, metavar="BEFORE", help="a file that bench --json wrote")
-    parser.add_argument("after", type=Path, metavar="AFTER", help="the one to compare with it")
+    parser.add_argument("after", type=Path, metavar="AFTER", help="the file to compare with it")
     parser.add_argument(
         "--tolerance",
         type=float,
         default=5.0,
         metavar="PERCENT",
-        help="what is worse by more is marked (default: 5 %%)",
+        help="mark figures that are worse by more than this (default: 5)",
     )
     parser.add_argument("--plot", type=Path, action="append", default=[], metavar="FILE", help=plots.HELP)
 

@@ -123,7 +123,7 @@ def read(text: str, at: float) -> Reading:
     except ValueError:
         raise ClientError("/metrics is not Prometheus' text format") from None
     if _RUNNING not in values:
-        raise ClientError(f"/metrics has no {_RUNNING}; is it an Octavo engine, and does it load its model still?")
+        raise ClientError(f"/metrics has no {_RUNNING}; either it is no Octavo engine, or its model is not loaded yet")
     return Reading(at, values, buckets)
 
 
@@ -131,7 +131,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `octavo-engine top`."""
     parser.add_argument("urls", nargs="+", metavar="URL", help="a server, such as http://localhost:8000")
     parser.add_argument(
-        "--interval", type=number_within(0.1, 3600), default=2.0, metavar="S", help="between readings (default: 2)"
+        "--interval",
+        type=number_within(0.1, 3600),
+        default=2.0,
+        metavar="S",
+        help="seconds between readings (default: 2)",
     )
     parser.add_argument(
         "--window",
@@ -144,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--count",
         type=whole_number_within(1, 1_000_000_000),
         metavar="N",
-        help="end after N readings (default: with Ctrl-C)",
+        help="end after N readings (default: at Ctrl-C)",
     )
 
 

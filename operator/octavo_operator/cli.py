@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     _run_arguments(command("run", "watch LLMServices and keep them as they should be"))
     _metrics_arguments(command("metrics-api", "answer autoscalers from the pods' metrics"))
     _render_arguments(command("render", "print the objects of an LLMService as YAML"))
-    check = command("check", "judge LLMServices as the API server would")
+    check = command("check", "list what the API server would refuse in LLMServices")
     check.add_argument("files", type=Path, nargs="+", metavar="FILE")
     convert = command("convert", "print LLMServices for KubeAI's Models and for Deployments that run vLLM")
     convert.add_argument("files", type=Path, nargs="+", metavar="FILE")

@@ -20,7 +20,7 @@ class Inspection:
 
 
 def inspect(path: Path) -> Inspection:
-    """Read and judge one file; never raises for what is in it."""
+    """Read and check one file; never raises for what is in it."""
     found = Inspection()
     try:
         documents = read(path)
@@ -31,13 +31,13 @@ def inspect(path: Path) -> Inspection:
         found.problems.append(str(error))
         return found
     for document in documents:
-        _judge(document, found, f"document {document.position}: " if len(documents) > 1 else "")
+        _check(document, found, f"document {document.position}: " if len(documents) > 1 else "")
     if not found.services and not found.problems:
         found.problems.append(f"holds no {KIND}")
     return found
 
 
-def _judge(document: Document, found: Inspection, prefix: str) -> None:
+def _check(document: Document, found: Inspection, prefix: str) -> None:
     kind, api_version = document.content.get("kind"), document.content.get("apiVersion")
     ours = str(api_version).startswith(f"{GROUP}/") or "llmservice" in str(kind).lower()
     if kind and api_version and not ours:

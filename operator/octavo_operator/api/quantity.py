@@ -1,4 +1,4 @@
-"""Kubernetes quantities (`500m`, `16Gi`, `4`): the same judgement as `isQuantity` and `quantity()` in CEL."""
+"""Kubernetes quantities (`500m`, `16Gi`, `4`): accepted and compared as by `isQuantity` and `quantity()` in CEL."""
 
 from __future__ import annotations
 

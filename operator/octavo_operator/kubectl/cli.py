@@ -26,7 +26,7 @@ from octavo_operator.kubectl.why import obstacles, report
 IN_THE_WAY = 1
 _SERVICES = "llmservices.octavo.dev"
 _EXAMPLES = """examples:
-  kubectl octavo status -A              all LLMServices, and why those are not ready that are not
+  kubectl octavo status -A              all LLMServices, with the reason if one is not ready
   kubectl octavo why llama-8b           what keeps it from serving or scaling
   kubectl octavo top                    queue, KV cache, tokens/s and time to first token by service
   kubectl octavo logs llama-8b -f       the engines' logs
@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = Parser(
         prog="kubectl octavo",
-        description="What LLMServices do, and why they do not do it.",
+        description="Shows what LLMServices do, and what keeps them from serving.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
         made.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig")
         return made
 
-    status = command("status", "show all LLMServices, or one, and why those are not ready that are not")
+    status = command("status", "show all LLMServices, or one, with the reason if one is not ready")
     status.add_argument("name", nargs="?", help="name of the LLMService (default: all)")
     top = command("top", "show queue, KV cache, tokens/s and time to first token by service")
     for made in (status, top):
