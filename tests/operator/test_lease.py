@@ -276,6 +276,29 @@ async def test_a_replica_leads_and_keeps_leading_where_each_answer_takes_seconds
     leading.cancel()
 
 
+class TogetherApi(Api):
+    """Answers no request before a second attempt has begun, and then both at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.both = 0, asyncio.Event()
+
+    async def _reach(self) -> None:
+        self.begun += 1
+        if self.begun == 2:
+            self.both.set()
+        await self.both.wait()
+
+
+async def test_of_two_attempts_that_end_together_one_has_taken_the_lease(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "REQUEST_SECONDS", 0.001)
+    for _ in range(16):  # which of the two is looked at first is not known
+        await Lease(TogetherApi(), *NAME, clock, clock.sleep).acquire()
+        assert clock.now == 0
+
+
 async def test_a_leader_goes_on_where_every_other_request_is_refused(clock: Clock) -> None:
     api, chance = Api(), random.Random(1)
     lease = Lease(api, *NAME, clock, clock.sleep)

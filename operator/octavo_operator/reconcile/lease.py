@@ -85,8 +85,8 @@ class Lease:
         known, failure = "", ""
         while True:
             try:
-                taken = await self._first_answer(self._take_if_free, self._clock() + 2 * DEADLINE_SECONDS)
-                if taken and self.seconds_left() > PAUSE_SECONDS:
+                await self._first_answer(self._take_if_free, self._clock() + 2 * DEADLINE_SECONDS)
+                if self.seconds_left() > PAUSE_SECONDS:  # of two attempts that end together, one has taken it
                     logger.info("became the leader by the lease %(namespace)s/%(name)s", self._metadata)
                     return
                 failure = ""
@@ -167,9 +167,10 @@ class Lease:
                     raise
                 self._look(await self._api.get(LEASE, **self._metadata))
 
-    async def _take_if_free(self) -> bool:
+    async def _take_if_free(self) -> None:
         self._look(await self._api.get(LEASE, **self._metadata))
-        return self._is_free() and await self._take()
+        if self._is_free():
+            await self._take()
 
     async def _renew(self) -> None:
         if await self._take():
