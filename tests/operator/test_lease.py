@@ -277,17 +277,14 @@ async def test_a_replica_leads_and_keeps_leading_where_each_answer_takes_seconds
 
 
 class TogetherApi(Api):
-    """Answers no request before a second attempt has begun, and then both at once."""
+    """Answers requests by twos, both at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.both = 0, asyncio.Event()
+        self.barrier = asyncio.Barrier(2)
 
     async def _reach(self) -> None:
-        self.begun += 1
-        if self.begun == 2:
-            self.both.set()
-        await self.both.wait()
+        await self.barrier.wait()
 
 
 async def test_of_two_attempts_that_end_together_one_has_taken_the_lease(
