@@ -170,7 +170,7 @@ def test_a_model_that_sees_both_ways_does_not_generate(tmp_path: Path) -> None:
     saved("Gemma3TextModel", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["Gemma3ForCausalLM"]}))
-    with pytest.raises(ModelLoadError, match="its tokens also see those after them"):
+    with pytest.raises(ModelLoadError, match="each token also attends to later ones"):
         read_spec(ModelFiles("test", directory=tmp_path))
 
 
