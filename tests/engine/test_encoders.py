@@ -225,6 +225,18 @@ def test_tokens_of_the_second_text_have_vectors_of_their_own(tmp_path: Path) -> 
     llm.close()
 
 
+@pytest.mark.parametrize("pooling", ["late", "mean"])
+def test_eurobert_may_transform_each_token_before_the_mean(pooling: str, tmp_path: Path) -> None:
+    """`late`, its default, is the mean of all tokens' logits."""
+    name, prompts = "EuroBertForSequenceClassification", prompts_of(*LENGTHS)
+    model = saved(name, tmp_path, classifier_pooling=pooling)
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([prompt])).logits for prompt in prompts])
+    llm = LLM(str(tmp_path), **SETTINGS)
+    assert close_to(pooled(llm, prompts), expected)
+    llm.close()
+
+
 def test_modernbert_may_pool_the_mean_for_its_classes_and_see_windows_in_tiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,13 @@ class Decoder(nn.Module):
         logits: Tensor = self.head(hidden, out)
         return logits
 
+    def before_mean(self, hidden: Tensor) -> Tensor:
+        """Return the vectors [R, hidden] of which a text's vector is the mean, of its tokens' hidden states."""
+        classifier = self.classifier
+        if classifier is None or not classifier.spec.transforms_tokens:
+            return hidden
+        return classifier.transformed(hidden)
+
     def pooled(self, vectors: Tensor) -> Tensor:
         """Return the pooled outputs of vectors [R, hidden]: logits of classes [R, classes], or the vectors."""
         if self.classifier is None:

@@ -135,7 +135,7 @@ class PromptOutputs:
     def _pool(self, asked: _Asked, hidden: Tensor) -> None:
         """Add the hidden states [count, hidden] of a chunk to the prompt's pooled vector."""
         if self._pooling == "mean":
-            total = hidden.float().sum(0)
+            total = self._decoder.before_mean(hidden).float().sum(0)
             asked.vector = total if asked.vector is None else asked.vector + total
         elif self._pooling == "cls" and asked.vector is None:
             asked.vector = hidden[0].float()

@@ -13,7 +13,7 @@ from octavo_engine.model.names import StoredNames, TensorNames
 from octavo_engine.model.spec import ClassifierSpec, HeadTransformSpec, LayerSpec, ModelSpec
 
 _NAMES = TensorNames(classifier="classifier", classifier_dense="dense")
-_POOLING: dict[str, Literal["cls", "mean"]] = {"bos": "cls", "mean": "mean"}
+_POOLING: dict[str, Literal["cls", "mean"]] = {"bos": "cls", "mean": "mean", "late": "mean"}
 _MODULES = ("embed_tokens.", "layers.", "norm.")
 
 
@@ -40,12 +40,13 @@ def _read(architecture: str, fields: Fields) -> ModelSpec:
 
 
 def _classifier(fields: Fields) -> ClassifierSpec:
-    """Read the classifier of one pooled vector; `late`, the mean of all tokens' logits, is not supported."""
+    """Read the classifier of a pooled vector; `late` pools after the first linear instead of before it."""
     name = "classifier_pooling"
     if (pooling := fields.text(name)) not in _POOLING:
         raise fields.wrong(name, pooling, f"is not supported; supported: {', '.join(_POOLING)}")
     transform = HeadTransformSpec(bias=True, activation="gelu", norm=None)
-    return classifier(fields, pooling=_POOLING[pooling], bias=True, transform=transform)
+    values = {"bias": True, "transform": transform, "transforms_tokens": pooling == "late"}
+    return classifier(fields, pooling=_POOLING[pooling], **values)
 
 
 EUROBERT_FAMILIES = tuple(

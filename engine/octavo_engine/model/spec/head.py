@@ -44,3 +44,6 @@ class ClassifierSpec:
     bias: bool = False
     transform: HeadTransformSpec | None = None
     """A transformation of the vector before its product with the weight."""
+    transforms_tokens: bool = False
+    """Whether each token's hidden state is transformed, and the vector is the mean of the results (EuroBERT's `late`).
+    """

@@ -32,11 +32,15 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits [R, classes] of vectors [R, hidden]."""
+        return cast("Tensor", self.classes(x if self.spec.transforms_tokens else self.transformed(x)))
+
+    def transformed(self, x: Tensor) -> Tensor:
+        """Return [R, hidden] after the linear, the activation and the norm, of which the head may lack some."""
         if self.dense is not None and self.spec.transform is not None:
             x = self.options.compute.activate(self.dense(x), self.spec.transform.activation)
         if self.norm is not None:
             x = cast("Tensor", self.norm(x)[0])
-        return cast("Tensor", self.classes(x))
+        return x
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yield the layer's tensors in a checkpoint."""
