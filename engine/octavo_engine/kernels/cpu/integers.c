@@ -10,6 +10,7 @@
 
 #define GRAIN 32 /* inputs that share a scale */
 #define STEPS (GRAIN / 4)
+#define AHEAD 4096 /* bytes of codes that are fetched before they are used */
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #define FOURS 1 /* four products of 8 bits are summed by one instruction */
 #endif
@@ -195,6 +196,7 @@ INLINE void sums_of(const struct product *a, struct rows r, long token, int toke
     UNROLL for (int t = 0; t < tokens; t++) sums[t] = (floats){0};
     for (; x < end; x += tokens, codes += step * (GRAIN * bits / 32)) {
         words four[STEPS];
+        for (long line = 0; line < step * (GRAIN * bits / 32); line += 64) __builtin_prefetch(codes + AHEAD + line, 0, 2);
         take_codes(codes, step, r.count, bits, four);
         UNROLL for (int half = 0; half < GRAIN / grain; half++) {
             floats scale, minimum = {0};
