@@ -319,6 +319,11 @@ def test_the_template_decides_how_an_answer_is_read(
 
 
 CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+STRICT: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+AUTO = {"tools": [STRICT, NOW]}
+RIGHT = FORCED
+WRONG_CALL = RIGHT.replace("city", "town")
+LOOSE = '<tool_call>{"name": "now", "arguments": {"zone": [1]}}</tool_call>'
 REQUIRED = {"tools": [NOW], "tool_choice": "required"}
 EITHER = {"tools": [NOW], "response_format": {"type": "json_object"}}
 
@@ -331,9 +336,22 @@ EITHER = {"tools": [NOW], "response_format": {"type": "json_object"}}
         (THINKING + "!", REQUIRED, [CALL, f"<think>So.</think>\n{CALL}"], [f"So.</think>{CALL}"]),
         (THINKING, EITHER, [f"So.</think>{CALL}", 'So.</think>{"a": 1}'], [CALL, '{"a": 1}']),
         (OFF, EITHER, [CALL, '{"a": 1}'], ["So."]),
+        (
+            OFF,
+            AUTO,
+            ["So.", "", RIGHT, f"So. {RIGHT}\n{LOOSE}", "<tool_cal>"],
+            [WRONG_CALL, f"So. {WRONG_CALL}", f"{RIGHT}\n{WRONG_CALL}", "<tool_call>No.", f"{RIGHT} So."],
+        ),
+        (THINKING, AUTO, [f"So <tool_call>.</think>\n{RIGHT}", "So.</think>Yes."], [f"So.</think>{WRONG_CALL}", "So."]),
+        (
+            THINKING + "!",
+            AUTO,
+            [f"<think>So <tool_call>.</think>{RIGHT}", "So.", RIGHT, f"So <think> {RIGHT}"],
+            ["<think>So.", WRONG_CALL, f"<think>So.</think>{WRONG_CALL}"],
+        ),
     ],
 )
-def test_reasoning_may_come_before_a_demanded_call(
+def test_calls_follow_their_schemas_behind_text_and_reasoning(
     template: str, fields: Any, allowed: list[str], refused: list[str], tokenizer: Tokenizer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -350,8 +368,9 @@ def test_reasoning_may_come_before_a_demanded_call(
             answer = ChatAnswer(prepared.form, tokenizer)
             answer.push(text, ids, last=True)
             message = answer.message()
-            assert calls_of(message) == ([("now", "{}")] if CALL in text else [])
-            assert bool(message.reasoning_content) == ("So" in text)
+            called = {CALL: ("now", "{}"), RIGHT: ("weather", '{"city": "Rome"}'), LOOSE: ("now", '{"zone": [1]}')}
+            assert calls_of(message) == [call for written, call in called.items() if written in text]
+            assert bool(message.reasoning_content) == ("</think>" in text)
 
 
 def test_a_format_that_is_not_known_is_an_error_that_names_the_flag(

@@ -50,7 +50,7 @@ class _Rules:
     def of(self, form: Mapping[str, Any], *, last: bool) -> str:
         """Return a part as an expression. If it is the `last` part, any text may be endless."""
         kind = form["type"]
-        if kind in ("any_text", "triggered_tags") and not last:
+        if kind in ("any_text", "triggered_tags", "text_or") and not last:
             raise GrammarError(f"structural_tag: {kind} is supported only at the end, where no other part follows it")
         if kind in ("sequence", "or"):
             return self._several(form, last)
@@ -66,6 +66,7 @@ class _Rules:
             "optional": lambda part: f"({self.of(part['content'], last=False)})?",
             "list": self._list,
             "text_until": self._text_until,
+            "text_or": self._text_or,
         }
         return make[kind](form)
 
@@ -99,13 +100,27 @@ class _Rules:
         text = _bounded_text(least, most) if least or most is not None else r"(.|\n)*"
         if self._control_token(form["end"]) is not None:
             return f"/{text}/ {self._marker(form['end'])}"
-        end = re.escape(form["end"]).replace("/", r"\/")
+        end = _escaped(form["end"])
         lexeme = f"/{text}{end}/"
         if least or most is not None:
             lexeme += rf" & ~/(.|\n)*{end}(.|\n)+/"
-        terminal = f"TEXT_{len(self.lines)}"
-        self.lines.append(f"{terminal}: {lexeme}")
-        return self._named(terminal, "[lazy]")
+        return self._named(self._terminal(lexeme), "[lazy]")
+
+    def _text_or(self, form: Mapping[str, Any]) -> str:
+        """Return the expression of any text, or of a text up to a marker and the part that follows it."""
+        unless = f" & ~/{_escaped(form['unless'])}(.|\\n)*/" if form["unless"] else ""
+        text = self._terminal(_TEXT + unless)
+        if self._control_token(form["begin"]) is not None:
+            begun = f"{text} {self._marker(form['begin'])}"
+        else:
+            begun = self._named(self._terminal(rf"/(.|\n)*{_escaped(form['begin'])}/{unless}"), "[lazy]")
+        return self._named(f"{text} | {begun} {self.of(form['rest'], last=False)}")
+
+    def _terminal(self, lexeme: str) -> str:
+        """Return the name of a new terminal, which unlike a rule may be an intersection."""
+        name = f"TEXT_{len(self.lines)}"
+        self.lines.append(f"{name}: {lexeme}")
+        return name
 
     def _regex(self, form: Mapping[str, Any]) -> str:
         return self._once(_between_slashes(form["pattern"]), lambda: regex_grammar(form["pattern"]))
@@ -167,6 +182,11 @@ def _bounded_text(least: int, most: int | None) -> str:
     longer = rf"((.|\n){{{max(0, least - 2)},{inner}}}[^\n])" if most != 1 else ""
     text = rf"[^\n]{longer}{'?' if longer and least < 2 else ''}"
     return rf"{text}\n?" if least else rf"({text})?\n?"
+
+
+def _escaped(text: str) -> str:
+    """Return the regular expression, between slashes, that matches this text."""
+    return re.escape(text).replace("/", r"\/")
 
 
 def _check_distinct(triggers: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """The parts that the form of an answer is made of, from which a grammar is made (structured/structural_tags.py).
 
 They are plain objects, as in a `structural_tag` of a request. A request cannot have those of the types `marker`,
-`optional`, `list` and `text_until`.
+`optional`, `list`, `text_until` and `text_or`.
 """
 
 from __future__ import annotations
@@ -64,6 +64,32 @@ def text_until(end: str, least: int = 0, most: int | None = None) -> Form:
     With bounds of its length in characters, it has no line break at its ends; one may come before the marker.
     """
     return {"type": "text_until", "end": end, "least": least, "most": most}
+
+
+def text_or(calls: Form, unless: str = "") -> Form | None:
+    """Return the form of any text, or of any text and then calls: where the marker of calls stands, calls follow.
+
+    The text does not begin with `unless`. None if the calls do not begin with a marker.
+    """
+    if (found := _behind_marker(calls)) is None:
+        return None
+    begin, rest = found
+    return {"type": "text_or", "begin": begin, "rest": rest, "unless": unless}
+
+
+def _behind_marker(calls: Form) -> tuple[str, Form] | None:
+    """Return the marker with which calls begin and the form of what follows it; None if they begin otherwise."""
+    if calls["type"] == "sequence":
+        first, *others = calls["elements"]
+        if first["type"] == "marker":
+            return first["value"], sequence(*others)
+        begun = _behind_marker(first)
+        return None if begun is None else (begun[0], sequence(begun[1], *others))
+    if calls["type"] != "list" or (begun := _behind_marker(calls["item"])) is None:
+        return None
+    more = {**calls, "most": calls["most"] - 1}
+    again = sequence(words(calls["separator"]), more) if calls["separator"] else more
+    return begun[0], sequence(begun[1], optional(again))
 
 
 LINE_BREAK = pattern(r"\n?")

@@ -15,6 +15,7 @@ from octavo_engine.output_parsing.formats.forms import (
     optional,
     pattern,
     sequence,
+    text_or,
     text_until,
 )
 from octavo_engine.output_parsing.formats.hermes import HERMES
@@ -25,6 +26,8 @@ from octavo_engine.structured.grammar import GrammarError, check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 
 THINK, THINK_END = "<think>", "</think>"
+_REASONING = (text_until(THINK_END), pattern(r"\s{0,4}"))
+"""The forms of reasoning that has begun, and of the white space behind it."""
 
 
 class CallGrammars:
@@ -75,21 +78,51 @@ class CallGrammars:
                 raise _refused(error) from None
             return None
 
+    def strict(self, tools: Sequence[Tool], *, several: bool) -> str | None:
+        """Return the grammar of an answer that is any text, and whose calls follow their schemas.
+
+        None if the model's format does not allow it. APIError 400 if a tool's schema cannot be followed.
+        """
+        if self.format is None:
+            return None
+        try:
+            form = self._text_or(self._calls(self.format, tools, several))
+            return None if form is None else self._checked(form)
+        except NoFormError:
+            return None
+        except GrammarError as error:
+            raise _refused(error) from None
+
+    def _text_or(self, calls: Form) -> Form | None:
+        """Return the form of any text, perhaps after reasoning, or of a text and calls; None if it is not supported."""
+        if (free := text_or(calls)) is None:
+            return None
+        if self.begun or not self._may_reason:
+            return sequence(*self._reasoning(), free)
+        # A marker of calls that the reasoning mentions begins no call.
+        return either([text_or(calls, unless=THINK) or free, sequence(marker(THINK), *_REASONING, free)])
+
     def _calls(self, format_: Format, tools: Sequence[Tool], several: bool) -> Form:
         return format_.calls(tools, self._template, several=several)
 
     def _grammar(self, form: Form) -> str:
-        grammar = structural_tag_grammar(sequence(*self._reasoning(), form), self._model.tokenizer.control_token)
+        return self._checked(sequence(*self._reasoning(), form))
+
+    def _checked(self, form: Form) -> str:
+        grammar = structural_tag_grammar(form, self._model.tokenizer.control_token)
         check_grammar(grammar)
         return grammar
 
+    @property
+    def _may_reason(self) -> bool:
+        """True if the model reasons, and the prompt has not ended the reasoning."""
+        return self.begun or (self.reasons and not self._ended)
+
     def _reasoning(self) -> Sequence[Form]:
-        """Return the forms of the reasoning before the answer, if the model reasons and the prompt has not ended it."""
+        """Return the forms of the reasoning before the answer; none if there is none."""
         if self.begun:
-            return text_until(THINK_END), pattern(r"\s{0,4}")
-        if not self.reasons or self._ended:
-            return ()
-        return (optional(sequence(marker(THINK), text_until(THINK_END), pattern(r"\s{0,4}"))),)
+            return _REASONING
+        return (optional(sequence(marker(THINK), *_REASONING)),) if self._may_reason else ()
 
 
 def format_of_model(model: LoadedModel) -> Format | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.formats import FORMATS
+from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
@@ -14,7 +16,7 @@ from octavo_engine.server.openai.preparation import answer_length, check_sequenc
 from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs import grammar_of, schema_of_content
-from octavo_engine.server.openai.tools import Demand, NamedTool, demand, tools_by_name
+from octavo_engine.server.openai.tools import Demand, NamedTool, ToolDefinition, demand, tools_by_name
 from octavo_engine.server.prepared import PreparedRequest
 
 
@@ -80,4 +82,15 @@ def _form_and_grammar(
             f"{', '.join(FORMATS)}, or demand a call with tool_choice"
         )
         raise APIError(400, message, param="tools", code="unsupported_parameter")
+    if any(tool.function.strict for tool in body.offered):
+        return form, calls.strict(_held(body.offered), several=not single)
     return form, None
+
+
+def _held(offered: Sequence[ToolDefinition]) -> Sequence[Tool]:
+    """Return the tools, of which only those that are strict have their schemas; others take any object."""
+    anything = {"type": "object", "additionalProperties": True}
+    return [
+        Tool(tool.function.name, (tool.function.parameters or {}) if tool.function.strict else anything)
+        for tool in offered
+    ]

@@ -32,7 +32,7 @@ class FunctionDefinition(_Body):
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
     parameters: OptionalSchemaObject = None
     strict: bool | None = None
-    """Has no effect: whether the arguments follow the schema depends on tool_choice and response_format."""
+    """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
 
 
 class ToolDefinition(_Body):

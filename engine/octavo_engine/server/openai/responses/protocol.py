@@ -111,7 +111,7 @@ class FunctionTool(Body):
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
     parameters: OptionalSchemaObject = None
     strict: bool | None = None
-    """Has no effect: whether the arguments follow the schema depends on tool_choice and text.format."""
+    """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
 
 
 def _only_functions(value: Any) -> Any:
