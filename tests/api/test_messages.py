@@ -210,6 +210,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no limit": ({"max_tokens": None}, "max_tokens is required"),
     "too long": ({"max_tokens": 5000}, "context is 512 tokens"),
     "a tool of Anthropic's": ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    "an edit of the prompt": ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+                              "context_management.edits[0].type"),
     "a field of no kind": ({"mcp_servers": []}, "mcp_servers: unknown field"),
     "a tool that is not there": ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "no tool 'x'"),
     "a choice without a name": ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "name must be given"),

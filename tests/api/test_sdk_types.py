@@ -86,3 +86,17 @@ def test_messages(server: Served) -> None:
         model="smollm2", max_tokens=50, messages=HI, tools=[tool], tool_choice={"type": "any"}
     ) as events:
         assert events.get_final_message().stop_reason == "tool_use"
+    edits = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}  # as Claude Code asks
+    strict.messages.create(model="smollm2", max_tokens=5, messages=HI, extra_body={"context_management": edits})
+    assert strict.models.retrieve("smollm2") in list(strict.models.list())
+    runner = strict.beta.messages.tool_runner(
+        model="smollm2", max_tokens=50, messages=HI, tools=[weather], max_iterations=2
+    )  # it asks the server to keep the conversation, and must learn that there are only whole ones here
+    assert [message.stop_reason for message in runner] == ["tool_use", "tool_use"]
+    assert "18 degrees" in server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids)
+
+
+@anthropic.beta_tool
+def weather(city: str) -> str:
+    """Return the weather in a city."""
+    return f"18 degrees in {city}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,12 +31,15 @@ _LONGEST_MESSAGE, _LONGEST_NAME = 2000, 100
 """Characters of a message and of a field's name in it: clients may send names of megabytes, and not read the answer."""
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 _INVALID_VALUE = "invalid_value"
+THREADS = "thread_unsupported_request"
+"""Anthropic's code for conversations that cannot be kept on the server."""
 _CODES_OF_KINDS = {
     "too_long": "array_above_max_length",
     "too_short": "array_below_min_length",
     "string_too_long": "string_above_max_length",
     "string_too_short": "string_below_min_length",
     "unsupported_parameter": "unsupported_parameter",
+    THREADS: THREADS,
 }
 """OpenAI's error codes by pydantic's error types; `_code_of` makes the codes of wrong types and ranges."""
 
@@ -55,11 +59,19 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorDetail
 
 
+class UnsupportedThread(msgspec.Struct, frozen=True):
+    """The details of an error after which the SDK sends a conversation without a `thread`."""
+
+    error_code: str = THREADS
+    unsupported: Sequence[str] = ("thread",)
+
+
 class AnthropicErrorDetail(msgspec.Struct, frozen=True):
     """The fields of an error of Anthropic's API."""
 
     type: str
     message: str
+    details: UnsupportedThread | UnsetType = UNSET
 
 
 class AnthropicErrorBody(msgspec.Struct, frozen=True, tag="error"):
@@ -110,7 +122,10 @@ def request_id_headers(path: str) -> Sequence[str]:
 def anthropic_body(error: APIError, request_id: str | None = None) -> bytes:
     """Return the error as JSON in the shape of Anthropic's API, which has no field for the parameter."""
     kind = _ANTHROPIC_KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return msgspec.json.encode(AnthropicErrorBody(AnthropicErrorDetail(kind, error.detail.message), request_id))
+    details = UnsupportedThread() if error.detail.code == THREADS else UNSET
+    return msgspec.json.encode(
+        AnthropicErrorBody(AnthropicErrorDetail(kind, error.detail.message, details), request_id)
+    )
 
 
 def unavailable(message: str, code: str, retry_after: int) -> APIError:

@@ -1,7 +1,8 @@
-"""The objects of answers and of stream events in the Messages API, with its exact keys."""
+"""The objects of answers and of stream events in Anthropic's API, with its exact keys."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -112,3 +113,23 @@ class MessageDelta(msgspec.Struct, tag="message_delta"):
 
 class MessageStop(msgspec.Struct, tag="message_stop"):
     """The last event of a stream."""
+
+
+class ModelInfo(msgspec.Struct, tag="model", kw_only=True):
+    """One entry of the list of models. `created_at` is a time as in RFC 3339."""
+
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: str = "active"
+    max_input_tokens: int
+    max_tokens: int
+
+
+class ModelPage(msgspec.Struct, kw_only=True):
+    """The list of models, which is always complete."""
+
+    data: Sequence[ModelInfo]
+    first_id: str
+    last_id: str
+    has_more: bool = False

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from octavo_engine.server.errors import THREADS
 from octavo_engine.server.openai.fields import MAX_TOKENS, Name, StopString, Text, TokenCount
 from octavo_engine.server.openai.protocol import Body, IgnoredObject, SamplingFields, StrictBody
 from octavo_engine.server.openai.structured_outputs import SchemaObject
@@ -110,7 +111,7 @@ class ToolSpecification(Body):
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
     input_schema: SchemaObject
     strict: bool | None = None
-    """Has no effect: whether the arguments follow the schema depends on tool_choice and output_config."""
+    """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
 
 
 class ToolChoice(Body):
@@ -151,6 +152,25 @@ class OutputConfig(StrictBody):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
+class ThinkingEdit(StrictBody):
+    """An edit that would remove earlier reasoning from the prompt. Only one that removes none is accepted."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"]
+
+
+class ContextManagement(StrictBody):
+    """What the server should remove from the prompt. Claude Code asks to remove nothing."""
+
+    edits: Annotated[list[ThinkingEdit], Field(max_length=16)] | None = None
+
+
+def _no_thread(value: Any) -> Any:
+    if value is not None:
+        raise PydanticCustomError(THREADS, "this server keeps no conversation; send all messages, without thread")
+    return value
+
+
 class PromptBody(StrictBody):
     """The fields of a prompt, and the body of POST /v1/messages/count_tokens."""
 
@@ -161,6 +181,7 @@ class PromptBody(StrictBody):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    context_management: ContextManagement | None = None
     cache_control: IgnoredObject | None = None
     """Prefixes are always cached (unless the server was started without prefix caching)."""
 
@@ -176,3 +197,5 @@ class MessagesBody(PromptBody, SamplingFields):
     stream: bool | None = None
     metadata: IgnoredObject | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    thread: Annotated[Any, AfterValidator(_no_thread)] = None
+    """A conversation that the server would keep. The SDK's tool runner asks for one, and goes on without it."""

@@ -1,13 +1,17 @@
-"""GET /v1/models and /v1/models/{model}.
+"""GET /v1/models and /v1/models/{model}, in OpenAI's shape, or in Anthropic's for its clients.
 
 They answer 503 until the model can be used, since many clients use them as a readiness probe.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo_engine.server.anthropic.answers import ModelInfo, ModelPage
 from octavo_engine.server.openai.answers import Model, ModelList, encode
 from octavo_engine.server.serving import Serving
 
@@ -27,14 +31,30 @@ def routes(serving: Serving) -> APIRouter:
 
     @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models")
-    async def list_models() -> Response:
-        return Response(encode(ModelList(data=models())), media_type="application/json")
+    async def list_models(request: Request) -> Response:
+        found = models()
+        if _for_anthropic(request):
+            page = ModelPage(data=[*map(_model_info, found)], first_id=found[0].id, last_id=found[-1].id)
+            return Response(encode(page), media_type="application/json")
+        return Response(encode(ModelList(data=found)), media_type="application/json")
 
     @router.head("/v1/models/{model:path}", include_in_schema=False)
     @router.get("/v1/models/{model:path}")
-    async def get_model(model: str) -> Response:
+    async def get_model(request: Request, model: str) -> Response:
         found = {each.id: each for each in models()}
         serving.check_model(model)
-        return Response(encode(found[model]), media_type="application/json")
+        shown = _model_info(found[model]) if _for_anthropic(request) else found[model]
+        return Response(encode(shown), media_type="application/json")
 
     return router
+
+
+def _for_anthropic(request: Request) -> bool:
+    """Return True for clients of Anthropic's API, all of which send this header."""
+    return "anthropic-version" in request.headers
+
+
+def _model_info(model: Model) -> ModelInfo:
+    created = datetime.fromtimestamp(model.created, UTC).isoformat()
+    length = model.max_model_len
+    return ModelInfo(id=model.id, display_name=model.id, created_at=created, max_input_tokens=length, max_tokens=length)
