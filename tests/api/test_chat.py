@@ -30,7 +30,7 @@ def test_whole_answer(server: Served) -> None:
     answer = server.openai().chat.completions.create(model="smollm2", messages=ASK)
     [choice] = answer.choices
     assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "Hello there.", "stop")
-    assert answer.object == "chat.completion"
+    assert (answer.object, answer.service_tier, choice.message.annotations) == ("chat.completion", "default", [])
     assert answer.id.startswith("chatcmpl-")
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 4  # three and the end of sequence

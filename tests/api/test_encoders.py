@@ -132,6 +132,8 @@ def test_an_encoder_says_what_it_does_not_do(embedding: tuple[RealServer, Any, A
     with pytest.raises(openai.BadRequestError) as caught:
         server.openai.embeddings.create(model="encoder", input="fox " * 47)
     assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="a text is empty"):
+        server.openai.embeddings.create(model="encoder", input=["fox", ""])
     cut = server.http.post("/v1/embeddings", json={"input": "fox " * 60, "truncate_prompt_tokens": -1}).json()
     assert cut["data"][0]["embedding"] == pytest.approx(mean_vector(model, tokenizer, "fox " * 46), abs=1e-4)
     classes = server.http.post("/classify", json={"input": "fox"})

@@ -90,6 +90,7 @@ class AssistantMessage(msgspec.Struct, kw_only=True):
     role: str = "assistant"
     content: str | None
     refusal: str | None = None
+    annotations: list[str] = []
     reasoning_content: str | UnsetType = UNSET
     """The reasoning under DeepSeek's name; `reasoning` has the same text under vLLM's name."""
     reasoning: str | UnsetType = UNSET
@@ -156,6 +157,8 @@ class Completion(msgspec.Struct):
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
     """The tokens of a chat's prompt; of a stream, in the chunks that begin its choices."""
     system_fingerprint: str | None = None
+    service_tier: str | UnsetType = UNSET
+    """Always `default`, in complete chats."""
 
 
 class Model(msgspec.Struct, kw_only=True):

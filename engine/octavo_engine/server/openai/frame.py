@@ -40,6 +40,7 @@ class Frame:
             choices=[],
             usage=None if asked.include_usage else UNSET,
             system_fingerprint=fingerprint,
+            service_tier="default" if kind == "chat.completion" else UNSET,
         )
 
     def chunk(self, choice: Choice, usage: UsageSoFar, prompt_token_ids: Sequence[int] | UnsetType = UNSET) -> bytes:

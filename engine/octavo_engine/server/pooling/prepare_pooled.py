@@ -26,6 +26,8 @@ def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """Return the prepared request of a body of /v1/embeddings; APIError 400 if it is not valid."""
     body = parse(EmbeddingBody, raw)
     info = _vectors(model)
+    if "" in body.input:  # as in OpenAI's API, also if the tokenizer adds tokens
+        raise APIError(400, "input: a text is empty", param="input")
     dimensions = body.dimensions
     if dimensions is not None and dimensions > info.size:
         message = f"dimensions: {dimensions} is more than the {info.size} of this model's vectors"
