@@ -12,13 +12,13 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
 from octavo_engine import __version__
-from octavo_engine.server import adapters, health, playground, tokenize
+from octavo_engine.server import adapters, health, models, playground, tokenize
 from octavo_engine.server.anthropic import messages
 from octavo_engine.server.auth import OPEN_PATHS
 from octavo_engine.server.cross_origin import with_cross_origin
 from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
 from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
-from octavo_engine.server.openai import chat, completions, models
+from octavo_engine.server.openai import chat, completions
 from octavo_engine.server.openai.batches import routes
 from octavo_engine.server.openai.batches.batches import Batches
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
