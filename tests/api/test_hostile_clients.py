@@ -257,6 +257,12 @@ async def test_a_key_with_very_many_small_requests_leaves_room_for_those_of_othe
     found = await asyncio.gather(*begun, return_exceptions=True)
     assert [getattr(each, "status", 200) for each in found] == [200] * 4 + [429] * 2 + [200]
     assert not pool._pending_of
+    monkeypatch.setattr(text_pool, "RESERVED_PARTS", 8)
+    pool._pending.take(16)  # of other keys
+    pool._check_room("honest")
+    pool._pending_of["honest"] = 2
+    with pytest.raises(RefusedError, match="16 prompts wait"):
+        pool._check_room("honest")
 
 
 async def test_a_worker_that_ends_by_itself_was_not_killed_from_outside() -> None:
@@ -468,6 +474,21 @@ def test_bytes_in_use() -> None:
     bob.add(25)
     alone = BytesInUse(100, "uploads", "bodies", lambda: False).hold(ANYONE)
     alone.add(100)
+
+
+def test_keys_that_use_up_everything_leave_room_for_one_that_asks_little() -> None:
+    """Four keys took all of a budget together, each of them its share."""
+    used = BytesInUse(1024, "uploads", "bodies", lambda: True)
+    for name in "abcd":
+        used.hold(Key(name)).add(256)
+    honest = used.hold(Key("honest"))
+    honest.add(4)
+    with pytest.raises(RefusedError, match="1028 bytes of bodies are in use"):
+        honest.add(1)
+    others = [used.hold(Key(f"key {number}")) for number in range(64)]
+    with pytest.raises(RefusedError, match="1280 bytes"):
+        for each in others:
+            each.add(4)
 
 
 # Connections.

@@ -65,6 +65,19 @@ class ManualAdmission(Admission):
         return books.requests.used, books.tokens.used, books.kv.used, self.begun, len(self.lanes)
 
 
+def test_keys_that_use_up_everything_leave_room_for_one_that_asks_little() -> None:
+    """Two keys filled the queue together, each with its half, and another's only request was refused."""
+    admission = ManualAdmission(keys=True, requests=128, tokens=2048, key_share=0.5)
+    admission.fill_seats()
+    carol = Key("carol")
+    for key in (ALICE, BOB):
+        admission.place(64, key, tokens=1024, answer=16)  # all of the requests, the prompt tokens and the KV cache
+    assert admission.refuses(1, ALICE).status == 503
+    admission.place(1, carol, tokens=15)
+    admission.place(1, carol, tokens=15)
+    assert admission.refuses(1, carol).status == 503
+
+
 def test_free_seats_do_not_count_as_queue() -> None:
     admission = ManualAdmission()
     for _ in range(6):  # four seats and two places in the queue

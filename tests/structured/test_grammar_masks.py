@@ -327,6 +327,26 @@ def test_a_tenant_has_room_for_some_grammars_at_a_time_and_for_any_one(
     assert not masks._waiting and not masks._in_use._bytes and not masks._in_use._requests
 
 
+def test_grammars_of_all_tenants_have_one_limit_and_each_has_one_in_any_case(
+    masks: GrammarMasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of eight keys, each within its own limit, took 338 MiB."""
+    grammars = [choice_grammar([f"word {each}"]) for each in range(4)]
+    monkeypatch.setattr(grammars_in_use, "ALL_BYTES", 2.5 * grammars_in_use.estimated_bytes(grammars[0]))
+    for name, tenant in (("a0", "a"), ("a1", "a"), ("a2", "a"), ("b0", "b"), ("b1", "b")):
+        ask(masks, name, grammars[int(name[1])], tenant)
+    assert [name for name, each in masks._answers.items() if each.matcher is not None] == ["a0", "a1", "b0"]
+    masks.remove("a0")  # with the second of two tenants' grammars gone, the one with less has its turn
+    assert masks._answers["a2"].matcher is None and masks._answers["b1"].matcher is None
+    masks.remove("a1")
+    compiled(masks, "a2")
+    masks.remove("b0")
+    compiled(masks, "b1")
+    for name in ("a2", "b1"):
+        masks.remove(name)
+    assert not masks._waiting and not masks._in_use._bytes and not masks._in_use._requests
+
+
 def test_of_requests_that_wait_for_one_grammar_the_one_that_ends_is_forgotten(
     masks: GrammarMasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from octavo_engine.server.auth import Key
 from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
 
+_RESERVED_PARTS = 256
+"""Each of several keys may have one of this many parts of a limit, although other keys have used it up."""
+
 
 class BytesInUse:
     """The count and the limit of one kind of bytes that the server holds, such as request bodies.
 
-    While several keys exist, each may hold a quarter of `total`, so that there is room for the others.
+    While several keys exist, each may hold a quarter of `total`, so that there is room for the others. A key that holds
+    little may exceed `total`, which is not more than a quarter larger then.
     """
 
     def __init__(self, total: int, reason: Rejection, what: str, several_keys: Callable[[], bool]) -> None:
@@ -33,7 +37,7 @@ class BytesInUse:
     def take(self, key: Key, size: int) -> None:
         """Count `size` bytes more; RefusedError if that exceeds the limit of the key or of all."""
         share, mine = self.share, self._by_key[key.name]
-        if self.used + size > self.total:
+        if self.used + size > self.total and not self._is_reserved(mine + size, self.used + size):
             raise self._refused(
                 503, f"{self.used} bytes of {self._what} are in use, and at most {self.total} are allowed"
             )
@@ -43,6 +47,10 @@ class BytesInUse:
             )
         self._by_key[key.name] += size
         self.used += size
+
+    def _is_reserved(self, mine: int, used: int) -> bool:
+        """Return True if a key may come to `mine` bytes although all keys together then exceed the limit, by `used`."""
+        return self._several_keys() and mine <= self.total // _RESERVED_PARTS and used <= self.total * 5 // 4
 
     def release(self, key: Key, size: int) -> None:
         """Count `size` bytes less."""

@@ -30,6 +30,8 @@ from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
 _ANSWERS = 128
 """Number of latest answers whose longest is the length that a new answer is expected to reach at most."""
 _DAY = 86_400.0
+RESERVED_PARTS = 64
+"""Each of several API keys may have one of this many parts of a limit, although other keys have used it up."""
 _FIRST_GUESS = 512
 """Tokens that the first answers are expected to reach at most."""
 
@@ -254,22 +256,23 @@ class Admission:
         free, queued, info = self._free_slots, self.queued, self._info()
         queued = max(0, queued - self._beyond_share(key, lambda each: each.requests, self.limits.requests))
         alone = queued == 0 and sequences > self.limits.requests + (info.max_num_seqs if info else 0)
-        if self.limits.requests + free - queued < (1 if alone else sequences):
+        mine = self._occupancies_of(key).requests
+        own = max(0, mine.used - self._in_prefill)
+        full = self.limits.requests + free - queued < (1 if alone else sequences)
+        if full and not self._is_reserved(own + sequences, queued + sequences, self.limits.requests):
             detail = f"{queued} requests are waiting and this one has {sequences}"
             flag = f"--max-queued-requests {self.limits.requests}"
             raise self._full("queued_requests", self.total.requests, f"{detail} ({flag})")
-        mine = self._occupancies_of(key).requests
-        own = max(0, mine.used - self._in_prefill)
         self._check_share(mine, own, sequences, self.limits.requests, free, "requests", "--max-queued-requests")
 
     def check_tokens(self, key: Key, tokens: int) -> None:
         """Check that `tokens` prompt tokens may wait in addition to those that wait already."""
         limit = self.limits.tokens
         waiting = self.total.tokens.used - self._beyond_share(key, lambda each: each.tokens, limit)
-        if waiting and waiting + tokens > limit:
+        mine = self._occupancies_of(key).tokens
+        if waiting and waiting + tokens > limit and not self._is_reserved(mine.used + tokens, waiting + tokens, limit):
             detail = f"{waiting} prompt tokens are waiting and this request has {tokens} (--max-queued-tokens {limit})"
             raise self._full("queued_tokens", self.total.tokens, detail)
-        mine = self._occupancies_of(key).tokens
         self._check_share(mine, mine.used, tokens, limit, 0, "prompt tokens", "--max-queued-tokens")
 
     def check_kv(self, key: Key, tokens: int, queued: int) -> None:
@@ -283,13 +286,13 @@ class Admission:
         capacity = info.num_kv_blocks * info.block_size
         limit = int(capacity * self.limits.kv_ratio)
         used = self.total.kv.used - self._beyond_share(key, lambda each: each.kv, limit)
-        if used and used + tokens > limit:
+        mine = self._occupancies_of(key).kv
+        if used and used + tokens > limit and not self._is_reserved(mine.used + tokens, used + tokens, limit):
             detail = (
                 f"accepted requests may need {used} tokens of KV cache and this one {tokens}; at most "
                 f"{limit} (--max-kv-commitment {self.limits.kv_ratio:g} times {capacity})"
             )
             raise self._full("kv_commitment", self.total.kv, detail)
-        mine = self._occupancies_of(key).kv
         self._check_share(mine, mine.used, tokens, limit, 0, "KV tokens", "--max-kv-commitment")
 
     def answered(self, tokens: int) -> None:
@@ -319,6 +322,13 @@ class Admission:
             return 0
         share = self._share(limit)
         return sum(max(0, kind(each).used - share) for name, each in self._by_key.items() if name != key.name)
+
+    def _is_reserved(self, own: int, total: int, limit: int) -> bool:
+        """Return True if a key may come to `own` although all keys together then exceed a limit, by coming to `total`.
+
+        Otherwise a few keys that use their whole shares would leave no room for one that asks little.
+        """
+        return self._several_keys() and own <= limit // RESERVED_PARTS and total <= 2 * limit
 
     def _share(self, limit: int) -> int:
         return max(1, int(limit * self.limits.key_share))

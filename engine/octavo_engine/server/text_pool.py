@@ -41,6 +41,8 @@ _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PROGRAM = (sys.executable, "-m", "octavo_engine.server.text_worker")
 _MAX_PENDING = 2048
 """Requests that may wait to be prepared. While several keys exist, each may have a quarter of them."""
+RESERVED_PARTS = 64
+"""Each of several keys may have one of this many parts of them, although other keys have used all."""
 _MOST_WORKERS = 8
 
 
@@ -187,7 +189,8 @@ class TextPool:
     def _check_room(self, key: str) -> None:
         """Raise RefusedError if too many requests of this key, or of all keys, wait to be prepared."""
         pending, mine, share = self._pending.used, self._pending_of[key], _MAX_PENDING // 4
-        if pending >= _MAX_PENDING:
+        reserved = self._several_keys() and mine < _MAX_PENDING // RESERVED_PARTS and pending < 2 * _MAX_PENDING
+        if pending >= _MAX_PENDING and not reserved:
             wait = retry_after(self._pending.seconds_to_free(pending))
             raise RefusedError(503, "tokenizing", f"{pending} prompts wait to be tokenized", wait)
         if mine >= share and self._several_keys():

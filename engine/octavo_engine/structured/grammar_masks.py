@@ -30,7 +30,7 @@ class _Answer:
     tenant: str
     grammar: str
     matcher: Future[LLMatcher] | None = None
-    """The matcher, once it is compiled; None while the tenant's other grammars leave no memory for it."""
+    """The matcher, once it is compiled; None while other grammars leave no memory for it."""
     consumed: int = 0
     """Number of the answer's tokens that the matcher has consumed."""
 
@@ -66,7 +66,7 @@ class GrammarMasks:
         self._thread.submit("", self._tokens)
 
     def add(self, request: Request) -> None:
-        """Have the request's grammar compiled, if it has one, as soon as its tenant's grammars leave memory for it."""
+        """Have the request's grammar compiled, if it has one, as soon as other grammars leave memory for it."""
         if (grammar := request.sampling.grammar) is not None:
             answer = self._answers[request.request_id] = _Answer(request.tenant, grammar)
             self._waiting.setdefault(request.tenant, deque()).append(answer)
@@ -95,7 +95,8 @@ class GrammarMasks:
         else:
             answer.matcher.cancel()  # a compilation that has not begun is skipped, so that others begin sooner
             self._in_use.release(answer.tenant, answer.grammar)
-        self._compile_waiting(answer.tenant)
+        for tenant in sorted(self._waiting, key=self._in_use.bytes_of):
+            self._compile_waiting(tenant)
 
     def guides(self, request_id: str) -> bool:
         """Return True if the request has a grammar."""

@@ -11,6 +11,8 @@ _LEAST_BYTES, _BYTES_A_CHARACTER = 200 << 10, 200
 length. Schemas of tools take 30 to 80 bytes a character, a schema of 1,500 alternatives 200."""
 TENANT_BYTES = 96 << 20
 """The most memory for the grammars of one tenant's requests. A grammar beyond that waits until others have ended."""
+ALL_BYTES = 192 << 20
+"""The most memory for the grammars of all tenants' requests, of which each tenant may have one in any case."""
 KEPT_BYTES = 64 << 20
 """The most memory for compiled grammars that are kept for later requests."""
 
@@ -28,13 +30,17 @@ class GrammarsInUse:
         self._bytes: Counter[str] = Counter()
 
     def take(self, tenant: str, grammar: str) -> bool:
-        """Count a request's grammar and return True; False, without counting it, if it exceeds the tenant's memory."""
-        more = 0 if (tenant, grammar) in self._requests else estimated_bytes(grammar)
-        if more and self._bytes[tenant] and self._bytes[tenant] + more > TENANT_BYTES:
+        """Count a request's grammar and return True; False, without counting it, if there is no memory for it now."""
+        more, mine = 0 if (tenant, grammar) in self._requests else estimated_bytes(grammar), self._bytes[tenant]
+        if more and mine and (mine + more > TENANT_BYTES or self._bytes.total() + more > ALL_BYTES):
             return False
         self._requests[tenant, grammar] += 1
         self._bytes[tenant] += more
         return True
+
+    def bytes_of(self, tenant: str) -> int:
+        """Return the memory that a tenant's grammars take."""
+        return self._bytes[tenant]
 
     def release(self, tenant: str, grammar: str) -> None:
         """Note that a request whose grammar was counted has ended."""
