@@ -13,6 +13,7 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.api_server import ApiServer
 from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.api_requests.limiter import Limiter, retry_after_of
+from octavo_operator.reconcile.api_requests.rights import MissingRights
 from octavo_operator.reconcile.kinds import BY_NAME, LEASE
 
 DEPLOYMENT = BY_NAME["Deployment"]
@@ -126,4 +127,23 @@ async def test_a_denial_by_admission_is_no_sign_of_the_api_server_whatever_its_c
             await server.request("PATCH", "/apis/x", {})
         assert (found.value.status, found.value.transient, found.value.message) == (403, False, message)
         assert await waited(clock, server.limiter) == []
+        await server.close()
+
+
+async def test_credentials_that_are_not_accepted_are_said() -> None:
+    """As after the operator's service account was deleted and made again: its pods keep a token of the old one."""
+
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "Status", "message": "Unauthorized", "reason": "Unauthorized"}, status=401)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    async with TestServer(app, shutdown_timeout=0.1) as http:
+        server, clock = ApiServer(client.ApiClient(client.Configuration(host=str(http.make_url(""))))), Clock()
+        server.missing_rights = MissingRights(clock)
+        with pytest.raises(ApiError, match=r"^Unauthorized: .* delete the operator's pods") as found:
+            await server.request("PATCH", "/apis/x", {})
+        assert server.missing_rights.problems == [found.value.message]
+        clock.now = 100
+        assert server.missing_rights.problems == []
         await server.close()

@@ -447,9 +447,20 @@ async def test_without_a_service_nothing_is_ready_also_where_endpoints_may_not_b
     assert (server.condition("Ready")["status"], server.reason("Ready")) == ("False", "ApplyFailed")
 
 
-async def test_the_owner_of_a_taken_name_is_reported() -> None:
+OTHER = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "name": "other", "uid": "u9", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("owners", "words"),
+    [
+        ([], "is not this LLMService's; rename the LLMService, or delete that object"),
+        ([OTHER], "is not this LLMService's but that of LLMService other; rename the LLMService, or delete its owner"),
+    ],
+    ids=["no owner", "another LLMService"],
+)
+async def test_the_owner_of_a_taken_name_is_reported(owners: list[dict[str, Any]], words: str) -> None:
     server = Server()
-    metadata = {"uid": "theirs", "generation": 1, "resourceVersion": "1"}
+    metadata = {"uid": "theirs", "generation": 1, "resourceVersion": "1", "ownerReferences": owners}
     server.live["Service"] = {"kind": "Service", "metadata": metadata, "spec": {}}
     server.failures["PodDisruptionBudget"] = ApiError(403, "Forbidden", "a policy says no")
     operator = reconciler(server)
@@ -457,7 +468,7 @@ async def test_the_owner_of_a_taken_name_is_reported() -> None:
         await operator.reconcile(KEY)
     assert raised.value.within == 15, "no event says that the name is free"
     assert (server.reason("Ready"), server.reason("Degraded")) == ("NameTaken", "NameTaken")
-    assert "is not this LLMService's" in server.condition("Ready")["message"]
+    assert words in server.condition("Ready")["message"]
     del server.live["Service"]
     server.failures.clear()
     await operator.reconcile(KEY)

@@ -27,6 +27,10 @@ _CODES_OF_DENIALS = (400, 403, 422)
 """An admission webhook or policy denies a request with a code of its own choice, such as 429, 401 or 503: other codes
 than these would say something about the API server, the operator's credentials or the object that was asked for.
 """
+_UNAUTHORIZED = (
+    ": the API server does not accept the operator's credentials; if its service account was deleted and made again, "
+    "delete the operator's pods, so that new ones get a token of the new account"
+)
 _WEBHOOKS = (
     "; where others are answered, an admission webhook may hang: kubectl get "
     "validatingwebhookconfigurations,mutatingwebhookconfigurations"
@@ -127,6 +131,8 @@ class ApiServer:
             self.limiter.answered(failure.status, failure.at_least)
             if failure.status == 403:
                 self.missing_rights.note(failure.message)
+            if failure.status == 401:
+                self.missing_rights.note_unauthorized(failure.message)
             raise failure
         return _parsed(data)
 
@@ -150,4 +156,4 @@ def _api_error(status: int, data: bytes, retry_after: float | None) -> ApiError:
         reason, message = str(status), f"HTTP {status}: {data[:200].decode(errors='replace')}"
     if status not in _CODES_OF_DENIALS and _DENIAL.search(message):
         return ApiError(403, "Forbidden", message)
-    return ApiError(status, reason, message, retry_after)
+    return ApiError(status, reason, message + _UNAUTHORIZED * (status == 401), retry_after)

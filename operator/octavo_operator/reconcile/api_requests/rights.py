@@ -46,11 +46,16 @@ class MissingRights:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._refused: dict[Right, float] = {}
+        self._unauthorized = "", float("-inf")
 
     def note(self, message: str) -> None:
         """Note a sentence with which the API server has refused something."""
         if right := refused_right(message):
             self._refused[right] = self._clock()
+
+    def note_unauthorized(self, message: str) -> None:
+        """Note the sentence of an error 401: not a right is missing, but the credentials count for nothing."""
+        self._unauthorized = message, self._clock()
 
     def lately(self) -> list[Right]:
         """Return the missing rights, sorted."""
@@ -60,5 +65,7 @@ class MissingRights:
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each."""
-        return [f"the operator's service account may not {right}" for right in self.lately()]
+        """A sentence for each, and one for credentials that were refused."""
+        said, when = self._unauthorized
+        unauthorized = [said] if when > self._clock() - LASTING_SECONDS else []
+        return unauthorized + [f"the operator's service account may not {right}" for right in self.lately()]

@@ -64,10 +64,12 @@ class NameTakenError(ApiError):
 
     longest_pause = 15.0
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, live: Mapping[str, Any]) -> None:
         kind, name = identity
-        message = f"{kind} {name} exists and is not this LLMService's; rename the LLMService, or delete that object"
-        super().__init__(409, "NameTaken", message)
+        owners = [each for each in live["metadata"].get("ownerReferences") or () if each.get("controller")]
+        whose = "".join(f" but that of {each['kind']} {each['name']}" for each in owners)
+        help_ = "rename the LLMService, or delete " + ("its owner" if owners else "that object")
+        super().__init__(409, "NameTaken", f"{kind} {name} exists and is not this LLMService's{whose}; {help_}")
 
     @property
     def transient(self) -> bool:
@@ -375,7 +377,7 @@ def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], serv
     metadata, uid = live["metadata"], service.metadata.uid or ""
     ours = belongs_to(live, service.name, uid)
     if not ours and not is_of_a_namesake(live, service.name):
-        raise NameTakenError(identity)
+        raise NameTakenError(identity, live)
     if not ours and not is_going(live):
         what = "is still that of an LLMService of this name that was deleted; it is created again once the cluster's "
         raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
