@@ -26,6 +26,7 @@ from bench.hostile.attacks import ATTACKS
 from bench.hostile.honest import Honest
 from bench.hostile.leftover import State, settled, state_of
 from bench.hostile.secrets import PROMPT
+from bench.hostile.several_keys import KEYS
 from bench.report import save
 from bench.server import Serving, octavo
 
@@ -34,6 +35,7 @@ GAP_MS, PROBE_MS, GROWTH_MIB, LOG_KIB = 1500, 500, 256, 512
 growth of memory, and the most log lines in KiB."""
 _KEY = "sk-rude-oT4zq9Wm"
 _KEYS = f"keys:\n- {{name: honest, key: sk-honest}}\n- {{name: rude, key: {_KEY}, rights: [adapters]}}\n"
+_KEYS += "".join(f"- {{name: rude{number}, key: {_KEY}-{number}}}\n" for number in range(KEYS))
 _NEVER_LOGGED = (_KEY.removeprefix("sk-rude-"), PROMPT, "Traceback")
 
 

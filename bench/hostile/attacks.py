@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from bench.hostile import connections, corners, floods, probes, secrets, shapes, stored, unread_bytes
+from bench.hostile import connections, corners, floods, probes, secrets, several_keys, shapes, stored, unread_bytes
 from bench.hostile.kinds import Attack, held, posts, unread, users
 from bench.hostile.wire import Target
 
@@ -246,3 +246,12 @@ ATTACKS: dict[str, Attack] = {
     **corners.CORNERS,
     **unread_bytes.UNREAD,
 }  # fmt: skip
+ATTACKS |= {
+    f"{several_keys.KEYS} keys: {name}": several_keys.by_several_keys(attack)
+    for name, attack in (
+        ("new grammars of 1,500 rules, 120 at once", posts(CHAT, lambda n: chat(guided_grammar=rules(n)), 120)),
+        ("128 answers, 24 at once", posts(TEXT, lambda n: {"prompt": f"{n}", "n": 128, "max_tokens": 40}, 24)),
+        ("131,000 characters to /tokenize", ATTACKS["131,000 characters to /tokenize"]),
+        ("8 MB chats that are too long", posts(CHAT, lambda _: chat(WORDS * 200_000), 16)),
+    )
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import re
 import time
 from collections import Counter
@@ -28,6 +29,8 @@ class Target:
     until: float
     """The end of the attack, in monotonic seconds."""
     outcomes: Counter[str] = field(default_factory=Counter)
+    keys: int = 1
+    """How many API keys the requests have at random: with several, those that end in -0, -1 and so on."""
 
     @property
     def open(self) -> bool:
@@ -45,9 +48,10 @@ class Target:
 
     def head(self, path: str, size: int, method: str = "POST", headers: Mapping[str, str] | None = None) -> bytes:
         """Return the head of a request."""
+        key = self.key if self.keys == 1 else f"{self.key}-{random.randrange(self.keys)}"
         given = {
             "Host": "x", "Content-Type": "application/json", "Content-Length": size,
-            "Authorization": f"Bearer {self.key}", **(headers or {}),
+            "Authorization": f"Bearer {key}", **(headers or {}),
         }  # fmt: skip
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
