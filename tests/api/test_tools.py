@@ -281,11 +281,13 @@ def test_what_is_wrong_is_named(server: Served, name: str) -> None:
 THINKING = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}</think><think>\n"
 OFF = THINKING + "\n</think>\n\n"
 HARMONY = "{% if tools %}x{% endif %}<|channel|>analysis<|message|>"
+LLAMA = '{% if tools %}"parameters"{% endif %}<|eom_id|>'
 SILENT = "{{ tools }}"
 CODER = "{% if tools %}<tool_call><function={% endif %}"
 DATE: Any = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
-DAY = {"type": "function", "function": {"name": "day", "parameters": DATE}}
+DAY: Any = {"type": "function", "function": {"name": "day", "parameters": DATE}}
 """A tool whose argument Qwen3-Coder's plain text cannot hold to its format."""
+STRICT_DAY: Any = {"type": "function", "function": {**DAY["function"], "strict": True}}
 
 
 @pytest.mark.parametrize(
@@ -324,6 +326,8 @@ AUTO = {"tools": [STRICT, NOW]}
 RIGHT = FORCED
 WRONG_CALL = RIGHT.replace("city", "town")
 LOOSE = '<tool_call>{"name": "now", "arguments": {"zone": [1]}}</tool_call>'
+XML = "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>"
+LLAMA_CALL = '{"name": "weather", "parameters": {"city": "Rome"}}'
 REQUIRED = {"tools": [NOW], "tool_choice": "required"}
 EITHER = {"tools": [NOW], "response_format": {"type": "json_object"}}
 
@@ -349,6 +353,8 @@ EITHER = {"tools": [NOW], "response_format": {"type": "json_object"}}
             [f"<think>So <tool_call>.</think>{RIGHT}", "So.", RIGHT, f"So <think> {RIGHT}"],
             ["<think>So.", WRONG_CALL, f"<think>So.</think>{WRONG_CALL}"],
         ),
+        (CODER, {"tools": [STRICT, STRICT_DAY]}, ["So.", f"So. {XML}"], ["<tool_call>", XML.replace("city", "town")]),
+        (LLAMA, AUTO, ["So.", LLAMA_CALL], [LLAMA_CALL.replace("city", "town")]),
     ],
 )
 def test_calls_follow_their_schemas_behind_text_and_reasoning(
@@ -368,7 +374,8 @@ def test_calls_follow_their_schemas_behind_text_and_reasoning(
             answer = ChatAnswer(prepared.form, tokenizer)
             answer.push(text, ids, last=True)
             message = answer.message()
-            called = {CALL: ("now", "{}"), RIGHT: ("weather", '{"city": "Rome"}'), LOOSE: ("now", '{"zone": [1]}')}
+            rome = ("weather", '{"city": "Rome"}')
+            called = {CALL: ("now", "{}"), RIGHT: rome, LOOSE: ("now", '{"zone": [1]}'), XML: rome, LLAMA_CALL: rome}
             assert calls_of(message) == [call for written, call in called.items() if written in text]
             assert bool(message.reasoning_content) == ("</think>" in text)
 

@@ -36,6 +36,7 @@ NESTED: dict[str, Any] = {
 }
 TREE = {"type": "object", "properties": {"leaves": {"type": "array", "items": {"$ref": "#"}}}}
 ANY = {"type": "object", "additionalProperties": True}
+NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
 LOOSE = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"]}
 EITHER = {"type": "object", "anyOf": [{"properties": {"a": {"type": "integer"}}}, {"required": ["b"]}]}
 TEXTS = {
@@ -157,6 +158,8 @@ CALLS: list[tuple[str, dict[str, Any], bool]] = [
     ("now", {"short": "ab"}, False),
     ("meet", {"people": [{"age": 3, "children": [{"age": 1}]}], "const": 7}, True),
     ("meet", {"people": [{"age": 3, "children": [{}]}]}, False),
+    ("any", {"a": 1, "b": "x <y>", "c": [True]}, True),
+    ("any", {}, True),
     ("other", {}, False),
 ]
 """Calls, and whether their schema allows them."""
@@ -178,7 +181,7 @@ COPIED: dict[str, Any] = {
 
 @pytest.mark.parametrize(("name", "template"), VARIANTS)
 def test_calls_follow_their_schemas_in_each_format(name: str, template: str, tokens: LLTokenizer) -> None:
-    tools = [Tool("now"), Tool("do.it-2", TEXTS), Tool("meet", NESTED)]
+    tools = [Tool("now"), Tool("do.it-2", TEXTS), Tool("meet", NESTED), Tool("any", ANY)]
     several = Grammar(grammar_of(name, tools, template), tokens)
     for tool, arguments, allowed in CALLS:
         text = written(name, template, tool, arguments)
@@ -198,7 +201,7 @@ def test_calls_follow_their_schemas_in_each_format(name: str, template: str, tok
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "pythonic"])
-@pytest.mark.parametrize("parameters", [STRICT, ANY, LOOSE, EITHER, *FAULTS, *FAULTS_OF_TEXTS, COPIED])
+@pytest.mark.parametrize("parameters", [STRICT, NUMBERS, LOOSE, EITHER, *FAULTS, *FAULTS_OF_TEXTS, COPIED])
 def test_what_plain_text_cannot_follow_has_no_form(name: str, parameters: dict[str, Any]) -> None:
     if name == "pythonic" and parameters in (STRICT, *FAULTS_OF_TEXTS):
         return  # its strings are JSON, and a fault in their schema is found when the grammar is compiled
@@ -206,24 +209,89 @@ def test_what_plain_text_cannot_follow_has_no_form(name: str, parameters: dict[s
         FORMATS[name].calls([Tool("f", parameters)], "", several=True)
 
 
+THOUGHT = "<|channel|>analysis<|message|>to=functions.f{}<|end|><|start|>assistant"
+FINAL = "<|channel|>final<|message|>"
+F_JSON, G_JSON = '{"name": "f", "parameters": {"short": "ab"}}', '{"name": "g", "parameters": {}}'
+MIXED: dict[str, tuple[dict[str, list[str]], list[str]]] = {
+    "llama3_json": (
+        {
+            "": [], "So.": [], f"So: {F_JSON}": [], '{"id": 1, "name": "Ann"}': [], '{"name": "go"}': [],
+            "So. <|python_ta": [], F_JSON: ["f"], f"\n{F_JSON}; {G_JSON}": ["f", "g"], f"<|python_tag|>{F_JSON}": ["f"],
+            f'{{"name": "Ann"}} <|python_tag|>{G_JSON}; {F_JSON}': ["g", "f"],
+            '{"name": "g", "parameters": {"a": 1}}': ["g"],
+        },
+        ['{"name": "f"}', F_JSON.replace("short", "long"), '{ "type": "function", "name" : "f", "parameters": {}}',
+         f'<|python_tag|>{F_JSON.replace("ab", "a")}', "<|python_tag|>So.", f"So. <|python_tag|>{F_JSON} So."],
+    ),
+    "pythonic": (
+        {
+            "": [], "So.": [], '[1, 2], [f(short="a")]': [], 'So: [f(short="a")]': [], "[f](https://x)": [],
+            "[fx(1)] [go()]": [], '[f(short="ab"), g(a=[1], b=None)]': ["f", "g"], "\n[g()]": ["g"],
+            '<|python_start|>[f(short="ab")]<|python_end|>': ["f"], 'So.<|python_tag|>[f(short="ab")]': ["f"],
+        },
+        ['[f(short="a")]', "[f()]", "[ f ()]", '[#x\n(f)(short="a")]', '<|python_start|>[f(short="a")]', "[g(), f()]"],
+    ),
+    "openai": (
+        {
+            f"{FINAL}So.": [], f"{THOUGHT}{FINAL}to=functions.f": [],
+            "<|channel|>final <|constrain|>json<|message|>{}": [],
+            f"{THOUGHT}<|channel|>commentary<|message|>So.<|end|><|start|>assistant"
+            '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"short": "ab"}': ["f"],
+            ' to=functions.g<|channel|>commentary json<|message|>{"a": 1}': ["g"],
+        },
+        ["So.", '<|channel|>commentary to=functions.f json<|message|>{"short": "a"}', f"{THOUGHT}So.",
+         ' to=functions.f<|channel|>commentary json<|message|>{}', "<|channel|>analysis to=functions.f<|message|>{}"],
+    ),
+}  # fmt: skip
+"""Texts that may be answers of a format without a marker for calls, with the calls in them; and texts that may not."""
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_text_may_be_an_answer_and_calls_in_it_follow_their_schemas(name: str, tokens: LLTokenizer) -> None:
+    tools, format_ = [Tool("f", TEXTS), Tool("g", ANY)], FORMATS[name]
+    form = format_.text_or_calls(tools, "", several=True, unless="<think>")
+    grammar, (allowed, refused) = Grammar(structural_tag_grammar(form), tokens), MIXED[name]
+    for text, calls in allowed.items():
+        assert grammar.allows(text), text
+        parts = AnswerParts(AnswerForm(format=name, tools=tuple(tools)))
+        parts.push(text, last=True)
+        assert [call.name for call in parts.calls] == calls, text
+    assert [text for text in ("<think>", *refused) if grammar.allows(text)] == []
+
+
 def test_a_list_of_calls_may_be_long() -> None:
     """What is read without Python's parser takes a time that grows with its length alone."""
     assert read("pythonic", f'[now(a="{"x" * 70_000}")]', [Tool("now")]) == [("now", {"a": "x" * 70_000})]
 
 
-def test_a_marker_is_the_control_token_of_its_text(tokens: LLTokenizer) -> None:
+CONTROL = {
+    "[TOOL_CALLS]": 5, "[ARGS]": 6, "<|end|>": 7, "<|channel|>": 8, "<|message|>": 9, "</arg_value>": 10,
+    "<|start|>": 11, "<|python_tag|>": 12, "<|python_start|>": 13, "<|python_end|>": 14, "<|constrain|>": 15,
+}  # fmt: skip
+CALL: list[str | int] = [8, "commentary to=functions.f ", 15, "json", 9, '{"short": "ab"}']
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "parts", "demanded"),
+    [
+        ("mistral", "[ARGS]", [5, "f", 6, '{"short": "ab"}'], True),
+        ("openai", "", [8, "analysis", 9, "So <|end|> so", 7, 11, "assistant", *CALL], True),
+        ("openai", "", [8, "commentary", 9, "So", 7, 11, "assistant", *CALL], False),
+        ("glm45", "", ["<tool_call>f\n<arg_key>short</arg_key><arg_value>ab", 10, "</tool_call>"], True),
+        ("llama3_json", "", ['<|python_tag|> {"name": "x"}', 12, F_JSON], False),
+        ("pythonic", "", [13, '[f(short="ab")]', 14], False),
+    ],
+)  # fmt: skip
+def test_a_marker_is_the_control_token_of_its_text(
+    name: str, template: str, parts: list[str | int], demanded: bool, tokens: LLTokenizer
+) -> None:
     """Control tokens are never the text of a grammar, so a model could not begin a call without them."""
-    control = {"[TOOL_CALLS]": 5, "[ARGS]": 6, "<|end|>": 7, "<|channel|>": 8, "<|message|>": 9, "</arg_value>": 10}
-    for name, template, parts in (
-        ("mistral", "[ARGS]", [[5], "f", [6], '{"short": "abc"}']),
-        ("openai", "", [[8], "analysis", [9], "So <|end|> so", [7], "<|start|>assistant", [8],
-                        "commentary to=functions.f json", [9], '{"short": "abc"}']),
-        ("glm45", "", ["<tool_call>f\n<arg_key>short</arg_key><arg_value>abc", [10], "</tool_call>"]),
-    ):  # fmt: skip
-        form = FORMATS[name].calls([Tool("f", TEXTS)], template, several=True)
-        matcher = LLMatcher(tokens, structural_tag_grammar(form, control.get))
-        ids = [id_ for part in parts for id_ in (part if isinstance(part, list) else tokens.tokenize_str(part))]
-        assert matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting(), name
+    tools, format_ = [Tool("f", TEXTS)], FORMATS[name]
+    demanded_form = format_.calls(tools, template, several=True)
+    for form, allowed in ((demanded_form, demanded), (format_.text_or_calls(tools, template, several=True), True)):
+        matcher = LLMatcher(tokens, structural_tag_grammar(form, CONTROL.get))
+        ids = [id_ for part in parts for id_ in ([part] if isinstance(part, int) else tokens.tokenize_str(part))]
+        assert (matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()) == allowed
 
 
 @pytest.mark.parametrize("others", [[], [Tool("now")]], ids=["alone", "beside another"])

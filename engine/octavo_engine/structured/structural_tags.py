@@ -50,12 +50,12 @@ class _Rules:
     def of(self, form: Mapping[str, Any], *, last: bool) -> str:
         """Return a part as an expression. If it is the `last` part, any text may be endless."""
         kind = form["type"]
-        if kind in ("any_text", "triggered_tags", "text_or") and not last:
+        if kind in ("any_text", "triggered_tags") and not last:
             raise GrammarError(f"structural_tag: {kind} is supported only at the end, where no other part follows it")
         if kind in ("sequence", "or"):
             return self._several(form, last)
         make: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-            "any_text": lambda _: _TEXT,
+            "any_text": lambda part: self._text(_TEXT, part.get("unless", "")),
             "const_string": lambda part: literal(part["value"]),
             "json_schema": self._json,
             "regex": self._regex,
@@ -66,7 +66,6 @@ class _Rules:
             "optional": lambda part: f"({self.of(part['content'], last=False)})?",
             "list": self._list,
             "text_until": self._text_until,
-            "text_or": self._text_or,
         }
         return make[kind](form)
 
@@ -99,27 +98,20 @@ class _Rules:
         least, most = form["least"], form["most"]
         text = _bounded_text(least, most) if least or most is not None else r"(.|\n)*"
         if self._control_token(form["end"]) is not None:
-            return f"/{text}/ {self._marker(form['end'])}"
+            return f"{self._text(f'/{text}/', form['unless'])} {self._marker(form['end'])}"
         end = _escaped(form["end"])
         lexeme = f"/{text}{end}/"
         if least or most is not None:
             lexeme += rf" & ~/(.|\n)*{end}(.|\n)+/"
-        return self._named(self._terminal(lexeme), "[lazy]")
+        return self._named(self._text(lexeme, form["unless"]), "[lazy]")
 
-    def _text_or(self, form: Mapping[str, Any]) -> str:
-        """Return the expression of any text, or of a text up to a marker and the part that follows it."""
-        unless = f" & ~/{_escaped(form['unless'])}(.|\\n)*/" if form["unless"] else ""
-        text = self._terminal(_TEXT + unless)
-        if self._control_token(form["begin"]) is not None:
-            begun = f"{text} {self._marker(form['begin'])}"
-        else:
-            begun = self._named(self._terminal(rf"/(.|\n)*{_escaped(form['begin'])}/{unless}"), "[lazy]")
-        return self._named(f"{text} | {begun} {self.of(form['rest'], last=False)}")
+    def _text(self, lexeme: str, unless: str) -> str:
+        """Return the name of a new terminal, which unlike a rule may be an intersection.
 
-    def _terminal(self, lexeme: str) -> str:
-        """Return the name of a new terminal, which unlike a rule may be an intersection."""
+        It has the texts of a lexeme of which a regular expression `unless`, if it is not empty, matches no beginning.
+        """
         name = f"TEXT_{len(self.lines)}"
-        self.lines.append(f"{name}: {lexeme}")
+        self.lines.append(f"{name}: {lexeme}{_but(unless) if unless else ''}")
         return name
 
     def _regex(self, form: Mapping[str, Any]) -> str:
@@ -172,6 +164,11 @@ class _Rules:
             raise GrammarError(f"structural_tag: no tag begins with the trigger {trigger!r}")
         text = self._named(f"{_TEXT} {literal(trigger)}", "[lazy]")
         return self._named(f"{text} ({' | '.join(rests)})")
+
+
+def _but(unless: str) -> str:
+    """Return the end of a lexeme whose texts have no beginning that a regular expression matches."""
+    return " & ~" + _between_slashes(rf"({unless})(.|\n)*")
 
 
 def _bounded_text(least: int, most: int | None) -> str:

@@ -13,8 +13,10 @@ from octavo_engine.output_parsing.formats.forms import (
     NoFormError,
     either,
     json_form,
+    listed,
     marker,
     optional,
+    pattern,
     sequence,
     text_until,
     words,
@@ -25,8 +27,17 @@ _OF_TEXT = {"type", "title", "description", "default", "examples", "minLength", 
 """Keywords of a string's schema that a plain text can follow; others, such as `pattern`, need JSON."""
 _OF_CHOICE = _OF_TEXT - {"minLength", "maxLength"}
 """Keywords beside `enum` that change nothing about which of its texts may follow."""
+_ANY_NAME = pattern(r"[^<>\s]{1,64}")
+MOST_ARGUMENTS = 64
+"""The most arguments of a call of a tool that takes any."""
 _MOST_COPIED = 1 << 17
 """The most characters of copies of a tool's schema: each argument that refers to it has one."""
+
+
+def takes_anything(tool: Tool) -> bool:
+    """Return whether the schema of a tool says only that it takes any arguments."""
+    schema = {"type": "object", **tool.parameters}
+    return schema.keys() == {"type", "additionalProperties"} and schema["additionalProperties"] in (True, {})
 
 
 def arguments_of(tool: Tool) -> Iterator[tuple[str, Any, bool]]:
@@ -41,7 +52,7 @@ def arguments_of(tool: Tool) -> Iterator[tuple[str, Any, bool]]:
     if schema["type"] != "object" or not names_within(required, listed):
         raise NoFormError(f"the schema of {tool.name} demands what its properties do not list")
     if not listed and schema.get("additionalProperties", False) is not False:
-        raise NoFormError(f"the schema of {tool.name} allows any arguments")
+        raise NoFormError(f"the schema of {tool.name} allows arguments of any name")
     if (copies := sum(map(refers, listed.values()))) and copies * len(json.dumps(tool.parameters)) > _MOST_COPIED:
         raise NoFormError(f"the schema of {tool.name} is referred to by {copies} of its arguments")
     for name, each in listed.items():
@@ -55,17 +66,19 @@ def argument_schema(schema: Any, tool: Tool) -> Mapping[str, Any]:
     return part_of_schema(schema, tool.parameters)
 
 
-def text_arguments(tool: Tool, begin: Callable[[str], Form], end: str, behind: Form) -> list[Form]:
+def text_arguments(tool: Tool, begin: Callable[[Form], Form], end: str, behind: Form) -> list[Form]:
     """Return the forms of a tool's arguments, in the order of its schema.
 
-    `begin` returns the form of what comes before the value of an argument with a name; after the value comes the marker
-    `end`, and then the form `behind`. NoFormError if plain text cannot follow a schema.
+    `begin` returns the form of what comes before the value of an argument, with the form of its name; after the value
+    comes the marker `end`, and then the form `behind`. NoFormError if plain text cannot follow a schema.
     """
+    if takes_anything(tool):
+        return [optional(listed(sequence(begin(_ANY_NAME), text_until(end), behind), "", most=MOST_ARGUMENTS))]
     parts: list[Form] = []
     for name, schema, required in arguments_of(tool):
         if not name or name != name.strip() or any(sign in name for sign in "<>\n"):
             raise NoFormError(f"{name!r} cannot be written as the name of an argument")
-        part = sequence(begin(name), _value(schema, tool, end), behind)
+        part = sequence(begin(words(name)), _value(schema, tool, end), behind)
         parts.append(part if required else optional(part))
     return parts
 

@@ -1,7 +1,7 @@
 """The parts that the form of an answer is made of, from which a grammar is made (structured/structural_tags.py).
 
 They are plain objects, as in a `structural_tag` of a request. A request cannot have those of the types `marker`,
-`optional`, `list`, `text_until` and `text_or`.
+`optional`, `list` and `text_until`.
 """
 
 from __future__ import annotations
@@ -53,44 +53,51 @@ def optional(content: Form) -> Form:
     return {"type": "optional", "content": content}
 
 
-def listed(item: Form, separator: str, *, several: bool) -> Form:
-    """Return the form of one item; with `several`, of up to MOST_CALLS with a separator between them."""
-    return {"type": "list", "item": item, "separator": separator, "most": MOST_CALLS} if several else item
+def listed(item: Form, separator: str, *, several: bool = True, most: int = MOST_CALLS) -> Form:
+    """Return the form of one item; with `several`, of up to `most` with a separator between them."""
+    return {"type": "list", "item": item, "separator": separator, "most": most} if several else item
 
 
-def text_until(end: str, least: int = 0, most: int | None = None) -> Form:
+def any_text(unless: str = "") -> Form:
+    """Return the form of any text, unless a regular expression matches its beginning."""
+    return {"type": "any_text", "unless": unless}
+
+
+def text_until(end: str, least: int = 0, most: int | None = None, *, unless: str = "") -> Form:
     """Return the form of any text up to a marker, and the marker.
 
-    With bounds of its length in characters, it has no line break at its ends; one may come before the marker.
+    With bounds of its length in characters, it has no line break at its ends; one may come before the marker. With
+    `unless` it has no beginning that this regular expression matches.
     """
-    return {"type": "text_until", "end": end, "least": least, "most": most}
+    return {"type": "text_until", "end": end, "least": least, "most": most, "unless": unless}
 
 
-def text_or(calls: Form, unless: str = "") -> Form | None:
+def text_or_marked(calls: Form, unless: str = "") -> Form:
     """Return the form of any text, or of any text and then calls: where the marker of calls stands, calls follow.
 
-    The text does not begin with `unless`. None if the calls do not begin with a marker.
+    No regular expression `unless` matches the beginning of the text.
     """
-    if (found := _behind_marker(calls)) is None:
-        return None
-    begin, rest = found
-    return {"type": "text_or", "begin": begin, "rest": rest, "unless": unless}
+    begin, rest = _behind_marker(calls)
+    return either([any_text(unless), sequence(text_until(begin, unless=unless), rest)])
 
 
-def _behind_marker(calls: Form) -> tuple[str, Form] | None:
-    """Return the marker with which calls begin and the form of what follows it; None if they begin otherwise."""
+def _behind_marker(calls: Form) -> tuple[str, Form]:
+    """Return the marker with which calls begin, and the form of what follows it."""
     if calls["type"] == "sequence":
         first, *others = calls["elements"]
         if first["type"] == "marker":
             return first["value"], sequence(*others)
-        begun = _behind_marker(first)
-        return None if begun is None else (begun[0], sequence(begun[1], *others))
-    if calls["type"] != "list" or (begun := _behind_marker(calls["item"])) is None:
-        return None
+        begin, rest = _behind_marker(first)
+        return begin, sequence(rest, *others)
+    if calls["type"] != "list":
+        raise ValueError(f"the calls begin with a {calls['type']}, where a marker is needed")
+    begin, rest = _behind_marker(calls["item"])
     more = {**calls, "most": calls["most"] - 1}
     again = sequence(words(calls["separator"]), more) if calls["separator"] else more
-    return begun[0], sequence(begun[1], optional(again))
+    return begin, sequence(rest, optional(again))
 
 
 LINE_BREAK = pattern(r"\n?")
 """A line break, or nothing."""
+SPACES = pattern(r"\s{0,4}")
+"""A little white space, or nothing."""

@@ -62,8 +62,8 @@ def _calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # n
 
 
 def _call(tool: Tool) -> Form:
-    def begin(name: str) -> Form:
-        return sequence(marker(_KEY), words(name), marker(_KEY_END), LINE_BREAK, marker(_VALUE))
+    def begin(name: Form) -> Form:
+        return sequence(marker(_KEY), name, marker(_KEY_END), LINE_BREAK, marker(_VALUE))
 
     arguments = text_arguments(tool, begin, _VALUE_END, LINE_BREAK)
     return sequence(marker(_BEGIN), words(tool.name), LINE_BREAK, *arguments, marker(_END))

@@ -12,10 +12,13 @@ from octavo_engine.output_parsing.events import CallStart, Content, Event, Reaso
 from octavo_engine.output_parsing.formats.call_schema import arguments_schema
 from octavo_engine.output_parsing.formats.forms import (
     Form,
+    any_text,
     either,
     json_form,
+    listed,
     marker,
     optional,
+    pattern,
     sequence,
     text_until,
     words,
@@ -27,6 +30,8 @@ from octavo_engine.output_parsing.streamed_text import Steps, StreamedText, pass
 _CHANNEL, _CONSTRAIN, _HEADER_END = "<|channel|>", "<|constrain|>", "<|message|>"
 _END, _START = "<|end|>", "<|start|>"
 _ENDS = (_END, "<|call|>", "<|return|>", _START)
+_SPACE = words(" ")
+_IN_CHANNEL = sequence(marker(_CHANNEL), words("commentary "))
 _RECIPIENT = re.compile(r"to=functions\.([A-Za-z0-9_.-]{1,256})")
 
 
@@ -55,9 +60,26 @@ def _calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # n
     )
 
 
-def _call(tool: Tool) -> Form:
-    kind = sequence(words(f"{tool.name} "), optional(marker(_CONSTRAIN)), words("json"))
+def _call(tool: Tool, behind_name: Form = _SPACE) -> Form:
+    kind = sequence(words(tool.name), behind_name, optional(marker(_CONSTRAIN)), words("json"))
     return sequence(kind, marker(_HEADER_END), json_form(arguments_schema(tool)))
 
 
-HARMONY = Format(name="openai", parse=_parse, calls=_calls, in_template=(_CHANNEL, _HEADER_END), reasons=True)
+def _text_or_calls(tools: Sequence[Tool], *, several: bool, unless: str) -> Form:  # noqa: ARG001
+    """Return the form of messages with the usual headers; the last of them may be a call."""
+    kind = optional(sequence(pattern(" ?"), optional(marker(_CONSTRAIN)), words("json")))
+    header = sequence(marker(_CHANNEL), pattern("analysis|commentary|final"), kind, marker(_HEADER_END))
+    before = sequence(header, text_until(_END), marker(_START), words("assistant"))
+    by_role = sequence(words(" to=functions."), either([_call(tool, behind_name=_IN_CHANNEL) for tool in tools]))
+    by_channel = sequence(marker(_CHANNEL), words("commentary to=functions."), either([*map(_call, tools)]))
+    return sequence(optional(listed(before, "")), either([sequence(header, any_text()), by_channel, by_role]))
+
+
+HARMONY = Format(
+    name="openai",
+    parse=_parse,
+    calls=_calls,
+    unmarked=_text_or_calls,
+    in_template=(_CHANNEL, _HEADER_END),
+    reasons=True,
+)

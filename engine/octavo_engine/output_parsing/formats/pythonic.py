@@ -4,54 +4,73 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo_engine.output_parsing.events import CallArguments, CallStart, Content, Event
-from octavo_engine.output_parsing.formats.argument_forms import argument_schema, arguments_of
+from octavo_engine.output_parsing.formats.argument_forms import (
+    MOST_ARGUMENTS,
+    argument_schema,
+    arguments_of,
+    takes_anything,
+)
 from octavo_engine.output_parsing.formats.forms import (
+    MOST_CALLS,
     Form,
     NoFormError,
+    any_text,
     either,
     json_form,
     listed,
+    marker,
     optional,
+    pattern,
     sequence,
+    text_until,
     words,
 )
 from octavo_engine.output_parsing.formats.keyword_calls import ARGUMENT_NAME, keyword_calls
 from octavo_engine.output_parsing.formats.tool import Format, Tool
-from octavo_engine.output_parsing.streamed_text import MORE, Steps, StreamedText, expect, skip_spaces
+from octavo_engine.output_parsing.streamed_text import MORE, Steps, StreamedText, pass_until, skip_spaces
 
 _TAGS = ("<|python_start|>", "<|python_tag|>")
+_END = "<|python_end|>"
+_COMMENT = r"#[^\n]*\n"
 _LONGEST = 1 << 16
 """Characters that are parsed as Python; a longer list has to have JSON values."""
+_ANY_ARGUMENT = sequence(
+    pattern(ARGUMENT_NAME.pattern), words("="), either([*map(words, ("True", "False", "None")), json_form({})])
+)
 _MOST_OPTIONAL = 32
 """The most optional arguments of a tool none of whose arguments is required: their form grows with the square."""
 
 
 def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
-    """Hold an answer that begins with [ back until the list is complete, since only then it is known to be calls."""
     yield from skip_spaces(text)
-    for tag in _TAGS:
-        yield from expect(text, tag)
-    held = ""
-    if len(text) and text[0] == "[":
-        while not text.ended:
-            yield MORE
-        held = text.take()
-        source = held.strip().removesuffix("<|python_end|>")
-        if (calls := keyword_calls(source, tools) or _calls(source, tools)) is not None:
-            for name, arguments in calls:
-                yield CallStart(name)
-                yield CallArguments(arguments)
-            return True
-    yield Content(held)
-    while not text.ended or len(text):
-        if len(text):
-            yield Content(text.take())
-        else:
-            yield MORE
+    yield from _list(text, tools)
+    while (yield from pass_until(text, Content, *_TAGS)):
+        yield from _list(text, tools)
+    return True
+
+
+def _list(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
+    """Hold text that begins with [ back until the answer ends, since only then it is known to be calls."""
+    while not len(text) and not text.ended:
+        yield MORE
+    if not len(text) or text[0] != "[":
+        return False
+    while not text.ended:
+        yield MORE
+    held = text.take()
+    source = held.strip().removesuffix(_END)
+    calls = keyword_calls(source, tools) or _calls(source, tools)
+    if calls is None:
+        yield Content(held)
+        return False
+    for name, arguments in calls:
+        yield CallStart(name)
+        yield CallArguments(arguments)
     return True
 
 
@@ -79,10 +98,17 @@ def _call(element: ast.expr, tools: Mapping[str, Tool]) -> tuple[str, str]:
 
 
 def _list_of_calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # noqa: ARG001
-    return sequence(words("["), listed(either([*map(_call_form, tools)]), ", ", several=several), words("]"))
+    return sequence(words("["), listed(_any_call(tools), ", ", several=several), words("]"))
 
 
-def _call_form(tool: Tool) -> Form:
+def _any_call(tools: Sequence[Tool]) -> Form:
+    return either([sequence(words(f"{tool.name}("), *_arguments_form(tool)) for tool in tools])
+
+
+def _arguments_form(tool: Tool) -> Sequence[Form]:
+    """Return the forms of what follows the bracket that opens a call's arguments."""
+    if takes_anything(tool):
+        return optional(listed(_ANY_ARGUMENT, ", ", most=MOST_ARGUMENTS)), words(")")
     required: list[Form] = []
     others: list[Form] = []
     for name, schema, is_required in arguments_of(tool):
@@ -91,7 +117,7 @@ def _call_form(tool: Tool) -> Form:
         boolean = schema == {"type": "boolean"}
         value = either([words("True"), words("False")]) if boolean else json_form(argument_schema(schema, tool))
         (required if is_required else others).append(sequence(words(f"{name}="), value))
-    return sequence(words(f"{tool.name}("), *_with_commas(required, others), words(")"))
+    return *_with_commas(required, others), words(")")
 
 
 def _with_commas(required: Sequence[Form], others: Sequence[Form]) -> list[Form]:
@@ -107,4 +133,27 @@ def _with_commas(required: Sequence[Form], others: Sequence[Form]) -> list[Form]
     return [optional(either(beginnings))] if beginnings else []
 
 
-PYTHONIC = Format(name="pythonic", parse=_parse, calls=_list_of_calls, in_template=("[func_name1(",))
+def _text_or_calls(tools: Sequence[Tool], *, several: bool, unless: str) -> Form:
+    """Return the form of a list of calls, or of any text, behind whose tag calls follow.
+
+    No text begins as a list that calls a tool otherwise. The beginning of a list is one lexeme up to the arguments,
+    since llguidance's lexer takes the longest lexeme, and this one ends where a text has to be another one.
+    """
+    names = "|".join(re.escape(tool.name) for tool in tools)
+    called = rf"\s*\[([\s(\\]|{_COMMENT})*({names})([\s)\\]|{_COMMENT})*\("
+    unless = f"{called}|{unless}" if unless else called
+    calls = _list_of_calls(tools, "", several=several)
+    begun = [sequence(pattern(rf"\s{{0,4}}\[{re.escape(tool.name)}\("), *_arguments_form(tool)) for tool in tools]
+    others = listed(sequence(words(", "), _any_call(tools)), "", most=MOST_CALLS - 1)
+    more = [optional(others)] if several else []
+    tagged = [sequence(text_until(tag, unless=unless), calls, optional(marker(_END))) for tag in _TAGS]
+    return either([any_text(unless), *tagged, sequence(either(begun), *more, words("]"))])
+
+
+PYTHONIC = Format(
+    name="pythonic",
+    parse=_parse,
+    calls=_list_of_calls,
+    unmarked=_text_or_calls,
+    in_template=("[func_name1(",),
+)

@@ -50,7 +50,10 @@ def _calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # n
 
 
 def _call(tool: Tool) -> Form:
-    arguments = text_arguments(tool, lambda name: words(f"{_PARAMETER}{name}>\n"), _PARAMETER_END, words("\n"))
+    def begin(name: Form) -> Form:
+        return sequence(words(_PARAMETER), name, words(">\n"))
+
+    arguments = text_arguments(tool, begin, _PARAMETER_END, words("\n"))
     return sequence(words(f"{_BEGIN}{tool.name}>\n"), *arguments, words(_END))
 
 

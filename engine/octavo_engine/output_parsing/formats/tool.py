@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from octavo_engine.output_parsing.events import Event
-from octavo_engine.output_parsing.formats.forms import Form
+from octavo_engine.output_parsing.formats.forms import Form, text_or_marked
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText
 
 LONGEST_NAME = 256
 """Characters; what is longer is no name."""
+ANYTHING: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
+"""The schema of a tool that takes any arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,18 @@ class Calls(Protocol):
         ...
 
 
+class TextOrCalls(Protocol):
+    """Makes the form of an answer that is any text and may have calls, for its grammar."""
+
+    def __call__(self, tools: Sequence[Tool], *, several: bool, unless: str) -> Form:
+        """Return the form of any text, or of one call or with `several` of at least one, perhaps after text.
+
+        The regular expression `unless`, if it is not empty, matches no beginning of the text. Whatever `Format.parse`
+        reads as a call of one of the tools has to follow its schema. Raises NoFormError as `Calls` does.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """The way in which a family of models writes tool calls."""
@@ -60,12 +74,20 @@ class Format:
     """Reads one answer, given the tools by name."""
     calls: Calls
     """Makes the form of calls that a request demands."""
+    unmarked: TextOrCalls | None = None
+    """Makes the form of an answer that may have calls, if calls do not always begin with a marker."""
     in_template: Sequence[str]
     """A chat template that contains all of these is of a model with this format."""
     id_length: int = 24
     """Characters of a call's id; some templates accept only theirs."""
     reasons: bool = False
     """Whether it marks reasoning itself, instead of by <think>."""
+
+    def text_or_calls(self, tools: Sequence[Tool], template: str, *, several: bool, unless: str = "") -> Form:
+        """Return the form of any text, perhaps with calls; the parameters are those of `Calls` and `TextOrCalls`."""
+        if self.unmarked is not None:
+            return self.unmarked(tools, several=several, unless=unless)
+        return text_or_marked(self.calls(tools, template, several=several), unless)
 
 
 def tool_named(tools: Mapping[str, Tool], name: str) -> Tool:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo_engine.output_parsing.formats import FORCED, FORMATS, Format, format_of
 from octavo_engine.output_parsing.formats.forms import (
+    SPACES,
     Form,
     NoFormError,
     either,
     json_form,
     marker,
     optional,
-    pattern,
     sequence,
-    text_or,
     text_until,
 )
 from octavo_engine.output_parsing.formats.hermes import HERMES
-from octavo_engine.output_parsing.formats.tool import Tool
+from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.structured.grammar import GrammarError, check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 
 THINK, THINK_END = "<think>", "</think>"
-_REASONING = (text_until(THINK_END), pattern(r"\s{0,4}"))
+_REASONING = (text_until(THINK_END), SPACES)
 """The forms of reasoning that has begun, and of the white space behind it."""
 
 
@@ -81,26 +81,32 @@ class CallGrammars:
     def strict(self, tools: Sequence[Tool], *, several: bool) -> str | None:
         """Return the grammar of an answer that is any text, and whose calls follow their schemas.
 
-        None if the model's format does not allow it. APIError 400 if a tool's schema cannot be followed.
+        A tool whose arguments the model's format cannot hold to their schema takes any. None if the format is not
+        known. APIError 400 if a tool's schema cannot be followed.
         """
         if self.format is None:
             return None
+        held = [tool if self._holds(self.format, tool) else Tool(tool.name, ANYTHING) for tool in tools]
+        text_or_calls = functools.partial(self.format.text_or_calls, held, self._template, several=several)
         try:
-            form = self._text_or(self._calls(self.format, tools, several))
-            return None if form is None else self._checked(form)
-        except NoFormError:
-            return None
+            return self._checked(self._behind_reasoning(text_or_calls))
         except GrammarError as error:
             raise _refused(error) from None
 
-    def _text_or(self, calls: Form) -> Form | None:
-        """Return the form of any text, perhaps after reasoning, or of a text and calls; None if it is not supported."""
-        if (free := text_or(calls)) is None:
-            return None
+    def _holds(self, format_: Format, tool: Tool) -> bool:
+        """Return True if a format can hold the arguments of a tool to their schema."""
+        try:
+            self._calls(format_, [tool], several=False)
+        except NoFormError:
+            return False
+        return True
+
+    def _behind_reasoning(self, text_or_calls: Callable[..., Form]) -> Form:
+        """Return the form of an answer that may have calls, perhaps after reasoning."""
         if self.begun or not self._may_reason:
-            return sequence(*self._reasoning(), free)
+            return sequence(*self._reasoning(), text_or_calls())
         # A marker of calls that the reasoning mentions begins no call.
-        return either([text_or(calls, unless=THINK) or free, sequence(marker(THINK), *_REASONING, free)])
+        return either([text_or_calls(unless=THINK), sequence(marker(THINK), *_REASONING, text_or_calls())])
 
     def _calls(self, format_: Format, tools: Sequence[Tool], several: bool) -> Form:
         return format_.calls(tools, self._template, several=several)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.formats import FORMATS
-from octavo_engine.output_parsing.formats.tool import Tool
+from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
@@ -89,8 +89,7 @@ def _form_and_grammar(
 
 def _held(offered: Sequence[ToolDefinition]) -> Sequence[Tool]:
     """Return the tools, of which only those that are strict have their schemas; others take any object."""
-    anything = {"type": "object", "additionalProperties": True}
     return [
-        Tool(tool.function.name, (tool.function.parameters or {}) if tool.function.strict else anything)
+        Tool(tool.function.name, (tool.function.parameters or {}) if tool.function.strict else ANYTHING)
         for tool in offered
     ]
