@@ -23,7 +23,7 @@ from openai.types import Batch
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.server.openai.batches import batches, input_file, job, line_answers, results, storage, upload
 from octavo_engine.server.openai.batches.input_file import check_input
-from octavo_engine.server.openai.batches.objects import LineError
+from octavo_engine.server.openai.batches.objects import BatchObject, LineError, RequestCounts
 from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.batches.storage import Storage, append
 from tests.api.served import Served, write_keys
@@ -301,6 +301,61 @@ BAD_LINES: dict[str, tuple[bytes, str, int | None]] = {
     "too long": (line("a", user="x" * (1 << 20)), "line_too_long", 1),
     "nothing": (b"\n\n", "empty_file", None),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["z", "method"])
+def test_what_a_bad_line_has_is_not_kept_as_a_whole(tmp_path: Path, kind: str) -> None:
+    """A line has up to a megabyte, and a key may have a thousand batches of fifty errors each."""
+    name, value = ("z" * 100_000, "") if kind == "z" else ("method", "z" * 100_000)
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(json.dumps(json.loads(line("a")) | {name: value}).encode())
+    [error] = check_input(path, CHAT)[1]
+    assert error.code == "invalid_request" and 100 < len(error.message) < 1000
+
+
+async def test_records_of_batches_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest that have ended are removed, also from the disk; those that have not ended stay."""
+    monkeypatch.setattr(storage, "MAX_RECORD_BYTES", 5_000)
+    kept = Storage(tmp_path, 1 << 20, lambda: True)
+    owner, saved = kept.of("ann"), []
+    for number in range(8):
+        saved.append(
+            BatchObject(
+                id=storage.new_batch_id(),
+                endpoint=CHAT,
+                input_file_id="x",
+                completion_window="24h",
+                created_at=number,
+                expires_at=9,
+                request_counts=RequestCounts(),
+                metadata={"a": "x" * 600},
+                status="completed" if number else "in_progress",
+            )
+        )
+        await kept.save(owner, saved[-1])
+    names = list(owner.batches)
+    assert names == [each.id for each in (saved[0], *saved[-len(names) + 1 :])] and 2 < len(names) < 6
+    assert {path.stem for path in (owner.folder / "batches").iterdir()} == set(names)
+    kept.close()
+    again = Storage(tmp_path, 1 << 20, lambda: True)
+    assert list(again.of("ann").record_bytes) == names and sum(again.of("ann").record_bytes.values()) <= 5_000
+    again.close()
+
+
+def test_ends_of_batches_do_not_fill_the_log(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client may create batches that fail at once, without a pause."""
+    caplog.set_level("INFO", "octavo.server")
+    monkeypatch.setattr(batches, "LINES_AT_ONCE", 2.0)
+    monkeypatch.setattr(batches, "LINES_PER_SECOND", 0.0)
+    server = start(batch_storage=tmp_path)
+    client = server.openai()
+    first = ended(server, client, begin(client, b"x"))
+    for _ in range(5):
+        batch = client.batches.create(input_file_id=first.input_file_id, endpoint=CHAT, completion_window="24h")
+        ended(server, client, batch)
+    assert sum("is failed" in message for message in caplog.messages) == 2
 
 
 @pytest.mark.parametrize("name", BAD_LINES)

@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from octavo_engine.server.auth import OPEN_PATHS, key_of, presented_key
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.line_rate import LineRate
 from octavo_engine.server.trace_context import TraceContext
 
 log = logging.getLogger("octavo.access")
@@ -32,9 +33,7 @@ class AccessLog:
     """Writes the log, whose rate a token bucket limits. The number of omitted lines is logged before the next line."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._level, self._filled_at = _BURST, clock()
-        self._omitted = 0
+        self._lines = LineRate(_BURST, LINES_PER_SECOND, clock)
 
     def write(self, scope: Scope, status: int, *, cut_off: bool = False) -> None:
         """Log a request with the status of its answer, except for probes and scrapes, which come every few seconds.
@@ -43,16 +42,10 @@ class AccessLog:
         """
         if scope["path"] in OPEN_PATHS:
             return
-        now = self._clock()
-        self._level = min(_BURST, self._level + (now - self._filled_at) * LINES_PER_SECOND)
-        self._filled_at = now
-        if self._level < 1:
-            self._omitted += 1
+        if not self._lines.admits():
             return
-        self._level -= 1
-        if self._omitted:
-            log.info("%d requests were not logged: too many came at once", self._omitted)
-            self._omitted = 0
+        if omitted := self._lines.take_omitted():
+            log.info("%d requests were not logged: too many came at once", omitted)
         client = scope.get("client") or ("", 0)
         method, path, names = without_keys(scope["method"][:20], scope), _path_of(scope), _names(scope)
         suffix = " cut off" * cut_off + "".join(f" {name}={value}" for name, value in names.items())

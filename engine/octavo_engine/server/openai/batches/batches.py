@@ -7,6 +7,7 @@ import logging
 
 from octavo_engine.server.errors import APIError, shutting_down
 from octavo_engine.server.fair_turns import FairTurns
+from octavo_engine.server.line_rate import LineRate
 from octavo_engine.server.openai.batches.job import Job
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, ExpiresAfter, RequestCounts
@@ -14,6 +15,9 @@ from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.batches.storage import MAX_ACTIVE, Owned, Storage, StorageError, new_batch_id
 
 log = logging.getLogger("octavo.server")
+
+LINES_AT_ONCE, LINES_PER_SECOND = 100.0, 1.0
+"""The rate at which the ends of batches are logged: a client may create and cancel hundreds in a second."""
 
 _WINDOW = 24 * 3600
 """Seconds after which a batch that has not ended expires."""
@@ -33,6 +37,7 @@ class Batches:
         self._checks: FairTurns[None] = FairTurns(1, lambda: False)
         """The turns to check an input file: more at once would keep the threads of the process from other requests."""
         self._checks.add(None)
+        self._ends = LineRate(LINES_AT_ONCE, LINES_PER_SECOND)
 
     def start(self) -> None:
         """Resume the batches that an earlier server has begun."""
@@ -102,7 +107,7 @@ class Batches:
             await asyncio.sleep(_EXPIRY_SECONDS)
 
     def _run(self, owner: Owned, batch: BatchObject) -> None:
-        job = self._jobs[batch.id] = Job(self.storage, owner, batch, self.answers, self._checks)
+        job = self._jobs[batch.id] = Job(self.storage, owner, batch, self.answers, self._checks, self._ends)
         task = asyncio.create_task(job.run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

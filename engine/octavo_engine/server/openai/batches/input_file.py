@@ -22,6 +22,8 @@ MAX_LINES = 50_000
 MAX_LINE_BYTES = 1 << 20
 _MOST_ERRORS = 50
 """Errors that a batch reports; after these the file is not read any further."""
+_LONGEST_REASON = 300
+"""Characters of msgspec's messages that a batch reports: they quote names and values of any length."""
 _LINES_AT_ONCE = 50
 """Lines that are checked between two pauses, or whose places are read at a time."""
 _PAUSE = 0.001
@@ -121,13 +123,17 @@ def _check(number: int, line: bytes, endpoint: str, seen: set[bytes]) -> LineErr
         found = _lines.decode(line)
         body = _bodies.decode(found.body)
     except msgspec.ValidationError as error:
-        return LineError("invalid_request", f"the line is not a request: {error}", line=number)
+        return LineError("invalid_request", f"the line is not a request: {_reason(error)}", line=number)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return LineError("invalid_json_line", f"the line is not valid JSON: {error}", line=number)
+        return LineError("invalid_json_line", f"the line is not valid JSON: {_reason(error)}", line=number)
     digest = hashlib.blake2b(found.custom_id.encode(), digest_size=16).digest()  # 50,000 names may have 100 MB
     wrong = _contradiction(number, found, endpoint, streams=bool(body.stream), again=digest in seen)
     seen.add(digest)
     return wrong
+
+
+def _reason(error: Exception) -> str:
+    return str(error)[:_LONGEST_REASON]
 
 
 def _contradiction(number: int, found: InputLine, endpoint: str, *, streams: bool, again: bool) -> LineError | None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.fair_turns import FairTurns
+from octavo_engine.server.line_rate import LineRate
 from octavo_engine.server.openai.batches.input_file import LinePlace, check_input, read_request, requests_after
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import BatchObject, LineError, LineErrors, LineFailure
@@ -46,11 +47,17 @@ class Job:
     """Runs a batch. It ends early if it is cancelled, if its time is over, or if it cannot go on."""
 
     def __init__(
-        self, storage: Storage, owner: Owned, batch: BatchObject, answers: LineAnswers, checks: FairTurns[None]
+        self,
+        storage: Storage,
+        owner: Owned,
+        batch: BatchObject,
+        answers: LineAnswers,
+        checks: FairTurns[None],
+        ends: LineRate,
     ) -> None:
-        """Prepare the run. With `checks` the input files of all batches are checked in turn."""
+        """Prepare the run. With `checks` input files of all batches are checked in turn; `ends` limits log lines."""
         self._storage, self._owner, self._batch, self._answers = storage, owner, batch, answers
-        self._checks = checks
+        self._checks, self._ends = checks, ends
         self._results = Results(storage, owner, batch)
         self._input = owner.path(batch.input_file_id)
         self._cancelled = asyncio.Event()
@@ -161,6 +168,10 @@ class Job:
         self._batch.status = end
         setattr(self._batch, f"{end}_at", self._now())
         await self._save()
+        if not self._ends.admits():
+            return
+        if omitted := self._ends.take_omitted():
+            log.info("the ends of %d batches were not logged: too many came at once", omitted)
         counts = self._batch.request_counts
         log.info(
             "%s is %s: %d of %d lines were answered, %d with an error",

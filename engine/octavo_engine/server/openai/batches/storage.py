@@ -31,6 +31,8 @@ Kept = TypeVar("Kept", FileObject, BatchObject)
 Done = TypeVar("Done")
 MAX_FILES = 1000
 MAX_BATCHES = 1000
+MAX_RECORD_BYTES = 8 << 20
+"""Bytes of the records of one key's batches, of which metadata and errors are the largest parts."""
 MAX_TRANSFERS = 64
 """Files that one key may be uploading or reading at a time."""
 MAX_ALL_TRANSFERS = 128
@@ -53,6 +55,8 @@ class Owned:
     """The key's name; empty for an API without keys."""
     files: dict[str, FileObject] = field(default_factory=dict)
     batches: dict[str, BatchObject] = field(default_factory=dict)
+    record_bytes: dict[str, int] = field(default_factory=dict)
+    """The size of each batch's record, as it is stored."""
     transfers: int = 0
     """The number of files that the key is uploading or reading."""
     bytes: int = 0
@@ -65,6 +69,15 @@ class Owned:
     def batch_path(self, batch_id: str) -> Path:
         """Return the path of a batch's record."""
         return self.folder / "batches" / f"{batch_id}.json"
+
+    def forget_oldest(self, latest: BatchObject) -> list[str]:
+        """Forget the oldest ended batches except `latest` while there are too many; return their ids."""
+        forgotten: list[str] = []
+        ended = [each.id for each in self.batches.values() if each.status in ENDED and each is not latest]
+        while ended and (len(self.batches) > MAX_BATCHES or sum(self.record_bytes.values()) > MAX_RECORD_BYTES):
+            forgotten.append(ended.pop(0))
+            del self.batches[forgotten[-1]], self.record_bytes[forgotten[-1]]
+        return forgotten
 
     @property
     def active(self) -> list[BatchObject]:
@@ -189,14 +202,16 @@ class Storage:
         owner.bytes -= size
 
     async def save(self, owner: Owned, batch: BatchObject) -> None:
-        """Store a batch's present state. If there are too many batches, the oldest one that has ended is removed."""
+        """Store a batch's present state. If the key has too many batches, or their records too many bytes, the oldest
+        ones that have ended are removed.
+        """
         owner.batches[batch.id] = batch
         async with self._saving:  # so that an older state never replaces a newer one
-            await on_disk(_write, owner.batch_path(batch.id), encode(batch))
-            if len(owner.batches) > MAX_BATCHES:
-                oldest = next(each for each in owner.batches.values() if each.status in ENDED)
-                del owner.batches[oldest.id]
-                await on_disk(_remove, [owner.batch_path(oldest.id)])
+            data = encode(batch)
+            await on_disk(_write, owner.batch_path(batch.id), data)
+            owner.batches[batch.id], owner.record_bytes[batch.id] = batch, len(data)
+            if removed := owner.forget_oldest(batch):
+                await on_disk(_remove, [owner.batch_path(each) for each in removed])
 
     def _load(self, folder: Path) -> None:
         owner = self.of("" if folder.name == _NO_KEY else folder.name.removeprefix("key-"))
@@ -204,6 +219,7 @@ class Storage:
         batches = [_read(path, BatchObject) for path in (folder / "batches").glob("*.json")]
         owner.files = {file.id: file for file in sorted(files, key=lambda each: each.created_at)}
         owner.batches = {batch.id: batch for batch in sorted(batches, key=lambda each: each.created_at)}
+        owner.record_bytes = {name: owner.batch_path(name).stat().st_size for name in owner.batches}
         needed = {*owner.files, *(name for batch in owner.active for name in result_ids(batch))}
         for path in (folder / "files").glob("*"):
             if path.name.removesuffix(".json") in needed:
