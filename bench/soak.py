@@ -5,7 +5,8 @@ ended neither in a complete answer nor in an explicit error, or if its connectio
 A disturbance is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less
 often, the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory of
 each process, file handles, threads and series of one server have to stay flat: slopes are fitted to their least values
-of each minute, since an attack may hold hundreds of connections for a moment.
+of each minute, since an attack may hold hundreds of connections for a moment. With `--one-server` no engine is ended:
+each attack runs once as a warm-up, and then a single server has to stay flat for all the minutes.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ import psutil
 import uvloop
 
 from bench.hostile.attacks import ATTACKS
+from bench.hostile.several_keys import KEYS
 from bench.report import save
 from bench.server import Serving, octavo
 
-_KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude}\n"
+_KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude, rights: [adapters]}\n"
+_KEYS += "".join(f"- {{name: rude{number}, key: sk-rude-{number}}}\n" for number in range(KEYS))
 _DISTURBANCES = {"attack": 30, "worker": 10, "pause": 10, "kill": 1}
 """How often each kind happens. An end of the engine ends the server: so seldom that servers live long enough to be
 judged (`_JUDGED_SECONDS`)."""
+_WARM_UP_SECONDS = 3.0
+"""How long each attack runs in the warm-up of `--one-server`."""
 _PROMPTS = ("Once upon a time", "The capital of France is", "To be or not to be", "def fibonacci(n):")
 
 
@@ -64,6 +69,8 @@ class Life:
     killed: bool = False
     samples: list[dict[str, float]] = field(default_factory=list)
     """Seconds of its life, and the figures of `_MOST_GROWTH`."""
+    warm_after: float = 60.0
+    """The seconds of its life after which it is judged."""
 
 
 async def ask(port: int, prompt: int, tokens: int) -> tuple[str, str]:
@@ -118,7 +125,8 @@ class Soak:
             keys = Path(folder) / "keys.yaml"
             keys.write_text(_KEYS)
             while time.monotonic() < until:
-                flags = (f"--api-key-file={keys}", "--kv-cache-memory=1GiB", "--max-model-len=2048")
+                storage = f"--batch-storage={folder}/files{len(self.lives)}"
+                flags = (f"--api-key-file={keys}", "--kv-cache-memory=1GiB", "--max-model-len=2048", storage)
                 with octavo("smollm2", *flags) as serving:
                     self.lives.append(Life())
                     await self._live(serving, until)
@@ -127,6 +135,12 @@ class Soak:
         life, ended = self.lives[-1], asyncio.Event()
         users = [asyncio.create_task(self._user(serving, ended)) for _ in range(self.args.users)]
         sampling = asyncio.create_task(self._sample(serving, life))
+        if self.args.one_server:
+            started = time.monotonic()
+            for name in ATTACKS:
+                await self._attack(serving, name, _WARM_UP_SECONDS)
+            life.warm_after = time.monotonic() - started
+            until += life.warm_after
         while time.monotonic() < until and not life.killed and not serving.has_ended():
             await asyncio.sleep(self.args.pause / 2)
             with contextlib.suppress(psutil.NoSuchProcess):  # its engine has ended; the loop's condition sees it
@@ -154,14 +168,11 @@ class Soak:
                 await asyncio.sleep(0.5)
 
     async def _disturb(self, serving: Serving, life: Life) -> None:
-        name = self.chance.choices(tuple(_DISTURBANCES), tuple(_DISTURBANCES.values()))[0]
+        weights = _DISTURBANCES | ({"kill": 0} if self.args.one_server else {})
+        name = self.chance.choices(tuple(weights), tuple(weights.values()))[0]
         if name == "attack":
             attack = self.chance.choice(list(ATTACKS))
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "bench.hostile.attacker", str(serving.port), "sk-rude", str(self.args.pause / 3),
-                attack, stdout=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
-            await process.wait()
+            await self._attack(serving, attack, self.args.pause / 3)
             name = f"attack: {attack}"
         elif name == "worker":
             if workers := text_workers(serving.http):
@@ -176,6 +187,13 @@ class Soak:
         self.events[name] += 1
         print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
 
+    async def _attack(self, serving: Serving, name: str, seconds: float) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "bench.hostile.attacker", str(serving.port), "sk-rude", str(seconds), name,
+            stdout=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        await process.wait()
+
     async def _sample(self, serving: Serving, life: Life) -> None:
         started = time.monotonic()
         while True:
@@ -186,6 +204,7 @@ class Soak:
                     "engine MiB": _mib([serving.engine]),
                     "HTTP MiB": _mib([serving.http]),
                     "text workers MiB": _mib(text_workers(serving.http)),
+                    "PSS MiB": sum(each.memory_full_info().pss for each in processes) / (1 << 20),
                     "file handles": sum(each.num_fds() for each in processes),
                     "threads": sum(each.num_threads() for each in processes),
                     "series": await asyncio.to_thread(serving.num_series),
@@ -211,6 +230,7 @@ _MOST_GROWTH = {
     "engine MiB": 1.0,
     "HTTP MiB": 1.0,
     "text workers MiB": 1.0,
+    "PSS MiB": 1.0,
     "file handles": 0.5,
     "threads": 0.2,
     "series": 1.0,
@@ -244,13 +264,13 @@ def sample_rows(lives: Sequence[Life]) -> str:
 def slope(life: Life, what: str) -> float:
     """Return the growth a minute of the least value of each minute of one server; 0 if there are too few minutes.
 
-    The first minute is left out.
+    The minutes before `warm_after` are left out.
     """
     least: dict[int, float] = {}
     for sample in life.samples:
-        minute = int(sample["seconds"] // 60)
-        least[minute] = min(sample[what], least.get(minute, sample[what]))
-    least.pop(0, None)
+        if sample["seconds"] >= life.warm_after:
+            minute = int(sample["seconds"] // 60)
+            least[minute] = min(sample[what], least.get(minute, sample[what]))
     return statistics.linear_regression(list(least), list(least.values())).slope if len(least) > 3 else 0.0
 
 
@@ -284,7 +304,7 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
     return (
         f"# {title}\n\n`make soak` on {psutil.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end: smollm2, "
         f"{soak.args.minutes:g} minutes, {soak.args.users} users, something every {soak.args.pause:g} s; "
-        f"{len(soak.lives)} servers.\n\n{found['requests']} requests: {found['lost']} lost, "
+        f"{len(soak.lives)} servers{_warmed(soak.lives)}.\n\n{found['requests']} requests: {found['lost']} lost, "
         f"{found['cut by a killed server']} cut when a server ended, "
         f"{found['different answers to equal requests']} different answers to equal requests. Growth a minute, of the "
         f"server in which it was largest: {growth}. Problems: {'; '.join(soak.problems) or 'none'}.\n\n"
@@ -294,12 +314,18 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
     )
 
 
+def _warmed(lives: Sequence[Life]) -> str:
+    """Say how long a warm-up with all attacks took, if there was one."""
+    return f", after {lives[0].warm_after / 60:.1f} minutes with each attack once" if lives[0].warm_after > 60 else ""
+
+
 def main() -> int:
     """Entry point of `python -m bench.soak`: exit code 1 if a request was lost, or a server grew or ended wrongly."""
     parser = argparse.ArgumentParser(prog="bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--users", type=int, default=4)
     parser.add_argument("--pause", type=float, default=20, help="seconds between two events")
+    parser.add_argument("--one-server", action="store_true", help="run each attack once first, and end no engine")
     parser.add_argument("--name", default="soak", help="of the result files, after the date")
     soak = Soak(parser.parse_args())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
