@@ -136,6 +136,31 @@ def tile_numbers(tokens: int, one: int) -> int:
     return min(tokens * one, max(one, TILE_NUMBERS))
 
 
+def best_rows(rows: TokenRows, tokens: slice, kept: int, score: Callable[[slice, Tensor], Tensor]) -> Tensor:
+    """Return the `kept` rows of the highest scores for each of the step's `tokens`, [n, kept] int64.
+
+    `score` returns the float32 scores [m, L] of a sequence's rows [L, size] for some of these tokens. Where fewer than
+    `kept` rows are complete at a token's position, the rest are rows that are not. Each sequence's rows are ranked
+    apart, so that the choice between equal scores depends on no other sequence.
+    """
+    step, device = rows.step, rows.tensor.device
+    beyond = max(step.contexts) // step.rate
+    best = torch.full((tokens.stop - tokens.start, kept), beyond, dtype=torch.int64, device=device)
+    begin = 0
+    for sequence, (count, context) in enumerate(zip(step.lens, step.contexts, strict=True)):
+        first, last = max(begin, tokens.start), min(begin + count, tokens.stop)
+        begin += count
+        there = torch.arange(context // step.rate, device=device)
+        if first >= last or not len(there):
+            continue
+        scores = score(slice(first, last), rows.read(torch.full_like(there, sequence), there).float())
+        complete = (step.positions[first:last, None] + 1) // step.rate
+        scores.masked_fill_(there >= complete, -torch.inf)
+        width = min(kept, len(there))
+        best[first - tokens.start : last - tokens.start, :width] = scores.topk(width, dim=-1).indices
+    return best
+
+
 def attend_rows(query: Tensor, keys: Tensor, seen: Tensor, sinks: Tensor | None, scale: float) -> Tensor:
     """Return attention [n, H, D] of each query [n, H, D] to its own keys [n, L, D], which are values too, in float32.
 

@@ -123,7 +123,7 @@ class CompressedAttention(nn.Module):
         rows = attention.rows_of(self.layer, name)
         if self.indexer is None or asked is None:
             return torch.arange(longest // rows.step.rate, device=rows.tensor.device)[None]
-        return self.indexer.choose(asked[tokens], tokens, longest, rows)
+        return self.indexer.choose(asked, tokens, longest, rows)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yield the layer's tensors in a checkpoint."""

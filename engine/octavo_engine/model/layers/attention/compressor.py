@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate_pairs
-from octavo_engine.attention.token_rows import TokenRows
+from octavo_engine.attention.token_rows import TokenRows, best_rows
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.embeddings.rope import RotaryEmbedding
 from octavo_engine.model.layers.linear import Linear
@@ -129,30 +129,14 @@ class Indexer(nn.Module):
         return torch.cat((query, weights[..., None]), dim=-1)
 
     def choose(self, asked: Tensor, tokens: slice, longest: int, compressed: TokenRows) -> Tensor:
-        """Return the keys that the step's `tokens` attend to, [n, k] int64; where fewer exist, the rest is undefined.
+        """Return the keys that the step's `tokens` attend to, [n, k] int64; where fewer exist, also some that do not.
 
-        `asked` are the tokens' rows of `forward`'s result. Each sequence's keys are ranked apart, so that the choice
-        between equal scores depends on no other sequence.
+        `asked` is `forward`'s result for the whole step; `longest` is the longest context of these tokens.
         """
-        step, kept = compressed.step, self.spec.kept
-        most = longest // step.rate
+        most, kept = longest // compressed.step.rate, self.spec.kept
         if most <= kept:
-            return torch.arange(most, device=asked.device).expand(len(asked), -1)
-        chosen = torch.full((len(asked), kept), most, dtype=torch.int64, device=asked.device)
-        begin = 0
-        for sequence, (count, context) in enumerate(zip(step.lens, step.contexts, strict=True)):
-            first, last = (min(max(at, tokens.start), tokens.stop) for at in (begin, begin + count))
-            begin += count
-            there = context // step.rate
-            if first < last and there:
-                own = slice(first - tokens.start, last - tokens.start)
-                keys = compressed.read(*_all(sequence, there, asked.device)).float()
-                visible = ((step.positions[first:last] + 1) // step.rate)[:, None]
-                scores = self._scores(asked[own], keys)
-                future = torch.arange(there, device=asked.device) >= visible
-                best = scores.masked_fill_(future, -torch.inf).topk(min(kept, there), dim=-1).indices
-                chosen[own, : best.shape[1]] = best
-        return chosen
+            return torch.arange(most, device=asked.device).expand(tokens.stop - tokens.start, -1)
+        return best_rows(compressed, tokens, kept, lambda own, keys: self._scores(asked[own], keys))
 
     def _scores(self, asked: Tensor, keys: Tensor) -> Tensor:
         """Return the scores [n, L] of keys [L, D] for queries followed by their weights, [n, H, D + 1]."""
@@ -175,9 +159,3 @@ class Indexer(nn.Module):
     def score_numbers(self, keys: int) -> int:
         """Return how many float32 numbers one token takes for the scores of so many compressed keys."""
         return 2 * (self.spec.num_heads + 2) * keys + 2 * self.spec.num_heads * self.spec.size
-
-
-def _all(sequence: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the number of a sequence and those of its first `count` rows."""
-    rows = torch.arange(count, device=device)
-    return torch.full_like(rows, sequence), rows

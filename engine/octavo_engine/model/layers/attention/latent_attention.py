@@ -153,10 +153,8 @@ class LatentAttention(nn.Module):
         index = cast("TokenIndexSpec", self.spec.index)
         if self.index is None:
             return attention.chosen[cast("int", index.of_layer)]
-        latent, rows = (
-            cast("Tensor", source)[:, : self.spec.query_rank].contiguous(),
-            attention.rows_of(self.layer, "index"),
-        )
+        latent = cast("Tensor", source)[:, : self.spec.query_rank].contiguous()
+        rows = attention.rows_of(self.layer, "index")
         attention.chosen.clear()  # later layers read the last choice alone
         attention.chosen[self.layer] = self.index(cast("Tensor", x), latent, rope, rows)
         return attention.chosen[self.layer]

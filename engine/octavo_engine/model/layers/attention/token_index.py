@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.attention.rope import Rope, rotate, rotate_pairs
-from octavo_engine.attention.token_rows import TokenRows, attend_rows, tile_numbers, tile_tokens
+from octavo_engine.attention.token_rows import TokenRows, attend_rows, best_rows, tile_numbers
 from octavo_engine.model.checkpoint import CheckpointTensor, Span, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
@@ -53,19 +53,11 @@ class TokenIndex(nn.Module):
             return torch.arange(longest, device=x.device).expand(len(x), -1)
         query = self._rotated(self.query(latent).unflatten(-1, (spec.num_heads, -1)), rope).float()
         weights = self.weights(x).float() * (spec.num_heads * spec.size) ** -0.5
-        chosen = torch.full((len(x), spec.kept), longest, dtype=torch.int64, device=x.device)
-        begin = 0
-        for sequence, (count, context) in enumerate(zip(step.lens, step.contexts, strict=True)):
-            there = torch.arange(context, device=x.device)
-            keys = rows.read(torch.full_like(there, sequence), there).float()
-            room = tile_tokens(self._numbers(context))
-            for first in range(begin, begin + count, room):
-                own = slice(first, min(first + room, begin + count))
-                scores = torch.relu_(query[own] @ keys.t()).mul_(weights[own, :, None]).sum(dim=1)
-                scores.masked_fill_(there > step.positions[own, None], -torch.inf)
-                best = scores.topk(min(spec.kept, context), dim=-1).indices
-                chosen[own, : best.shape[1]] = best
-            begin += count
+        chosen = torch.empty(len(x), spec.kept, dtype=torch.int64, device=x.device)
+        for tokens, _ in step.tiles(self._numbers):
+            chosen[tokens] = best_rows(
+                rows, tokens, spec.kept, lambda own, keys: _scores(query[own], weights[own], keys)
+            )
         return chosen
 
     def _rotated(self, heads: Tensor, rope: Rope | None) -> Tensor:
@@ -90,13 +82,18 @@ class TokenIndex(nn.Module):
 
     def scratch_numbers(self, max_tokens: int, context: int) -> int:
         """Return an upper bound of a step's float32 numbers for scores, one sequence's keys, and what is chosen."""
-        chosen = 6 * max_tokens * min(self.spec.kept, context)
+        chosen = 7 * max_tokens * min(self.spec.kept, context)
         return tile_numbers(max_tokens, self._numbers(context)) + 2 * context * (self.spec.size + 2) + chosen
 
     def step_bytes(self) -> int:
         """Return an upper bound of one token's bytes, but for `scratch_numbers`."""
         queries, own = self.spec.num_heads * self.spec.size, self.spec.size + self.spec.num_heads
         return (queries + 2 * own) * (3 * self.options.dtype.itemsize + 5 * _FLOAT32_BYTES)
+
+
+def _scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """Return the scores [n, L] of keys [L, D] for queries [n, H, D] with weights [n, H]."""
+    return torch.relu_(query @ keys.t()).mul_(weights[..., None]).sum(dim=1)
 
 
 def attend_chosen(
