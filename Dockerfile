@@ -86,7 +86,7 @@ COPY --from=engine-kernels ${KERNELS}/built ${KERNELS}/built
 COPY --from=engine-kernels ${KERNELS}/cpu/built ${KERNELS}/cpu/built
 # Checks that the kernels can be loaded, and that the packages import that are used only with S3 or a collector of traces.
 RUN python -c 'import ctypes, glob; files = glob.glob("'"${KERNELS}"'/cpu/built/*.so"); assert files; ctypes.CDLL(files[0])' \
-    && python -c 'import certifi, obstore.store, octavo_engine.server.otlp'
+    && python -c 'import certifi, obstore.store, octavo_engine.server.telemetry.otlp'
 USER 10001:10001
 WORKDIR /home/octavo
 EXPOSE 8000

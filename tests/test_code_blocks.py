@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from octavo_engine import cli as engine_cli
-from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.admission.auth import KeyRing
 from octavo_operator import cli as operator_cli
 from octavo_operator.api.resource import parse
 from octavo_operator.kubectl import cli as kubectl_cli

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.server import lifecycle, text_pool
+from octavo_engine.server import lifecycle
+from octavo_engine.server.preparation import text_pool
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 from tests.api.kept_worker import KeptWorker
 from tests.api.real_server import RealServer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from octavo_engine.server.prepared import Setup
-from octavo_engine.server.text_pool import Worker
+from octavo_engine.server.preparation.prepared import Setup
+from octavo_engine.server.preparation.text_pool import Worker
 
 
 class KeptWorker(Worker):

@@ -15,12 +15,12 @@ import httpx2
 import openai
 
 from octavo_engine.config import EngineConfig, ServerConfig
-from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.admission.auth import KeyRing
 from octavo_engine.server.lifecycle import Server
+from octavo_engine.server.preparation.text_pool import PROGRAM, TextPool
 from octavo_engine.server.run import bind
 from octavo_engine.server.serving import Serving
-from octavo_engine.server.text_pool import PROGRAM, TextPool
-from octavo_engine.server.tracing import Tracing
+from octavo_engine.server.telemetry.tracing import Tracing
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import Script, ScriptedEngine
 

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from octavo_engine.server import adapters
+from octavo_engine.server.endpoints import adapters
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
 from tests.api.served import Served, serve

@@ -14,7 +14,7 @@ import pytest
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.server import lifecycle
-from octavo_engine.server.auth import KeyRing, read_keys
+from octavo_engine.server.admission.auth import KeyRing, read_keys
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.served import Served, serve, write_keys
 

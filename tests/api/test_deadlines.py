@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from octavo_engine.server.auth import ANYONE
-from octavo_engine.server.refusal import RefusedError
+from octavo_engine.server.admission.auth import ANYONE
+from octavo_engine.server.admission.refusal import RefusedError
 from tests.api.served import Served
 from tests.api.test_limits import ALICE, BOB, ManualAdmission
 

@@ -17,13 +17,13 @@ from pydantic import AfterValidator, BaseModel, Field
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
+from octavo_engine.server.admission.auth import KeyFile
 from octavo_engine.server.anthropic import protocol as anthropic_protocol
-from octavo_engine.server.auth import KeyFile
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import fields, prepare_chat, prepare_completion, protocol
 from octavo_engine.server.openai.prompts import encode_prompt, encode_text
 from octavo_engine.server.openai.responses import protocol as responses_protocol
+from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.text.parts import TokenizerParts
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api import odd_worker

@@ -34,22 +34,25 @@ from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.logs import JSONLines
-from octavo_engine.server import acceptor, client_flow, connection, serving, text_pool, text_worker, unread_input
-from octavo_engine.server.access_log import AccessLog
-from octavo_engine.server.auth import ANYONE, Key
-from octavo_engine.server.bytes_in_use import BytesInUse
+from octavo_engine.server import serving, text_worker
+from octavo_engine.server.admission.auth import ANYONE, Key
+from octavo_engine.server.admission.bytes_in_use import BytesInUse
+from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.refusal import RefusedError
+from octavo_engine.server.connections import acceptor, client_flow, connection, unread_input
+from octavo_engine.server.connections.full_response import FullResponse
+from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_connections
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.fair_turns import FairTurns
-from octavo_engine.server.full_response import FullResponse
-from octavo_engine.server.generation import Generation
+from octavo_engine.server.generation.generation import Generation
+from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.middleware import BEGUN_AT_ONCE, Turns
 from octavo_engine.server.openai.answering import off_the_loop_if_large, work_of
+from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS
 from octavo_engine.server.openai.sse import EventStream
-from octavo_engine.server.prepared import JSONAnswer, Setup, encode
-from octavo_engine.server.refusal import RefusedError
-from octavo_engine.server.repeated_warnings import RepeatedWarnings, limit_warnings_of_connections
-from octavo_engine.server.sequence import SequenceOutput
-from octavo_engine.server.trace_context import trace_context
+from octavo_engine.server.preparation import text_pool
+from octavo_engine.server.preparation.prepared import JSONAnswer, Setup, encode
+from octavo_engine.server.telemetry.access_log import AccessLog
+from octavo_engine.server.telemetry.trace_context import trace_context
 from tests.api import odd_worker
 from tests.api.kept_worker import KeptWorker
 from tests.api.scripted_engine import READY
@@ -555,7 +558,7 @@ def test_connections_leave_open_files_for_stored_files_and_probes(
     limits = [(64, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both))
-    assert acceptor.possible_connections(4096) == connections
+    assert acceptor.possible_connections(4096, MAX_ALL_TRANSFERS) == connections
     assert limits[-1] == (soft, hard)
 
 

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from octavo_engine.errors import EngineDeadError
-from octavo_engine.server import acceptor, lifecycle, load_lines
-from octavo_engine.server.acceptor import Acceptor
-from octavo_engine.server.connection import ClientConnection
-from octavo_engine.server.prepared import Setup
-from octavo_engine.server.text_pool import TextPool
+from octavo_engine.server import lifecycle
+from octavo_engine.server.connections import acceptor
+from octavo_engine.server.connections.acceptor import Acceptor
+from octavo_engine.server.connections.connection import ClientConnection
+from octavo_engine.server.console import load_lines
+from octavo_engine.server.preparation.prepared import Setup
+from octavo_engine.server.preparation.text_pool import TextPool
 from tests.api import odd_worker
 from tests.api.served import PATIENCE, Served
 

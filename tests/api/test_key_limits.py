@@ -12,9 +12,9 @@ import openai
 import pytest
 
 from octavo_engine.server import lifecycle
-from octavo_engine.server.auth import Key, read_keys
-from octavo_engine.server.key_limits import KeyLimits, KeyMeter
-from octavo_engine.server.refusal import RefusedError
+from octavo_engine.server.admission.auth import Key, read_keys
+from octavo_engine.server.admission.key_limits import KeyLimits, KeyMeter
+from octavo_engine.server.admission.refusal import RefusedError
 from tests.api.served import Served
 
 

@@ -24,7 +24,9 @@ from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
 from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError
-from octavo_engine.server import acceptor, lifecycle, progress
+from octavo_engine.server import lifecycle
+from octavo_engine.server.connections import acceptor
+from octavo_engine.server.console import progress
 from octavo_engine.server.run import bind
 from tests.api import odd_worker
 from tests.api.scripted_engine import READY
@@ -420,7 +422,7 @@ def test_outcomes_tell_how_answers_ended(start: Callable[..., Served]) -> None:
 def test_one_request_that_breaks_harms_no_other(start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     server.play("one two three", gap=0.05)
-    sequence = "octavo_engine.server.generation.Sequence.take"
+    sequence = "octavo_engine.server.generation.generation.Sequence.take"
     with ThreadPoolExecutor() as pool:
         good = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
         server.wait_until(lambda: good.done() or server.serving.admission.begun)
@@ -473,7 +475,7 @@ def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(
     server = start()
     server.play("one two")
     for name, function in (
-        ("octavo_engine.server.generation.Sequence.take", lambda self, output: json.loads("{")),
+        ("octavo_engine.server.generation.generation.Sequence.take", lambda self, output: json.loads("{")),
         ("octavo_engine.server.openai.answering.engine_requests", lambda *_: json.loads("{")),
     ):
         monkeypatch.setattr(name, function)

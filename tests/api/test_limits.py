@@ -12,10 +12,10 @@ import httpx2
 import pytest
 
 from octavo_engine.engine.scheduler_stats import SchedulerStats
-from octavo_engine.server.auth import ANYONE, Key
-from octavo_engine.server.limits import Admission, AdmittedRequest, QueueLimits
-from octavo_engine.server.occupancy import Occupancy
-from octavo_engine.server.refusal import RefusedError
+from octavo_engine.server.admission.auth import ANYONE, Key
+from octavo_engine.server.admission.limits import Admission, AdmittedRequest, QueueLimits
+from octavo_engine.server.admission.occupancy import Occupancy
+from octavo_engine.server.admission.refusal import RefusedError
 from tests.api.scripted_engine import READY
 from tests.api.served import Served, write_keys
 

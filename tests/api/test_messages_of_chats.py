@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.prepare_chat import prepare
+from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY

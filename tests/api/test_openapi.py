@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from octavo_engine.server.openapi import BODIES
+from octavo_engine.server.endpoints.openapi import BODIES
 from tests.api.served import Served
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo_engine.server import playground
+from octavo_engine.server.endpoints import playground
 from tests.api.served import Served
 
 

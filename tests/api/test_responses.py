@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import Tool
-from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
 from octavo_engine.server.openai.responses.prepare_response import prepare
 from octavo_engine.server.openai.responses.writer import ResponseWriter
-from octavo_engine.server.sequence import SequenceOutput
+from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.structured.grammar import json_schema_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.text.tokenizer import Tokenizer

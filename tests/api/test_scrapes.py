@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from octavo_engine.server import acceptor
-from octavo_engine.server.metrics import Metrics
-from octavo_engine.server.scrape_page import BURST, RENDERS_PER_SECOND, ScrapePage
+from octavo_engine.server.connections import acceptor
+from octavo_engine.server.telemetry.metrics import Metrics
+from octavo_engine.server.telemetry.scrape_page import BURST, RENDERS_PER_SECOND, ScrapePage
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.served import serve
 
@@ -57,7 +57,9 @@ def test_the_server_renders_few_pages_for_a_flood(tokenizer: Tokenizer, monkeypa
 
     def counted(metrics: Metrics) -> bytes:
         rendered.append(metrics)
-        monkeypatch.setattr("octavo_engine.server.scrape_page.RENDERS_PER_SECOND", 0.0)  # however slow this machine is
+        monkeypatch.setattr(
+            "octavo_engine.server.telemetry.scrape_page.RENDERS_PER_SECOND", 0.0
+        )  # however slow this machine is
         return render(metrics)
 
     monkeypatch.setattr(Metrics, "render", counted)

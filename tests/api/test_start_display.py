@@ -22,9 +22,9 @@ from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.load_phases import PHASES, overall, within
 from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.engine.scheduler_stats import SchedulerStats
-from octavo_engine.server import load_lines
-from octavo_engine.server.load_lines import Counts, LoadReading
-from octavo_engine.server.start_display import StartDisplay, room_for
+from octavo_engine.server.console import load_lines
+from octavo_engine.server.console.load_lines import Counts, LoadReading
+from octavo_engine.server.console.start_display import StartDisplay, room_for
 from tests.api.scripted_engine import READY
 from tests.api.served import Served
 

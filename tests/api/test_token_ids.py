@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from octavo_engine.engine.info import ModelInfo
-from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.preparation.loaded_model import LoadedModel
 from tests.api.scripted_engine import EOS, READY
 from tests.api.served import Served
 

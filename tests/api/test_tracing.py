@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server.otlp import OtlpTracing
 from octavo_engine.server.run import _tracing
+from octavo_engine.server.telemetry.otlp import OtlpTracing
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.served import PATIENCE, Served, serve
 
@@ -187,7 +187,7 @@ def test_a_collector_that_does_not_answer_costs_spans_alone(
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
-    monkeypatch.setattr("octavo_engine.server.otlp._CLOSING", 0.1)
+    monkeypatch.setattr("octavo_engine.server.telemetry.otlp._CLOSING", 0.1)
     with collecting() as collector:
         collector.open.clear()
         tracing = OtlpTracing(collector.url if hangs else "http://127.0.0.1:9", "smollm2")
@@ -207,7 +207,7 @@ def test_what_is_no_url_of_a_collector_is_an_error(url: str) -> None:
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "octavo_engine.server.otlp")
+    monkeypatch.delitem(sys.modules, "octavo_engine.server.telemetry.otlp")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(ConfigurationError, match="pip install opentelemetry-sdk"):
         _tracing("http://collector:4318", "smollm2")

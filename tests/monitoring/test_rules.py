@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo_engine.engine.client import EngineState
-from octavo_engine.server.metrics import Metrics
+from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_operator.render.prometheusrule import ALERTS, rule_group
 from tests.monitoring.promtool import check, firing
 

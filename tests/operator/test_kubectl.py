@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.engine.client import EngineState
-from octavo_engine.server.metrics import Metrics
+from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_operator import cli as operator_cli
 from octavo_operator.api.resource import parse
 from octavo_operator.kubectl import cli

@@ -20,7 +20,7 @@ from cryptography import x509
 from yarl import URL
 
 from octavo_engine.engine.client import EngineState
-from octavo_engine.server.metrics import Metrics
+from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_operator.api.names import METRICS_API_SERVICE, pod_labels
 from octavo_operator.metrics_api import collector as collecting
 from octavo_operator.metrics_api import serve

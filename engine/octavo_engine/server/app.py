@@ -12,10 +12,12 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
 from octavo_engine import __version__
-from octavo_engine.server import adapters, health, models, playground, tokenize
+from octavo_engine.server.admission.paths import OPEN_PATHS
+from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.anthropic import messages
-from octavo_engine.server.auth import OPEN_PATHS
 from octavo_engine.server.cross_origin import with_cross_origin
+from octavo_engine.server.endpoints import adapters, health, models, playground, tokenize
+from octavo_engine.server.endpoints.openapi import add_document
 from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
 from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
 from octavo_engine.server.openai import chat, completions
@@ -25,11 +27,9 @@ from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.routes import FILES
 from octavo_engine.server.openai.batches.storage import Storage
 from octavo_engine.server.openai.responses import responses
-from octavo_engine.server.openapi import add_document
 from octavo_engine.server.pooling import classes, embeddings, scores
-from octavo_engine.server.refusal import RefusedError
-from octavo_engine.server.scrape_page import ScrapePage
 from octavo_engine.server.serving import Serving
+from octavo_engine.server.telemetry.scrape_page import ScrapePage
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,21 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.needed_task import needed
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.model.source import resolve_model
-from octavo_engine.server.app import create_app
-from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.admission.auth import KeyRing
+from octavo_engine.server.app import create_app, create_probes
+from octavo_engine.server.connections.acceptor import possible_connections
+from octavo_engine.server.connections.http_connections import HttpConnections
+from octavo_engine.server.console.load_lines import log_load
+from octavo_engine.server.console.progress import show_loading
 from octavo_engine.server.errors import shutting_down
-from octavo_engine.server.http_connections import HttpConnections
-from octavo_engine.server.load_lines import log_load
-from octavo_engine.server.openai.batches.storage import Storage
-from octavo_engine.server.prepared import Setup
-from octavo_engine.server.progress import show_loading
+from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS, Storage
+from octavo_engine.server.preparation.prepared import Setup
 from octavo_engine.server.run_until import run_until
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    from octavo_engine.server.start_display import StartDisplay
+    from octavo_engine.server.console.start_display import StartDisplay
 
 log = logging.getLogger("octavo.server")
 
@@ -65,7 +66,9 @@ class Server:
         self._storage = Storage(folder, size, serving.several_keys) if folder is not None else None
         application = create_app(serving, self._storage)
         self._batches = application.batches
-        self._connections = HttpConnections(serving, application.serve, listener, metrics_listener, _CLOSING)
+        probes = create_probes(serving)
+        most = possible_connections(serving.config.max_connections, MAX_ALL_TRANSFERS)
+        self._connections = HttpConnections(application.serve, probes, most, listener, metrics_listener, _CLOSING)
 
     async def run(self) -> int:
         """Serve until a signal, then return 0; EngineDeadError if the engine or a part of this process ends before."""

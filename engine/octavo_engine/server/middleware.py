@@ -17,24 +17,23 @@ from functools import partial
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo_engine.server.access_log import AccessLog, without_keys
-from octavo_engine.server.auth import ANYONE, Key, KeyRing, key_of, presented_key, unauthorized
-from octavo_engine.server.bytes_in_use import BytesInUse, Hold
-from octavo_engine.server.connection import abort_connection
+from octavo_engine.server.admission.auth import ANYONE, Key, KeyRing, key_of, presented_key, unauthorized
+from octavo_engine.server.admission.bytes_in_use import BytesInUse, Hold
+from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.limits import Arrival
+from octavo_engine.server.admission.paths import GENERATING
+from octavo_engine.server.admission.refusal import RefusedError, Rejection
+from octavo_engine.server.connections.connection import MAX_HEADER_BYTES, abort_connection
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers, shutting_down
-from octavo_engine.server.fair_turns import FairTurns
-from octavo_engine.server.limits import Arrival
-from octavo_engine.server.refusal import RefusedError, Rejection
-from octavo_engine.server.serving import GENERATING
-from octavo_engine.server.trace_context import TraceContext, trace_context
-from octavo_engine.server.tracing import RequestSpan, Tracing
+from octavo_engine.server.telemetry.access_log import AccessLog, without_keys
+from octavo_engine.server.telemetry.trace_context import TraceContext, trace_context
+from octavo_engine.server.telemetry.tracing import RequestSpan, Tracing
 
 log = logging.getLogger("octavo.server")
 
 BEGUN_AT_ONCE = 4
 """Requests that may begin in one iteration of the server's event loop."""
 MAX_HEADERS = 100
-MAX_HEADER_BYTES = 32 << 10
 MAX_QUERY_BYTES = 8 << 10
 """Bytes of a query, which is parsed on the event loop: one of 14,000 fields takes 10 ms."""
 UPLOAD_TIMEOUT = 60.0

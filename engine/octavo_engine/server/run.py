@@ -17,14 +17,14 @@ from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.listen import listening_socket
-from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.admission.auth import KeyRing
+from octavo_engine.server.console.repeated_warnings import limit_warnings_of_connections
 from octavo_engine.server.lifecycle import Server
-from octavo_engine.server.repeated_warnings import limit_warnings_of_connections
 from octavo_engine.server.serving import Serving
-from octavo_engine.server.tracing import Tracing
+from octavo_engine.server.telemetry.tracing import Tracing
 
 if TYPE_CHECKING:
-    from octavo_engine.server.start_display import StartDisplay
+    from octavo_engine.server.console.start_display import StartDisplay
 
 
 def serve(engine: EngineConfig, server: ServerConfig) -> int:
@@ -55,7 +55,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
 def _start_display(name: str) -> StartDisplay:
     from rich.console import Console  # imported here, as only a start on a terminal needs it
 
-    from octavo_engine.server.start_display import StartDisplay
+    from octavo_engine.server.console.start_display import StartDisplay
 
     return StartDisplay(Console(stderr=True), name)
 
@@ -65,7 +65,7 @@ def _tracing(endpoint: str | None, model: str) -> Tracing | None:
     if endpoint is None:
         return None
     try:
-        from octavo_engine.server.otlp import OtlpTracing
+        from octavo_engine.server.telemetry.otlp import OtlpTracing
     except ModuleNotFoundError as error:
         packages = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
         message = f"--otlp-traces-endpoint needs Octavo's extra otel ({error.name} is missing): pip install {packages}"

@@ -20,32 +20,18 @@ from octavo_engine.engine.messages import Failed, Outputs
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.server.adapter_file import AdapterFile
-from octavo_engine.server.auth import KeyRing, key_of
-from octavo_engine.server.bytes_in_use import BytesInUse
+from octavo_engine.server.admission.auth import KeyRing, key_of
+from octavo_engine.server.admission.bytes_in_use import BytesInUse
+from octavo_engine.server.admission.limits import Admission, Arrival, QueueLimits
+from octavo_engine.server.admission.paths import GENERATING
+from octavo_engine.server.console.load_lines import LoadReading, counts_now
 from octavo_engine.server.errors import APIError, engine_dead, shutting_down, unavailable
-from octavo_engine.server.limits import Admission, Arrival, QueueLimits
-from octavo_engine.server.load_lines import LoadReading, counts_now
-from octavo_engine.server.loaded_model import LoadedModel
-from octavo_engine.server.metrics import Metrics
-from octavo_engine.server.text_pool import TextPool
-from octavo_engine.server.tracing import Tracing
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.text_pool import TextPool
+from octavo_engine.server.telemetry.metrics import Metrics
+from octavo_engine.server.telemetry.tracing import Tracing
 from octavo_engine.text.tokenizer import Tokenizer
 
-POOLING = frozenset(
-    {
-        "/v1/embeddings",
-        "/pooling",
-        "/v1/score",
-        "/score",
-        "/v1/rerank",
-        "/v2/rerank",
-        "/rerank",
-        "/v1/classify",
-        "/classify",
-    }
-)
-GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}) | POOLING
-"""The paths whose requests wait for the engine."""
 _MAX_UPLOADS = 64 << 20
 """Bytes of request bodies that have arrived and are not prepared yet."""
 _MAX_ACCEPTED = 64 << 20

@@ -21,11 +21,11 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import prepare_chat, prepare_completion, prepare_tokenize
 from octavo_engine.server.openai.responses import prepare_response
 from octavo_engine.server.pooling import prepare_pooled
-from octavo_engine.server.prepared import (
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import (
     LENGTH,
     JSONAnswer,
     Prepared,
@@ -37,7 +37,7 @@ from octavo_engine.server.prepared import (
     decode_task,
     encode,
 )
-from octavo_engine.server.text_limits import (
+from octavo_engine.server.preparation.text_limits import (
     CPU_SECONDS,
     HEADROOM,
     KEPT_MEMORY,

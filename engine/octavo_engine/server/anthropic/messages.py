@@ -32,12 +32,12 @@ from octavo_engine.server.anthropic.answers import (
     ToolUse,
 )
 from octavo_engine.server.errors import APIError, anthropic_body
-from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.openai.answering import answer, json_answer
 from octavo_engine.server.openai.answers import Usage, UsageSoFar, encode
 from octavo_engine.server.openai.sse import named_event
-from octavo_engine.server.prepared import PreparedRequest
-from octavo_engine.server.sequence import SequenceOutput
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)

@@ -9,12 +9,12 @@ from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody, TextBlock
 from octavo_engine.server.anthropic.translation import chat_body
 from octavo_engine.server.errors import APIError, renamed
-from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import prepare_chat
 from octavo_engine.server.openai.answers import encode
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.prompts import encode_text, render_chat
-from octavo_engine.server.prepared import JSONAnswer, PreparedRequest
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import JSONAnswer, PreparedRequest
 
 _NAMES = {"response_format": "output_config.format"}
 """The names of fields of a chat completion in this API, for error messages."""

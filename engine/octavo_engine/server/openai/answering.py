@@ -15,23 +15,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.engine.info import EngineInfo
-from octavo_engine.server.access_log import without_keys
-from octavo_engine.server.auth import key_of
-from octavo_engine.server.engine_requests import engine_requests
+from octavo_engine.server.admission.auth import key_of
+from octavo_engine.server.admission.limits import AdmittedRequest
+from octavo_engine.server.connections.full_response import FullResponse
 from octavo_engine.server.errors import APIError, not_an_object, not_json
-from octavo_engine.server.full_response import FullResponse
-from octavo_engine.server.generation import Generation, GenerationRequest
-from octavo_engine.server.limits import AdmittedRequest
-from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.generation.engine_requests import engine_requests
+from octavo_engine.server.generation.generation import Generation, GenerationRequest
+from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.middleware import arrival_of, upload_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage, UsageSoFar
 from octavo_engine.server.openai.sse import EventStream, wait_for_disconnect
 from octavo_engine.server.openai.times import Times
-from octavo_engine.server.prepared import JSONAnswer, Prepared, PreparedRequest
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import JSONAnswer, Prepared, PreparedRequest
 from octavo_engine.server.run_until import run_until
-from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
-from octavo_engine.server.tracing import span_of
+from octavo_engine.server.telemetry.access_log import without_keys
+from octavo_engine.server.telemetry.tracing import span_of
 
 Result = TypeVar("Result")
 Written = TypeVar("Written")

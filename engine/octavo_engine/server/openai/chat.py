@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.openai.answering import answer
 from octavo_engine.server.openai.answers import (
     ChatChoice,
@@ -25,8 +25,8 @@ from octavo_engine.server.openai.chat_answer import ChatAnswer
 from octavo_engine.server.openai.content_logprobs import content_logprobs
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.sse import error_event
-from octavo_engine.server.prepared import PreparedRequest
-from octavo_engine.server.sequence import SequenceOutput
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.logprobs import id_name, prompt_logprobs
 

@@ -20,7 +20,7 @@ from octavo_engine.server.openai.answers import (
     encode,
 )
 from octavo_engine.server.openai.sse import DONE, event
-from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.text.logprobs import PromptLogprobs
 
 Choice = TypeVar("Choice", ChatChoice, ChatChunkChoice, TextChoice)

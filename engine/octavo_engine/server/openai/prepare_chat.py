@@ -9,7 +9,6 @@ from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.call_grammars import CallGrammars
 from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
@@ -17,7 +16,8 @@ from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, ren
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs import grammar_of, schema_of_content
 from octavo_engine.server.openai.tools import Demand, NamedTool, ToolDefinition, demand, tools_by_name
-from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import PreparedRequest
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:

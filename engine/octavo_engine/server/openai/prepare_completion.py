@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, truncated_length
 from octavo_engine.server.openai.protocol import CompletionBody
 from octavo_engine.server.openai.structured_outputs import grammar_of
-from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.text.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS = 16

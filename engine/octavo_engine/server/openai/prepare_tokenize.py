@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.answers import encode
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.prompts import encode_text, render_chat
 from octavo_engine.server.openai.protocol import DetokenizeBody, TokenizeBody
-from octavo_engine.server.prepared import JSONAnswer
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import JSONAnswer
 
 
 class Tokens(msgspec.Struct):

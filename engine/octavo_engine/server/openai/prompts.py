@@ -8,9 +8,9 @@ from typing import Any
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.output_parsing.tool_prompt import with_tools
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
 from octavo_engine.server.openai.tools import call_for_template, described
+from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.text.chat_template import ChatTemplateError
 
 MAX_CHARACTERS = 1 << 17

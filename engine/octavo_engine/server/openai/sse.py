@@ -15,9 +15,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from octavo_engine.server.connection import abort_connection
+from octavo_engine.server.connections.connection import abort_connection
+from octavo_engine.server.connections.full_response import READING_SECONDS
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.full_response import READING_SECONDS
 from octavo_engine.server.run_until import run_until
 
 PING_INTERVAL = 15.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.console.line_rate import LineRate
 from octavo_engine.server.errors import APIError, shutting_down
-from octavo_engine.server.fair_turns import FairTurns
-from octavo_engine.server.line_rate import LineRate
 from octavo_engine.server.openai.batches.job import Job
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, ExpiresAfter, RequestCounts

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.console.line_rate import LineRate
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.fair_turns import FairTurns
-from octavo_engine.server.line_rate import LineRate
 from octavo_engine.server.openai.batches.input_file import LinePlace, check_input, read_request, requests_after
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import BatchObject, LineError, LineErrors, LineFailure

@@ -12,9 +12,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
 
-from octavo_engine.server.auth import ANYONE, Key
+from octavo_engine.server.admission.auth import ANYONE, Key
+from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.errors import APIError, internal_error
-from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.middleware import Upload
 from octavo_engine.server.openai.batches.storage import on_disk
 from octavo_engine.server.serving import Serving

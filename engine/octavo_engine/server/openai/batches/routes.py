@@ -12,10 +12,10 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from octavo_engine.server.auth import key_of
-from octavo_engine.server.bytes_in_use import BytesInUse
+from octavo_engine.server.admission.auth import key_of
+from octavo_engine.server.admission.bytes_in_use import BytesInUse
+from octavo_engine.server.connections.full_response import FullResponse
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.full_response import FullResponse
 from octavo_engine.server.middleware import upload_of
 from octavo_engine.server.openai.batches.batches import Batches
 from octavo_engine.server.openai.batches.file_content import FileContent

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from octavo_engine.server.errors import APIError, renamed
-from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import prepare_chat
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.responses.protocol import ResponsesBody
 from octavo_engine.server.openai.responses.translation import chat_body, repeated_fields
-from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import PreparedRequest
 
 _NAMES = {"messages": "input", "response_format": "text.format"}
 """The names of fields of a chat completion in this API, for error messages."""

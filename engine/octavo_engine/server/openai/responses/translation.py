@@ -20,7 +20,7 @@ from octavo_engine.server.openai.responses.protocol import (
     ResponsesBody,
     SchemaFormat,
 )
-from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.server.preparation.prepared import PreparedRequest
 
 _LOGPROBS = "message.output_text.logprobs"
 

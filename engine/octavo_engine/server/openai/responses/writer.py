@@ -12,7 +12,7 @@ import msgspec
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.output_parsing.answer_parts import AnswerParts, Part, PartBegun, PartEvent, PartGrown
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.openai.answers import ContentLogprob, Usage, UsageSoFar, encode
 from octavo_engine.server.openai.content_logprobs import content_logprobs
 from octavo_engine.server.openai.reasoning_tokens import ReasoningTokens
@@ -42,8 +42,8 @@ from octavo_engine.server.openai.responses.objects import (
     TextDone,
 )
 from octavo_engine.server.openai.sse import named_event
-from octavo_engine.server.prepared import PreparedRequest
-from octavo_engine.server.sequence import SequenceOutput
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import PreparedRequest
 
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 

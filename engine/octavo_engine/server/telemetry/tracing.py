@@ -9,7 +9,7 @@ from typing import Protocol
 from starlette.types import Scope
 
 from octavo_engine.sampling_params import SamplingParams
-from octavo_engine.server.trace_context import TraceContext
+from octavo_engine.server.telemetry.trace_context import TraceContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ import time
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from octavo_engine.server.auth import key_of
-from octavo_engine.server.bytes_in_use import BytesInUse
-from octavo_engine.server.connection import abort_connection
+from octavo_engine.server.admission.auth import key_of
+from octavo_engine.server.admission.bytes_in_use import BytesInUse
+from octavo_engine.server.admission.refusal import RefusedError
+from octavo_engine.server.connections.connection import abort_connection
 from octavo_engine.server.errors import answer_too_large
-from octavo_engine.server.refusal import RefusedError
 
 READING_SECONDS = 5.0
 """Seconds after a request's deadline until which its client must have read the response."""

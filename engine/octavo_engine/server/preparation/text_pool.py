@@ -17,10 +17,11 @@ from typing import Any
 
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import EngineDeadError
+from octavo_engine.server.admission.fair_turns import FairTurns
+from octavo_engine.server.admission.occupancy import Occupancy
+from octavo_engine.server.admission.refusal import RefusedError, retry_after
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.fair_turns import FairTurns
-from octavo_engine.server.occupancy import Occupancy
-from octavo_engine.server.prepared import (
+from octavo_engine.server.preparation.prepared import (
     LENGTH,
     JSONAnswer,
     Prepared,
@@ -31,8 +32,7 @@ from octavo_engine.server.prepared import (
     decode_result,
     encode,
 )
-from octavo_engine.server.refusal import RefusedError, retry_after
-from octavo_engine.server.text_limits import CPU_SECONDS, LARGE_BODY, WALL_SECONDS
+from octavo_engine.server.preparation.text_limits import CPU_SECONDS, LARGE_BODY, WALL_SECONDS
 
 log = logging.getLogger("octavo.server")
 

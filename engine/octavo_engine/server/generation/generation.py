@@ -12,14 +12,14 @@ from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream, size_of
 from octavo_engine.errors import EngineDeadError
+from octavo_engine.server.admission.limits import AdmittedRequest
+from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.errors import APIError, answer_too_large, engine_dead
-from octavo_engine.server.limits import AdmittedRequest
-from octavo_engine.server.metrics import Outcome
-from octavo_engine.server.prepared import TextOptions
-from octavo_engine.server.refusal import RefusedError
-from octavo_engine.server.sequence import Sequence, SequenceOutput
+from octavo_engine.server.generation.sequence import Sequence, SequenceOutput
+from octavo_engine.server.preparation.prepared import TextOptions
 from octavo_engine.server.serving import Serving
-from octavo_engine.server.tracing import Answered, RequestSpan
+from octavo_engine.server.telemetry.metrics import Outcome
+from octavo_engine.server.telemetry.tracing import Answered, RequestSpan
 from octavo_engine.text.tokenizer import Tokenizer
 
 log = logging.getLogger("octavo.server")

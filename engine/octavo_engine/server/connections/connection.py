@@ -12,15 +12,16 @@ import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from octavo_engine.server.client_flow import ClientFlow
+from octavo_engine.server.connections.client_flow import ClientFlow
+from octavo_engine.server.connections.strict_http import StrictBuffer
+from octavo_engine.server.connections.unread_input import UnreadInput
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.strict_http import StrictBuffer
-from octavo_engine.server.unread_input import UnreadInput
 
 log = logging.getLogger("octavo.connections")
 
 HEAD_SECONDS = 10.0
 """Time for a request's headers to be complete, from the connection's start or from their first byte."""
+MAX_HEADER_BYTES = 32 << 10
 STALL_SECONDS = 30.0
 """Time for a client to read the bytes of an answer that wait for it."""
 _SEND_BUFFER = 16 << 10

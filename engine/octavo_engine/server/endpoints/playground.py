@@ -16,7 +16,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-FOLDER = Path(__file__).with_name("playground_files")
+FOLDER = Path(__file__).parents[1] / "playground_files"
 _MAX_BYTES = 4 << 20
 """Bytes of all files together, which stay in memory."""
 _NOT_BUILT = (

@@ -8,9 +8,9 @@ from typing import cast
 
 from starlette.types import Scope
 
-from octavo_engine.server.auth import key_of
-from octavo_engine.server.connection import ClientConnection
-from octavo_engine.server.serving import GENERATING
+from octavo_engine.server.admission.auth import key_of
+from octavo_engine.server.admission.paths import GENERATING
+from octavo_engine.server.connections.connection import ClientConnection
 
 _PART = 64
 """One of this many connections is closed at a time: a search through thousands for each new one would take too long."""

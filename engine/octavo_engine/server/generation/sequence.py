@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from octavo_engine.core.request import FinishReason, PromptOutput, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.server.admission.refusal import retry_after
 from octavo_engine.server.errors import APIError, shutting_down
-from octavo_engine.server.metrics import Metrics, Outcome
-from octavo_engine.server.prepared import TextOptions
-from octavo_engine.server.refusal import retry_after
-from octavo_engine.server.tracing import SequenceTimes
+from octavo_engine.server.preparation.prepared import TextOptions
+from octavo_engine.server.telemetry.metrics import Metrics, Outcome
+from octavo_engine.server.telemetry.tracing import SequenceTimes
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer
 

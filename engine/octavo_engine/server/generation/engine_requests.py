@@ -8,8 +8,8 @@ from dataclasses import replace
 from octavo_engine.core.request import Request
 from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.sampling_params import SamplingParams
-from octavo_engine.server.limits import AdmittedRequest
-from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.server.admission.limits import AdmittedRequest
+from octavo_engine.server.preparation.prepared import PreparedRequest
 
 
 def engine_requests(

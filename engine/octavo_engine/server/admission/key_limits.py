@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
-from octavo_engine.server.auth import Key
-from octavo_engine.server.occupancy import Occupancy
-from octavo_engine.server.refusal import RefusedError, retry_after
+from octavo_engine.server.admission.auth import Key
+from octavo_engine.server.admission.occupancy import Occupancy
+from octavo_engine.server.admission.refusal import RefusedError, retry_after
 
 _MINUTE = 60.0
 _ROUNDING = 1e-6

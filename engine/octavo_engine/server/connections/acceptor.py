@@ -21,9 +21,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
-from octavo_engine.server.connection import HEAD_SECONDS
-from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS
-from octavo_engine.server.paced import PacedConnections
+from octavo_engine.server.connections.connection import HEAD_SECONDS
+from octavo_engine.server.connections.paced import PacedConnections
 
 log = logging.getLogger("octavo.server")
 
@@ -50,8 +49,8 @@ _HANDED_AT_ONCE = 16
 """Connections that may be on their way to the server's loop at a time."""
 _SEND_BUFFER = 256 << 10
 """Bytes that the kernel buffers for a client that does not read; without this limit it buffers megabytes."""
-_RESERVED_FILES = 128 + MAX_ALL_TRANSFERS
-"""Open files that the process needs in addition to connections, those that clients upload or read included."""
+_RESERVED_FILES = 128
+"""Open files that the process needs in addition to those of connections and of clients' uploads."""
 _FILES_PER_CONNECTION = 2
 """Open files for each of --max-connections: its socket and another one, since as many connections again may be silent
 or wait. If files ran out, probes could not be accepted either."""
@@ -62,14 +61,18 @@ _LOG_INTERVAL = 10.0
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
-def possible_connections(wanted: int) -> int:
-    """Raise the limit of open files if necessary, and return how many connections it allows, at most `wanted`."""
+def possible_connections(wanted: int, files: int) -> int:
+    """Raise the limit of open files if necessary, and return how many connections it allows, at most `wanted`.
+
+    `files` is the number of files that clients may be uploading or reading beside them.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted * _FILES_PER_CONNECTION + _RESERVED_FILES
+    reserved = _RESERVED_FILES + files
+    needed = wanted * _FILES_PER_CONNECTION + reserved
     if soft < needed:
         soft = max(soft, needed if hard == resource.RLIM_INFINITY else min(hard, needed))
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(wanted, (soft - _RESERVED_FILES) // _FILES_PER_CONNECTION))
+    return max(1, min(wanted, (soft - reserved) // _FILES_PER_CONNECTION))
 
 
 class Acceptor:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from octavo_engine.server.auth import OPEN_PATHS, key_of, presented_key
+from octavo_engine.server.admission.auth import key_of, presented_key
+from octavo_engine.server.admission.paths import OPEN_PATHS
+from octavo_engine.server.console.line_rate import LineRate
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.line_rate import LineRate
-from octavo_engine.server.trace_context import TraceContext
+from octavo_engine.server.telemetry.trace_context import TraceContext
 
 log = logging.getLogger("octavo.access")
 

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
-from octavo_engine.server.adapters import LoadBody, UnloadBody
 from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody
+from octavo_engine.server.endpoints.adapters import LoadBody, UnloadBody
 from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.protocol import (
     Body,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from octavo_engine.server.auth import Key
-from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
+from octavo_engine.server.admission.auth import Key
+from octavo_engine.server.admission.refusal import RefusedError, Rejection, retry_after
 
 _RESERVED_PARTS = 256
 """Each of several keys may have one of this many parts of a limit, although other keys have used it up."""

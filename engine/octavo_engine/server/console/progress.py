@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from octavo_engine.engine.client import EngineState
 
 if TYPE_CHECKING:
-    from octavo_engine.server.start_display import StartDisplay
+    from octavo_engine.server.console.start_display import StartDisplay
 
 log = logging.getLogger("octavo.server")
 

@@ -28,8 +28,8 @@ from prometheus_client.utils import floatToGoString
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.messages import Outputs
-from octavo_engine.server.engine_metrics import EngineCollector
-from octavo_engine.server.refusal import Rejection
+from octavo_engine.server.admission.refusal import Rejection
+from octavo_engine.server.telemetry.engine_metrics import EngineCollector
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times of counters, which nothing reads
 

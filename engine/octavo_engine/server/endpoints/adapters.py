@@ -19,9 +19,9 @@ from starlette.responses import PlainTextResponse, Response
 from octavo_engine.config.adapters import ADAPTERS_READ_AT_ONCE, MAX_ADAPTERS
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.server.adapter_file import AdapterName
-from octavo_engine.server.auth import key_of
+from octavo_engine.server.admission.auth import key_of
+from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.middleware import upload_of
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.protocol import Body

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats
-from octavo_engine.server.auth import Key
-from octavo_engine.server.bytes_in_use import Hold
-from octavo_engine.server.key_limits import KeyLimits, KeyMeter
-from octavo_engine.server.occupancy import Occupancy
-from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
+from octavo_engine.server.admission.auth import Key
+from octavo_engine.server.admission.bytes_in_use import Hold
+from octavo_engine.server.admission.key_limits import KeyLimits, KeyMeter
+from octavo_engine.server.admission.occupancy import Occupancy
+from octavo_engine.server.admission.refusal import RefusedError, Rejection, retry_after
 
 _ANSWERS = 128
 """Number of latest answers whose longest is the length that a new answer is expected to reach at most."""

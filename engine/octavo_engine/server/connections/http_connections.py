@@ -13,13 +13,10 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from octavo_engine.server.acceptor import Acceptor, possible_connections
-from octavo_engine.server.app import create_probes
-from octavo_engine.server.connection import ClientConnection
-from octavo_engine.server.middleware import MAX_HEADER_BYTES
-from octavo_engine.server.serving import Serving
-from octavo_engine.server.spare_connection import spare_connections
-from octavo_engine.server.unread_input import UnreadInput
+from octavo_engine.server.connections.acceptor import Acceptor
+from octavo_engine.server.connections.connection import MAX_HEADER_BYTES, ClientConnection
+from octavo_engine.server.connections.spare_connection import spare_connections
+from octavo_engine.server.connections.unread_input import UnreadInput
 
 connection_log = logging.getLogger("octavo.connections")
 
@@ -43,19 +40,23 @@ class HttpConnections:
 
     def __init__(
         self,
-        serving: Serving,
         app: ASGIApp,
+        probes: ASGIApp,
+        most: int,
         listener: socket.socket,
         metrics_listener: socket.socket | None,
         closing_seconds: float,
     ) -> None:
-        """Prepare both. Requests that still run `closing_seconds` after `stop` are cancelled."""
-        self._serving = serving
+        """Prepare both, for at most `most` connections to `app`; the acceptor answers by `probes`.
+
+        Requests that still run `closing_seconds` after `stop` are cancelled.
+        """
+        self._probes = probes
         self._closing_seconds = int(closing_seconds)
         self._connecting: set[asyncio.Task[None]] = set()
         self._unread_input = UnreadInput()
         self.http = _Uvicorn(_http_config(app, self._closing_seconds))
-        self._most = possible_connections(serving.config.max_connections)
+        self._most = most
         self.acceptor = Acceptor(listener, self._most, self._hand_over, self._probe_protocols, metrics_listener)
 
     async def serve(self) -> None:
@@ -115,7 +116,7 @@ class HttpConnections:
 
     def _probe_protocols(self, loop: asyncio.AbstractEventLoop) -> Callable[[], ClientConnection]:
         """Return a factory of the protocols that answer probes in `loop`."""
-        config = _http_config(create_probes(self._serving), self._closing_seconds)
+        config = _http_config(self._probes, self._closing_seconds)
         config.load()
         state = ServerState()
         state.default_headers = [(b"connection", b"close")]

@@ -24,8 +24,6 @@ from octavo_engine.yaml_file import load_yaml
 
 log = logging.getLogger("octavo.server")
 
-OPEN_PATHS = frozenset({"/health", "/health/startup", "/health/ready", "/health/live", "/health/adapters", "/metrics"})
-"""Paths that need no key, as the playground's static files; every other path needs one, whether it exists or not."""
 _MAX_KEYS = 10_000
 _FLAG = "--api-key-file"
 

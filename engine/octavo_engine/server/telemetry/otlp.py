@@ -35,9 +35,9 @@ from starlette.types import Scope
 
 from octavo_engine import __version__
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server.access_log import without_keys
-from octavo_engine.server.trace_context import TraceContext, trace_context
-from octavo_engine.server.tracing import Answered, SequenceTimes
+from octavo_engine.server.telemetry.access_log import without_keys
+from octavo_engine.server.telemetry.trace_context import TraceContext, trace_context
+from octavo_engine.server.telemetry.tracing import Answered, SequenceTimes
 
 _OPERATIONS = {
     "/v1/chat/completions": "chat",

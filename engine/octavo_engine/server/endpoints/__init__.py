@@ -1,0 +1,1 @@
+"""The endpoints beside OpenAI's and Anthropic's: models, adapters, tokenize, health, /openapi.json, playground."""

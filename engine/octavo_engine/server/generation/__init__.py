@@ -1,0 +1,1 @@
+"""Running a prepared request on the engine: its sequences, and the text of their tokens."""

@@ -1,0 +1,1 @@
+"""Metrics, the access log and traces of requests."""
