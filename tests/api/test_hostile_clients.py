@@ -1101,6 +1101,23 @@ def test_a_client_that_leaves_is_noticed_although_it_has_begun_another_request(s
     server.wait_until(lambda: len(server.engine.aborted) == 1)
 
 
+def test_a_client_that_leaves_is_noticed_although_its_further_requests_fill_what_is_read_ahead(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is not read, so that its end is not seen: something has to be sent to it."""
+    monkeypatch.setattr(connection, "_UNSEEN_SECONDS", 0.05)
+    server.play("Hello there.", hold_after=1)
+    body = b'{"prompt": "x"}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+        client.sendall((head % len(body) + body) * 800)
+        server.wait_until(lambda: server.engine.requests)
+        connections = server.server._connections.http.server_state.connections
+        server.wait_until(lambda: any(len(each.conn._receive_buffer) > 64 << 10 for each in connections))
+        assert client.recv(12) == b"HTTP/1.1 100"
+    server.wait_until(lambda: len(server.engine.aborted) == 1)
+
+
 def test_a_request_in_very_many_small_pieces_is_read_with_pauses(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,5 +66,10 @@ class ClientFlow(FlowControl):
             self.resume_reading()
 
     @property
+    def reads_no_further(self) -> bool:
+        """True if too many bytes of later requests wait, so that the client is read only after the present answer."""
+        return self._http.their_state is h11.DONE and len(self._http._receive_buffer) >= _READ_AHEAD
+
+    @property
     def _may_read_ahead(self) -> bool:
-        return self._http.their_state is h11.DONE and len(self._http._receive_buffer) < _READ_AHEAD
+        return self._http.their_state is h11.DONE and not self.reads_no_further

@@ -34,6 +34,8 @@ connection that has unread bytes resets it, and the client may lose the error re
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FIRST_CHECK, _LAST_CHECK = 0.05, 5.0
 """Seconds between two checks whether a half-closed client still reads; each pause is twice the one before."""
+_UNSEEN_SECONDS = 1.0
+"""Seconds until the first such check of a client that is not read, since many bytes of its later requests wait."""
 
 
 class ServerConnection(h11.Connection):
@@ -67,7 +69,7 @@ class ClientConnection(H11Protocol):
         self._stall: asyncio.TimerHandle | None = None
         """Ends the connection if the client does not read in time."""
         self._check: asyncio.TimerHandle | None = None
-        """Calls the next check whether a half-closed client still reads."""
+        """Calls the next check whether a client whose leaving cannot be seen still reads."""
         self._half_closed = False
         """True if the client has closed its sending half of the connection and waits for an answer."""
         self._refused = False
@@ -119,6 +121,8 @@ class ClientConnection(H11Protocol):
             log.warning("a connection was closed: clients have sent too many bytes that no request has read yet")
             self.abort()
             return
+        if self.flow.reads_no_further and self._check is None and self.scope["http_version"] == "1.1":
+            self._check = self.loop.call_later(_UNSEEN_SECONDS, self._look_for_client, _UNSEEN_SECONDS)
         if self.conn.their_state is not h11.IDLE:
             if waited or not self.idle:  # not idle: the next request came together with the rest of an answered one
                 self._expect(None)
@@ -166,12 +170,15 @@ class ClientConnection(H11Protocol):
         complete = not (self._refused or self.idle or self.cycle.more_body or self.cycle.response_started)
         if complete and not self.transport.is_closing() and self.scope["http_version"] == "1.1":
             self._half_closed = True
+            if self._check is not None:
+                self._check.cancel()
             self._look_for_client(_FIRST_CHECK)
         return self._half_closed
 
     def _look_for_client(self, pause: float) -> None:
         """Send `100 Continue` again and again until the answer begins: clients ignore it, and a gone one is found."""
-        if self.transport.is_closing() or self.idle:
+        self._check = None
+        if self.transport.is_closing() or self.idle or not (self._half_closed or self.flow.reads_no_further):
             return
         if not self.cycle.response_started:
             self.transport.write(_CONTINUE)
