@@ -114,6 +114,8 @@ ANSWERS: dict[str, tuple[str, str, Said]] = {
     ),
     "pythonic, a list": ("pythonic", "[1, 2] are numbers", ("[1, 2] are numbers", "", [])),
     "pythonic, code": ("pythonic", "[__import__('os').system('x')]", ("[__import__('os').system('x')]", "", [])),
+    "pythonic, a set": ("pythonic", "[now(a={1, 2})]", ("[now(a={1, 2})]", "", [])),
+    "pythonic, keys of no kind": ("pythonic", "[now(a={(1, 2): 3})]", ("[now(a={(1, 2): 3})]", "", [])),
     "pythonic, nested without end": ("pythonic", "[" * 5000, ("[" * 5000, "", [])),
     "harmony": (
         "openai",

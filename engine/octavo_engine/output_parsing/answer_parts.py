@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import string
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -70,6 +71,7 @@ class AnswerParts:
         self._form = form
         self._parser = None if form.plain else form.parser()
         self.parts: list[Part] = []
+        self._counts: Counter[Kind] = Counter()
 
     @property
     def calls(self) -> Sequence[Part]:
@@ -103,7 +105,8 @@ class AnswerParts:
                 return self._grow("call", text)
 
     def _new(self, kind: Kind, name: str = "", call_id: str = "") -> Part:
-        return Part(len(self.parts), kind, sum(part.kind == kind for part in self.parts), name, call_id)
+        self._counts[kind] += 1
+        return Part(len(self.parts), kind, self._counts[kind] - 1, name, call_id)
 
     def _begin(self, part: Part) -> list[PartEvent]:
         ended: list[PartEvent] = [PartEnded(self.parts[-1])] if self.parts else []

@@ -83,7 +83,7 @@ def _calls(source: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]] | No
         if not isinstance(tree, ast.List) or not tree.elts:
             return None
         return [_call(element, tools) for element in tree.elts]
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError):  # TypeError: a set is no JSON
         return None
 
 
