@@ -16,6 +16,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HI, "max_tokens": 2},
     "/v1/completions": {"prompt": "Hi", "max_tokens": 2},
     "/v1/responses": {"input": "Hi", "max_output_tokens": 2},
+    "/v1/responses/input_tokens": {"input": "Hi"},
     "/v1/messages": {"messages": HI, "max_tokens": 2},
     "/v1/messages/count_tokens": {"messages": HI},
     "/v1/embeddings": {"input": "Hi"},

@@ -105,6 +105,9 @@ def test_a_call_of_a_tool_and_its_result(server: Served) -> None:
         {"type": "reasoning", "id": "rs_1", "summary": []},
     ]
     assert ask(server, tools=[WEATHER], input=history).output_text == "It stays dry."
+    given: Any = {"model": "smollm2", "tools": [WEATHER], "input": history}
+    counted = server.openai().responses.input_tokens.count(**given)
+    assert counted.input_tokens == len(server.engine.requests[-1].prompt_token_ids)
     prompt = prompt_of(server)
     assert 'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>' in prompt
     assert prompt.endswith("<tool_response>\nNo.\n</tool_response><|im_end|>\n<|im_start|>assistant\n")

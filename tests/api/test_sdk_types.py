@@ -31,6 +31,7 @@ def test_answers(strict: OpenAI) -> None:
     strict.chat.completions.create(model="smollm2", messages=HI, logprobs=True, top_logprobs=2, n=2)
     strict.completions.create(model="smollm2", prompt=["Hi", "Ho"], logprobs=2, n=2)
     strict.embeddings.create(model="smollm2", input=["Hi", "Ho"], encoding_format="float")
+    strict.responses.input_tokens.count(model="smollm2", input="Hi")
     assert strict.models.retrieve("smollm2") in list(strict.models.list())
 
 
@@ -89,6 +90,9 @@ def test_messages(server: Served) -> None:
     edits = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}  # as Claude Code asks
     strict.messages.create(model="smollm2", max_tokens=5, messages=HI, extra_body={"context_management": edits})
     assert strict.models.retrieve("smollm2") in list(strict.models.list())
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        strict.models.retrieve("another")
+    assert caught.value.body["type"] == "error" and caught.value.request_id  # type: ignore[index, call-overload]
     runner = strict.beta.messages.tool_runner(
         model="smollm2", max_tokens=50, messages=HI, tools=[weather], max_iterations=2
     )  # it asks the server to keep the conversation, and must learn that there are only whole ones here

@@ -1,6 +1,6 @@
 """Error responses in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
 
-Under /v1/messages they have the shape of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`.
+For clients of Anthropic's API they have its shape: `{"type": "error", "error": {"type", "message"}}`.
 """
 
 from __future__ import annotations
@@ -107,16 +107,21 @@ class APIError(Exception):
 
 
 def error_response(error: APIError, scope: Scope) -> Response:
-    """Return the error as an HTTP response, in the shape of the API to which the request's path belongs."""
+    """Return the error as an HTTP response, in the shape of the client's API."""
     body = error.body()
-    if scope["path"].startswith(ANTHROPIC_PATH):
+    if for_anthropic(scope):
         body = anthropic_body(error, scope.get("state", {}).get("request_id"))
     return Response(body, error.status, error.headers, media_type="application/json")
 
 
-def request_id_headers(path: str) -> Sequence[str]:
+def for_anthropic(scope: Scope) -> bool:
+    """Return True for requests of Anthropic's API: those of its paths, and those with the header that its SDKs send."""
+    return scope["path"].startswith(ANTHROPIC_PATH) or any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+def request_id_headers(scope: Scope) -> Sequence[str]:
     """Return the names of the response headers for the request's id, one of which only Anthropic's API has."""
-    return ("X-Request-Id", "Request-Id") if path.startswith(ANTHROPIC_PATH) else ("X-Request-Id",)
+    return ("X-Request-Id", "Request-Id") if for_anthropic(scope) else ("X-Request-Id",)
 
 
 def anthropic_body(error: APIError, request_id: str | None = None) -> bytes:

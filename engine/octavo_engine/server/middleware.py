@@ -80,7 +80,7 @@ class RequestContext:
             if message["type"] == "http.response.start":
                 started, status = True, message["status"]
                 headers = MutableHeaders(scope=message)
-                headers.update(dict.fromkeys(request_id_headers(scope["path"]), shown) | limits_of(scope))
+                headers.update(dict.fromkeys(request_id_headers(scope), shown) | limits_of(scope))
                 headers["OpenAI-Processing-Ms"] = f"{(time.monotonic() - arrived) * 1000:.0f}"
                 if trace is not None:
                     headers["traceparent"] = trace.header

@@ -54,6 +54,7 @@ JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]]
     "chat": prepare_chat.prepare,
     "completion": prepare_completion.prepare,
     "response": prepare_response.prepare,
+    "input_tokens": prepare_response.input_tokens,
     "messages": prepare_messages.prepare,
     "count_tokens": prepare_messages.count_tokens,
     "embedding": prepare_pooled.embedding,

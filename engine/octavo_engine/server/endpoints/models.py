@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.server.anthropic.answers import ModelInfo, ModelPage
+from octavo_engine.server.errors import for_anthropic
 from octavo_engine.server.openai.answers import Model, ModelList, encode
 from octavo_engine.server.serving import Serving
 
@@ -33,7 +34,7 @@ def routes(serving: Serving) -> APIRouter:
     @router.get("/v1/models")
     async def list_models(request: Request) -> Response:
         found = models()
-        if _for_anthropic(request):
+        if for_anthropic(request.scope):
             page = ModelPage(data=[*map(_model_info, found)], first_id=found[0].id, last_id=found[-1].id)
             return Response(encode(page), media_type="application/json")
         return Response(encode(ModelList(data=found)), media_type="application/json")
@@ -43,15 +44,10 @@ def routes(serving: Serving) -> APIRouter:
     async def get_model(request: Request, model: str) -> Response:
         found = {each.id: each for each in models()}
         serving.check_model(model)
-        shown = _model_info(found[model]) if _for_anthropic(request) else found[model]
+        shown = _model_info(found[model]) if for_anthropic(request.scope) else found[model]
         return Response(encode(shown), media_type="application/json")
 
     return router
-
-
-def _for_anthropic(request: Request) -> bool:
-    """Return True for clients of Anthropic's API, all of which send this header."""
-    return "anthropic-version" in request.headers
 
 
 def _model_info(model: Model) -> ModelInfo:

@@ -26,7 +26,7 @@ from octavo_engine.server.pooling.protocol import ClassifyBody, EmbeddingBody, R
 BODIES: Mapping[str, type[Body]] = {
     "/v1/chat/completions": ChatCompletionBody,
     "/v1/completions": CompletionBody,
-    "/v1/responses": ResponsesBody,
+    **dict.fromkeys(("/v1/responses", "/v1/responses/input_tokens"), ResponsesBody),
     "/v1/messages": MessagesBody,
     "/v1/messages/count_tokens": PromptBody,
     "/v1/embeddings": EmbeddingBody,

@@ -1,4 +1,4 @@
-"""POST /v1/responses."""
+"""POST /v1/responses and /v1/responses/input_tokens."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.server.openai.answering import answer
+from octavo_engine.server.openai.answering import answer, json_answer
 from octavo_engine.server.openai.responses.writer import ResponseWriter
 from octavo_engine.server.serving import Serving
 
 
 def routes(serving: Serving) -> APIRouter:
-    """Return the route of the endpoint."""
+    """Return the routes of both endpoints."""
     router = APIRouter()
 
     @router.post("/v1/responses", response_model=None)
     async def responses(request: Request) -> Response:
         return await answer(serving, request, "response", ResponseWriter)
+
+    @router.post("/v1/responses/input_tokens", response_model=None)
+    async def input_tokens(request: Request) -> Response:
+        return await json_answer(serving, request, "input_tokens")
 
     return router
