@@ -322,6 +322,27 @@ async def test_keys_take_turns_and_none_takes_everything() -> None:
     assert order == ["b0", "b1", "b2", "a0", "a1", "a2"]
 
 
+async def test_a_key_that_used_little_does_not_wait_for_a_long_task_of_each_other_key() -> None:
+    """Its short tasks come next, and heavy keys together leave one of two resources to others."""
+    now = 0.0
+    turns: FairTurns[int] = FairTurns(2, lambda: True, lambda: now)
+    turns.add(1)
+    turns.add(2)
+    held = {key: await turns.acquire(key) for key in ("a", "b")}
+    waiting = {key: asyncio.create_task(turns.acquire(key)) for key in ("a", "b", "honest")}
+    await asyncio.sleep(0)
+    turns.release("a", held["a"], 4.0)
+    assert await waiting["honest"] == held["a"]
+    turns.release("honest", held["a"], 0.01)
+    turns.release("b", held["b"], 5.0)
+    assert await waiting["a"] and turns._free and not waiting["b"].done()  # "a" has used less than "b"
+    assert await turns.acquire("honest") and not turns._free
+    turns.release("honest", 1, 0.01)
+    now = 10.0  # half of the use is forgotten, so that "b" is not heavy any more
+    turns.release("a", 2, 1.0)
+    assert await waiting["b"]
+
+
 async def test_requests_that_are_cancelled_take_no_turn_of_their_key() -> None:
     turns: FairTurns[int] = FairTurns(1, lambda: False)
     order: list[str] = []

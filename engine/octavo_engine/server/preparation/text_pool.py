@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from octavo_engine.engine.info import EngineInfo
@@ -128,6 +129,17 @@ class Worker:
         return bytes(data)
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The use of a worker for one task."""
+
+    key: str
+    large: bool
+    """Whether the task is a large one."""
+    began: float
+    """When it began (monotonic seconds)."""
+
+
 class TextPool:
     """The worker processes, and a bounded queue of tasks in which API keys take turns."""
 
@@ -208,13 +220,14 @@ class TextPool:
             if large:
                 self._large_turns.release(key, None)
             raise
-        return self._spawn(self._run(worker, key, encode(task), large))
+        return self._spawn(self._run(worker, _Turn(key, large, time.monotonic()), encode(task)))
 
-    def _release(self, worker: Worker, key: str, large: bool) -> None:
+    def _release(self, worker: Worker, turn: _Turn) -> None:
         """Return the worker of a task that has ended, or the one that replaces it, and the turn of a large task."""
-        self._turns.release(key, worker)
-        if large:
-            self._large_turns.release(key, None)
+        seconds = time.monotonic() - turn.began
+        if turn.large:
+            self._large_turns.release(turn.key, None, seconds)
+        self._turns.release(turn.key, worker, seconds)
 
     def close(self) -> None:
         """Kill all workers."""
@@ -224,22 +237,22 @@ class TextPool:
             worker.close()
         self._workers.clear()
 
-    async def _run(self, worker: Worker, key: str, task: bytes, large: bool) -> Result:
+    async def _run(self, worker: Worker, turn: _Turn, task: bytes) -> Result:
         try:
             async with asyncio.timeout(WALL_SECONDS):
                 data = await worker.run(task)
             result = decode_result(data)
         except (TimeoutError, WorkerDiedError, ValueError) as error:
-            return await self._replace(worker, key, large, error)
+            return await self._replace(worker, turn, error)
         except Exception:
             self._workers.discard(worker)
             worker.kill()
-            self._spawn(self._start_worker_again(key, large))
+            self._spawn(self._start_worker_again(turn))
             raise
-        self._release(worker, key, large)
+        self._release(worker, turn)
         return result
 
-    async def _replace(self, worker: Worker, key: str, large: bool, error: Exception) -> Rejected:
+    async def _replace(self, worker: Worker, turn: _Turn, error: Exception) -> Rejected:
         """Replace a worker that ended or took too long, and return the error of its request.
 
         The new worker counts as held by the key until it has started. Otherwise the key's next request could end the
@@ -248,8 +261,8 @@ class TextPool:
         """
         self._workers.discard(worker)
         status = await asyncio.to_thread(worker.end if isinstance(error, WorkerDiedError) else worker.kill)
-        self._spawn(self._start_worker_again(key, large))
-        log.warning("a text worker ended with status %d on a request of key %r; another one starts", status, key)
+        self._spawn(self._start_worker_again(turn))
+        log.warning("a text worker ended with status %d on a request of key %r; another one starts", status, turn.key)
         if -status in _FROM_OUTSIDE and isinstance(error, WorkerDiedError):
             message = "the process that read the request was killed, not by this server; send the request again"
             return Rejected(503, message, "preparation_interrupted", None)
@@ -258,11 +271,11 @@ class TextPool:
             return Rejected(400, message, "preparation_timeout", None)
         return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
 
-    async def _start_worker_again(self, key: str, large: bool) -> None:
+    async def _start_worker_again(self, turn: _Turn) -> None:
         pause = 0.0
         while True:
             try:
-                return self._release(await self._start_worker(), key, large)
+                return self._release(await self._start_worker(), turn)
             except Exception as error:  # noqa: BLE001  (without trying again, the pool would have one worker less for good)
                 pause = min(10.0, 2 * pause + 0.5)
                 log.error("a text worker cannot be started (%r); trying again in %g s", error, pause)
