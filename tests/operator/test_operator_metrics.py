@@ -73,6 +73,7 @@ def test_gauges_are_read_when_they_are_asked_for() -> None:
 def indexes_of(holding: list[str], monitored: bool = False) -> dict[str, dict[Key, list[Any]]]:
     """Return indexes of one LLMService for which these conditions of Ready and Degraded hold."""
     conditions = [{"type": kind, "status": str(kind in holding)} for kind in ("Ready", "Degraded")]
+    conditions.append({"type": 'another controller\'s "own"', "status": "True"})
     status = {"conditions": conditions, "desiredReplicas": 2}
     monitors = {"servicemonitors": {KEY: [{"metadata": {}}]}} if monitored else {}
     return {LLMSERVICE.plural: {KEY: [{"metadata": {}, "status": status}]}, **monitors}

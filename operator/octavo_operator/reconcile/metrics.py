@@ -13,7 +13,7 @@ from octavo_operator.reconcile.api_requests.rights import MissingRights
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.observation.observe import Index, Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
-from octavo_operator.reconcile.service_metrics import ServiceCollector
+from octavo_operator.reconcile.service_metrics import ServiceMetrics
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -75,7 +75,8 @@ class OperatorMetrics:
             ["verb", "kind"],
             registry=self._registry,
         )
-        self._services = ServiceCollector()
+        self._services = ServiceMetrics()
+        self._leads = False
         self._leader = Gauge("octavo_operator_leader", "1 on the replica that leads.", registry=self._registry)
 
     def reconciled(self, seconds: float, error: Exception | None) -> None:
@@ -91,7 +92,7 @@ class OperatorMetrics:
     def leads(self) -> None:
         """Show the LLMServices, as this replica leads from now on: followers would only repeat them."""
         self._leader.set(1)
-        self._registry.register(self._services)
+        self._leads = True
 
     def read_services(self, indexes: Mapping[str, Index]) -> None:
         """Show the LLMServices in these indexes of the watches, once this replica leads."""
@@ -116,4 +117,5 @@ class OperatorMetrics:
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        page = generate_latest(self._registry)
+        return page + self._services.render().encode() if self._leads else page
