@@ -14,7 +14,7 @@ from octavo_operator.reconcile.observation.observe import Key, Observation
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.status.summarize import Result, summarize
 from octavo_operator.reconcile.watching.foreign_budgets import foreign_budget
-from octavo_operator.reconcile.watching.outsiders import OutsiderWatch, foreign_slice, released_pod
+from octavo_operator.reconcile.watching.outsiders import UNSEEN_PODS, OutsiderWatch, foreign_slice, released_pod
 from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watches import Indexed
 from tests.operator.bad_llmservices import merged
@@ -23,6 +23,7 @@ from tests.operator.test_summarize import IMAGE, NOW, SERVING, condition, deploy
 KEY = ("llm", "good")
 OWN = "10.0.0.1"
 BUDGET = BY_NAME["PodDisruptionBudget"]
+REPLICA_SET = {"kind": "ReplicaSet", "name": "good-r1", "controller": True}
 
 
 def slice_to(*addresses: str, ready: bool | None = True, port: str = "http", **labels: str) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def test_a_pod_that_left_its_deployment_is_named_with_what_to_do(labels: dict[st
     metadata: dict[str, Any] = {"name": "good-r1-x", "labels": labels}
     problem = released_pod(metadata, "good")
     assert problem and words in problem.message and "kubectl delete pod good-r1-x" in problem.message
-    owned = {**metadata, "ownerReferences": [{"kind": "ReplicaSet", "name": "good-r1", "controller": True}]}
+    owned = {**metadata, "ownerReferences": [REPLICA_SET]}
     assert released_pod(owned, "good") is None
     assert released_pod({**metadata, "deletionTimestamp": NOW}, "good") is None
 
@@ -119,7 +120,7 @@ def test_a_budget_of_others_that_covers_a_pod_beside_its_own_is_named(selector: 
 
 
 class Lists:
-    """An API server with these objects."""
+    """An API server with these objects; its pods lack the label of the LLMService."""
 
     def __init__(self, **objects: list[dict[str, Any]]) -> None:
         self.objects = objects
@@ -129,19 +130,19 @@ class Lists:
         self, kind: Kind, namespace: str, selector: str, metadata_only: bool = False
     ) -> list[dict[str, Any]]:
         self.selectors[kind.plural] = selector
-        return self.objects.get(kind.plural, [])
+        return [] if kind is POD and selector != UNSEEN_PODS[0] else self.objects.get(kind.plural, [])
 
 
 async def test_they_are_found_for_the_service_that_they_name_and_gone_when_they_are() -> None:
     queue = WorkQueue[Key]()
     lists = Lists(
         endpointslices=[slice_to("10.9.9.9")],
-        pods=[engine_pod(labels={"octavo.dev/llmservice": "debug"})],
+        pods=[{"metadata": {"name": "good-r1-y", "namespace": "llm", "labels": without("octavo.dev/llmservice")}}],
         poddisruptionbudgets=[budget(), {**budget(), "metadata": {"name": "theirs", "namespace": "other"}}],
     )
     indexes = {
         LLMSERVICE.plural: {KEY: [{}]},
-        POD.plural: {KEY: [{**engine_pod(), "status": {"podIPs": [{"ip": OWN}]}}]},
+        POD.plural: {KEY: [{**engine_pod(ownerReferences=[REPLICA_SET]), "status": {"podIPs": [{"ip": OWN}]}}]},
         BUDGET.plural: {KEY: [{}]},
     }
     indexed = Indexed()
@@ -165,6 +166,9 @@ async def test_they_are_found_for_the_service_that_they_name_and_gone_when_they_
     lists.objects = {"pods": [merged(engine_pod(), {"metadata": {"labels": {"app.kubernetes.io/instance": "gone"}}})]}
     await watch.find()
     assert watch.found == {}, "there is no LLMService of that name"
+    lists.objects, indexes[POD.plural] = {}, {KEY: [engine_pod()]}
+    await watch.find()
+    assert [each.reason for each in watch.found[KEY]] == [Reason.RELEASED_POD], "of the pods that the watches know"
 
 
 def test_the_conditions_name_them() -> None:

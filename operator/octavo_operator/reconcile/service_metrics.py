@@ -1,7 +1,7 @@
 """Each LLMService's conditions as metrics, so that an alert needs no engine that answers: read at each scrape.
 
-A thousand LLMServices have 33,000 lines of conditions. They are put together from prepared parts, in a tenth of the time
-that prometheus_client takes for as many samples: nothing else runs in the operator meanwhile.
+A thousand LLMServices have 33,000 lines of conditions. They are put together from prepared parts, in a tenth of the
+time that prometheus_client takes for as many samples: nothing else runs in the operator meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds what acts for an LLMService without being part of it: EndpointSlices and PodDisruptionBudgets of others, and
-pods that left their Deployment. The watches select by our label: they see neither others' objects, which lack it, nor
-pods that it was taken off. A pod whose track label or owner was changed keeps it, and counts as one of the
-LLMService's; only its owner tells.
+pods that left their Deployment. The watches select by our label, and know a pod of an engine by two more: they see
+neither others' objects, which lack them, nor pods that one was taken off. A pod whose track label or owner was changed
+keeps them, and counts as one of the LLMService's; only its owner tells.
 
 None is changed or deleted: a person made it so, and may have a reason.
 """
@@ -14,7 +14,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
-from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL, selector
+from octavo_operator.api.names import (
+    COMPONENT_LABEL,
+    ENGINE,
+    FIELD_MANAGER,
+    MANAGED_BY_LABEL,
+    SERVICE_LABEL,
+    TRACK_LABEL,
+    selector,
+)
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.observation.observe import SLICE_OF, Key, Object
@@ -33,8 +41,16 @@ _INSTANCE_LABEL = "app.kubernetes.io/instance"
 _SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
 _OWN_MANAGER = "endpointslice-controller.k8s.io"
 _BUDGET = BY_NAME["PodDisruptionBudget"]
-PODS = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
-"""Selects pods that were made from a Deployment of the operator, also where another of their labels was taken off."""
+_MADE_BY_US = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
+UNSEEN_PODS = (
+    f"{_MADE_BY_US},!{SERVICE_LABEL}",
+    f"{_MADE_BY_US},{SERVICE_LABEL},{COMPONENT_LABEL}!={ENGINE}",
+    f"{_MADE_BY_US},{SERVICE_LABEL},{COMPONENT_LABEL}={ENGINE},!{TRACK_LABEL}",
+)
+"""Select the pods that the watches do not know, of those that were made from a Deployment of the operator.
+
+There are hardly any: to list all of them, and to read the answer, was half the work of an operator with nothing to do.
+"""
 
 Outside = Mapping[Key, Sequence[Problem]]
 
@@ -111,8 +127,9 @@ class OutsiderWatch:
     async def find(self) -> None:
         """Look once."""
         slices = await self._listed(ENDPOINT_SLICE, self._slices, False)
-        pods = await self._listed(POD, PODS, True)
+        unseen = [pod for lacks in UNSEEN_PODS for pod in await self._listed(POD, lacks, True)]
         budgets = await self._listed(_BUDGET, BUDGETS, False)
+        pods = (*self._all_pods(), *unseen)
         found: dict[Key, tuple[Problem, ...]] = {}
         for key, problem in (*self._of_slices(slices), *self._of_pods(pods), *self._of_budgets(budgets)):
             found[key] = (*found.get(key, ()), problem)
@@ -153,6 +170,12 @@ class OutsiderWatch:
 
     def _is_known(self, key: Key) -> bool:
         return key[0] in self._indexed and bool(list(self._watched.indexes.get(LLMSERVICE.plural, {}).get(key, ())))
+
+    def _all_pods(self) -> Iterator[Object]:
+        """Yield the pods that the watches know."""
+        index = self._watched.indexes.get(POD.plural, {})
+        for key in list(index):
+            yield from index.get(key, ())
 
     def _pods(self, key: Key) -> Iterable[Object]:
         return self._watched.indexes.get(POD.plural, {}).get(key, ())
