@@ -425,11 +425,11 @@ def test_a_paused_rollout_reaches_the_deployment() -> None:
 
 def test_the_revisions_are_those_that_serve_and_come() -> None:
     crashed = surge(waits=None, waits_since="", phase=LoadingPhase.PULLING)
-    assert revisions({}, [crashed, old()]) == RevisionStatus(current="r1", updated="r2")
+    assert revisions({}, [crashed, old()], "r2") == RevisionStatus(current="r1", updated="r2")
     both_ready = [old("r2", created=LATER), old("r1")]
-    found = revisions({"status": {"collisionCount": 1}}, both_ready)
+    found = revisions({"status": {"collisionCount": 1}}, both_ready, "r2")
     assert found == RevisionStatus(current="r1", updated="r2", collision_count=1)
-    assert revisions({}, []) is None
+    assert revisions({}, [], "") is None
 
 
 def refused(seen: int = 2, **counts: int) -> dict[str, Any]:

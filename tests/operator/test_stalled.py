@@ -252,6 +252,31 @@ def test_pods_that_replace_failed_ones_of_an_old_revision_are_not_of_the_newest(
     assert condition(seen(*pods), ConditionType.DEGRADED).reason == Reason.AS_EXPECTED
 
 
+def of_revision(revision: str, second: int, container: dict[str, Any]) -> dict[str, Any]:
+    """A pod that was made in this second."""
+    found = pod(f"{revision}-{second}", container=container, revision=revision)
+    found["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:0{second}Z"
+    return found
+
+
+BOTH_FAIL = [
+    [of_revision("r1", 1, crashed(3, 3)), of_revision("r2", 2, crashed(3, 2)), of_revision("r1", 4, crashed(3, 3))],
+    [of_revision("r1", 1, crashed(3, 3)), of_revision("r2", 2, crashed(3, 2)), of_revision("r2", 3, crashed(1, 139))],
+]
+
+
+@pytest.mark.parametrize("pods", BOTH_FAIL, ids=["the youngest is of the old revision", "the youngest failed once"])
+def test_where_two_revisions_fail_all_conditions_name_the_lasting_failure_of_the_newest(
+    pods: list[dict[str, Any]],
+) -> None:
+    status = seen(*pods)
+    kinds = (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED)
+    found = [condition(status, kind) for kind in kinds]
+    assert [each.reason for each in found] == [Reason.CONFIGURATION_ERROR] * 3
+    assert len({each.message for each in found}) == 1
+    assert status.revision and status.revision.updated == "r2"
+
+
 def test_pods_that_failed_are_no_fault_once_another_serves() -> None:
     pods = [failed("a", NO_DEVICE), failed("b", NO_DEVICE), pod("c", container=SERVING)]
     assert condition(seen(*pods, ready=1), ConditionType.DEGRADED).reason == Reason.AS_EXPECTED

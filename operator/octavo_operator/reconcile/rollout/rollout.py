@@ -137,7 +137,7 @@ def _blocked(obstacle: Obstacle, what_helps: str, again: float | None = None) ->
     )
 
 
-def revisions(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> RevisionStatus | None:
+def revisions(deployment: Mapping[str, Any], pods: Sequence[PodView], newest: str) -> RevisionStatus | None:
     """Return the revision that serves (the older one while two do), and the newest; None without pods."""
     there = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.created)
     if not there:
@@ -145,7 +145,7 @@ def revisions(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Revisio
     ready = [pod.revision for pod in there if pod.ready]
     return RevisionStatus(
         current=ready[0] if ready else None,
-        updated=there[-1].revision,
+        updated=newest,
         collision_count=(deployment.get("status") or {}).get("collisionCount"),
     )
 

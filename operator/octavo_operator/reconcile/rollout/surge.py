@@ -15,6 +15,7 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.reconcile.advice import advice
+from octavo_operator.reconcile.pods.failed_pods import newest_revision
 from octavo_operator.reconcile.pods.placement import lacking
 from octavo_operator.reconcile.pods.pod_view import PodView, usual_wait_seconds
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
@@ -108,7 +109,7 @@ def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodVi
     updated = int(status.get("updatedReplicas") or 0)
     if int(status.get("replicas") or 0) <= updated:
         return []
-    newest = max(pods, key=lambda pod: pod.created).revision if updated and pods else None
+    newest = newest_revision(pods) if updated else None
     return [pod for pod in pods if pod.scheduled and not pod.ended and pod.revision != newest]
 
 

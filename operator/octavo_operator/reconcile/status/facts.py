@@ -48,13 +48,16 @@ class Facts:
     """The facts that conditions are decided from.
 
     `outside`: problems with objects that do not keep a pod from serving, such as others' EndpointSlices. `pods`: those
-    that have not ended. `failing`: the problem that pods of the newest revision end for good, again and again.
+    that have not ended, in the order in which their problems count: those of the newest revision (`newest`) first, of a
+    revision those that are stuck, and of these the youngest. `failing`: the problem that pods of the newest revision
+    end for good, again and again.
     """
 
     service: LLMService
     desired: int
     deployment: Mapping[str, Any]
     pods: Sequence[PodView]
+    newest: str
     result: Result
     scaled: Scaling | None = None
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
@@ -95,11 +98,11 @@ class Facts:
 
     @property
     def trouble(self) -> Problem | None:
-        """Return the first problem of the pods (newest first), the claim and the Deployment; None: there is none.
+        """Return the first problem of the pods, the claim and the Deployment; None: there is none.
 
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
         """
-        found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
+        found = [pod.trouble for pod in self.pods if pod.trouble]
         failing = None if self.rolled_out else self.failing
         found += [each for each in (failing, self.refused_pods, self.lost_claim, self.unobserved) if each]
         if self.out_of_time:

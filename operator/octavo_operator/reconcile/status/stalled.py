@@ -75,7 +75,7 @@ def _obstacle(facts: Facts, now: str) -> Problem | None:
 
 def _of_pods(facts: Facts, now: str) -> Problem | None:
     """Return the problem that keeps the pods of the newest revision from starting."""
-    pods = _newest(facts.pods)
+    pods = _newest(facts)
     found = [pod.trouble for pod in pods if is_stuck(pod, now) and pod.trouble]
     found += [facts.failing] if facts.failing else []
     if not facts.result.rollout.in_place:  # else old pods are about to make room
@@ -88,17 +88,16 @@ def _has_just_begun(facts: Facts, now: str) -> bool:
     """Return True if pods of the newest revision wait, none of them for so long that it counts as stalled, and none is
     stuck.
     """
-    newest = _newest(facts.pods)
+    newest = _newest(facts)
     if any(is_stuck(pod, now) for pod in newest):
         return False
     waiting = [pod for pod in newest if _waits(pod)]
     return bool(waiting) and all(_waited(pod, now) < PATIENCE_SECONDS for pod in waiting)
 
 
-def _newest(pods: Sequence[PodView]) -> list[PodView]:
+def _newest(facts: Facts) -> list[PodView]:
     """Return the pods of the newest revision: the others go."""
-    newest = max(pods, key=lambda pod: pod.created).revision if pods else ""
-    return [pod for pod in pods if pod.revision == newest]
+    return [pod for pod in facts.pods if pod.revision == facts.newest]
 
 
 def _patience_with(pod: PodView, now: str) -> Sequence[float]:

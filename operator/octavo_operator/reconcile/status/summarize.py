@@ -26,9 +26,9 @@ from octavo_operator.reconcile.apply.handover import leaving
 from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.observation.observe import Observation
 from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_seconds
-from octavo_operator.reconcile.pods.failed_pods import failing_again
+from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_revision
 from octavo_operator.reconcile.pods.load_report import LoadReport, ModelReport
-from octavo_operator.reconcile.pods.pod_view import PodView, usual_wait_seconds, views
+from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, usual_wait_seconds, views
 from octavo_operator.reconcile.pods.stuck_ends import stuck_ends
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import count_of, revisions
@@ -71,7 +71,7 @@ def summarize(
         url=url(service),
         engine_image=engine_image,
         model=_model(facts, memory),
-        revision=revisions(facts.deployment, facts.pods),
+        revision=revisions(facts.deployment, facts.pods, facts.newest),
         loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
         autoscaling=facts.scaled.status() if facts.scaled else None,
         adapters=list(facts.adapters) or None,
@@ -85,12 +85,14 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
     scaled = scaling(service, in_force, observed.children, ready, result.no_scaler) if in_force else None
     all_pods = views(service, observed.pods)
     pods = [_settled(pod, now) for pod in all_pods if not pod.ended]
+    newest = newest_revision([pod for pod in all_pods if not pod.ended or pod.failure])
     return Facts(
         service=service,
         desired=scaled.replicas if scaled else wanted or 0,
         scaled=scaled,
         deployment=deployment,
-        pods=pods,
+        pods=_in_order(pods, newest, now),
+        newest=newest,
         unreached=_unreached(service, pods, observed, now) or _without_service(service, observed, result),
         unobserved=unobserved(deployment, now),
         lost_claim=_lost_claim(observed),
@@ -180,6 +182,12 @@ def _stuck_claims(observed: Observation) -> list[Problem]:
         )
         for name, said in failed
     ]
+
+
+def _in_order(pods: Sequence[PodView], newest: str, now: str) -> Sequence[PodView]:
+    """Return the pods in the order of `Facts.pods`, so that all conditions name the same one of several that fail."""
+    youngest = sorted(pods, key=lambda pod: pod.created, reverse=True)
+    return sorted(youngest, key=lambda pod: (pod.revision != newest, not is_stuck(pod, now)))
 
 
 def _settled(pod: PodView, now: str) -> PodView:
@@ -273,8 +281,7 @@ def _served_by(facts: Facts, ready: int) -> tuple[Reason, str]:
 
 
 def _progress(facts: Facts) -> str:
-    newest = revisions(facts.deployment, facts.pods)
-    ready = sum(pod.ready and newest is not None and pod.revision == newest.updated for pod in facts.pods)
+    ready = sum(pod.ready and pod.revision == facts.newest for pod in facts.pods)
     serving = min(ready, facts.count("updatedReplicas"))
     return f"{serving} of {facts.desired} replicas of the newest revision are ready"
 
