@@ -130,7 +130,12 @@ TROUBLES = [
     (exited(0), Reason.PROBE_FAILED, "raise spec.rollout.startupTimeoutSeconds"),
     (exited(143), Reason.PROBE_FAILED, "raise spec.rollout.startupTimeoutSeconds"),
     (exited(139), Reason.CRASH_LOOP, "exit code 139"),
-    (exited(137, reason="OOMKilled"), Reason.OUT_OF_MEMORY, "raise spec.resources.limits.memory"),
+    (exited(137, reason="OOMKilled"), Reason.OUT_OF_MEMORY, "memory limit: raise spec.resources.limits.memory"),
+    (
+        {**exited(137, reason="OOMKilled"), "resources": {"limits": {"memory": "200Mi"}}},
+        Reason.OUT_OF_MEMORY,
+        "memory limit of 200Mi (where the spec sets none, a LimitRange or an admission webhook does): raise",
+    ),
     (waiting("ErrImageNeverPull", "image is not present"), Reason.PULL_FAILED, "octavo-engine:1"),
     (waiting("ImagePullBackOff", "back-off pulling"), Reason.PULL_FAILED, "cannot pull"),
     (waiting("CreateContainerConfigError", 'secret "hf" not found'), Reason.SECRET_MISSING, 'secret "hf" not found'),

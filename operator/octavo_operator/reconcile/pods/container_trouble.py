@@ -56,8 +56,8 @@ def exit_trouble(pod: str, container: Mapping[str, Any], terminated: Mapping[str
     if terminated.get("reason") == "OOMKilled":
         return Problem(
             Reason.OUT_OF_MEMORY,
-            f"pod {pod} was killed for exceeding its memory limit: raise spec.resources.limits.memory, or "
-            "lower spec.engine.maxModelLength or spec.engine.maxConcurrentRequests",
+            f"pod {pod} was killed for exceeding its memory limit{_memory_limit(container)}: raise "
+            "spec.resources.limits.memory, or lower spec.engine.maxModelLength or spec.engine.maxConcurrentRequests",
         )
     if code in ASKED_TO_END:
         return Problem(
@@ -67,6 +67,12 @@ def exit_trouble(pod: str, container: Mapping[str, Any], terminated: Mapping[str
         )
     reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
     return Problem(reason, f"pod {pod} ended with exit code {code}" + (f": {words}" if words else ""))
+
+
+def _memory_limit(container: Mapping[str, Any]) -> str:
+    """Return the memory that a container may use, as part of a sentence; empty: its node does not report that."""
+    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    return f" of {limit} (where the spec sets none, a LimitRange or an admission webhook does)" if limit else ""
 
 
 def _exit_of_others(pod: str, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> Problem:
