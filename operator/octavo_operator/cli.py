@@ -109,6 +109,14 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         " their label endpointslice.kubernetes.io/managed-by; repeatable (default: none)",
     )
     parser.add_argument(
+        "--node-wait-seconds",
+        type=int,
+        default=45,
+        metavar="SECONDS",
+        help="for how long a pod may find no node before its LLMService is Stalled; more where a node autoscaler runs"
+        " (default: 45)",
+    )
+    parser.add_argument(
         "--lease",
         type=_namespaced_name,
         metavar="NAMESPACE/NAME",
@@ -262,6 +270,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.engine_defaults,
         DirectScaler if arguments.scale_directly else None,
         frozenset(arguments.endpoint_slice_manager),
+        arguments.node_wait_seconds,
     )
     code, loop = 0, asyncio.new_event_loop()
     try:

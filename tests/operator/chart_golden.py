@@ -34,6 +34,7 @@ SETTINGS: dict[str, Any] = {
     "operator.serviceAccount.name": "mine",
     "operator.serviceAccount.annotations": {"example.com/role": "octavo"},
     "operator.endpointSliceManagers": ["mesh.example.com"],
+    "operator.nodeWaitSeconds": 900,
     "operator.extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example"}],
     "operator.extraArgs": ["--health-port=8081"],
     "operator.nodeSelector": {"pool": "system"},

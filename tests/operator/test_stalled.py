@@ -148,8 +148,17 @@ def test_the_next_pass_is_due_when_a_waiting_pod_will_count_as_stalled() -> None
 
     waits = [view(no_node(f"2026-01-01T00:00:{second}Z"), "nvidia.com/gpu") for second in ("10", "30")]
     assert patience_seconds(waits, LATER) == [15.0]
+    assert patience_seconds(waits, LATER, node_wait=900) == [850.0, 870.0]
     tries = [view(unstarted(f"2026-01-01T00:00:{second}Z"), "nvidia.com/gpu") for second in ("20", "40")]
     assert patience_seconds(tries, LATER) == [10.0]
+
+
+@pytest.mark.parametrize(("wait", "judged"), [(45, "Failed"), (900, "InProgress")])
+def test_where_nodes_are_added_on_demand_a_pod_may_wait_for_one(wait: float, judged: str) -> None:
+    observed = Observation({}, deployment(), (no_node("2026-01-01T00:00:00Z"),))
+    assert kstatus(summarize(service(), observed, "image", Result(), LATER, wait).as_object()) == judged
+    claims = Observation({}, deployment(), (not_started("2026-01-01T00:00:00Z"),))
+    assert kstatus(summarize(service(), claims, "image", Result(), LATER, wait).as_object()) == "Failed", "no volume"
 
 
 @pytest.mark.parametrize("changed", ["2026-01-01T00:00:20Z", "2026-01-01T00:00:40Z"])

@@ -28,6 +28,7 @@ from octavo_operator.reconcile.polling.loading import LoadWatch
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.release_metrics_slot import watch_metrics_slot
+from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError, present_kinds, watch_kinds
 from octavo_operator.reconcile.watching.outsiders import OutsiderWatch
 from octavo_operator.reconcile.watching.resync import Resync
@@ -66,7 +67,8 @@ class OperatorOptions:
     `metrics_url`: Octavo's metrics API, as KEDA reaches it; empty: there is none. `host_paths`: the folders of nodes
     that spec.cache.hostPath may name. `engine_defaults`: what the administrator sets for all engines. `scaler`: what
     scales in the place of HorizontalPodAutoscalers; None: these do. `slice_managers`: those whose EndpointSlices may
-    send a model's requests elsewhere.
+    send a model's requests elsewhere. `node_wait`: for how many seconds a pod may find no node before its LLMService
+    is reported as stalled.
     """
 
     engine_image: str
@@ -78,6 +80,7 @@ class OperatorOptions:
     engine_defaults: EngineDefaults = NO_DEFAULTS
     scaler: MakeScaler | None = None
     slice_managers: frozenset[str] = frozenset()
+    node_wait: float = PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -227,6 +230,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         clock=cluster.server.clock.now,
         unwatched=process.namespaces.unwatched,
         outside=outsiders.found,
+        node_wait=process.options.node_wait,
     )
     return (
         *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),

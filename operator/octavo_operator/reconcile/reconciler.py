@@ -29,7 +29,7 @@ from octavo_operator.reconcile.pods.pod_view import usual_wait_seconds, views
 from octavo_operator.reconcile.pods.stuck_ends import end_patience
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
-from octavo_operator.reconcile.status.facts import Result
+from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Result
 from octavo_operator.reconcile.status.held_deletion import deletion_patience_seconds, holders
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
@@ -75,6 +75,7 @@ class Reconciler:
         clock: Callable[[], str] | None = None,
         unwatched: Callable[[str], Mapping[Kind, str]] | None = None,
         outside: Outside | None = None,
+        node_wait: float = PATIENCE_SECONDS,
     ) -> None:
         self._cluster = cluster
         self._scaling = {} if scaling is None else scaling
@@ -89,6 +90,7 @@ class Reconciler:
         self._clock = clock or ServerClock().now
         self._unwatched = unwatched or (lambda _: {})
         self._outside = {} if outside is None else outside
+        self._node_wait = node_wait
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass over `key`, and return in how many seconds to make another; ApiError: it is to be repeated."""
@@ -128,7 +130,7 @@ class Reconciler:
         wanted = render(without_claims(service, missing), config)
         applied = await self._children.apply(key, service, observed, wanted)
         applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
-        pauses = _pauses(service, observed, self._clock()) + [_CLAIM_SECONDS] * bool(missing)
+        pauses = _pauses(service, observed, self._clock(), self._node_wait) + [_CLAIM_SECONDS] * bool(missing)
         unwatched = _needed(observed.unwatched, wanted)
         pauses += [UNWATCHED_SECONDS] * bool(unwatched)
         applied_at = datetime.fromisoformat(self._clock())  # requests that got no answer have taken long
@@ -242,7 +244,7 @@ class Reconciler:
 
     async def _report(self, service: LLMService, observed: Observation, image: str, result: Result) -> float | None:
         now = self._clock()
-        status = summarize(service, observed, image, result, now)
+        status = summarize(service, observed, image, result, now, self._node_wait)
         return await self._statuses.write(observed.service or {}, status.as_object(), now)
 
 
@@ -272,14 +274,14 @@ def _is_exclusive(claim: Mapping[str, Any]) -> bool:
     return not _SHARED & set((claim.get("status") or {}).get("accessModes") or _SHARED)
 
 
-def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]:
+def _pauses(service: LLMService, observed: Observation, now: str, node_wait: float) -> list[float]:
     """Return in how many seconds something may have waited too long.
 
     A pod may wait for a node, for its volumes or for the Service to lead to it, and may not end; a Deployment may wait
     for its controller. The clock is read in whole seconds.
     """
     pods = views(service, observed.pods)
-    left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now)]
+    left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now, node_wait)]
     left += end_patience(observed.pods, now)
     left += unobserved_patience(observed.children.get(("Deployment", service.name), {}), now)
     if observed.slices is not None and not reachable_pods(observed.slices, pods):

@@ -21,6 +21,8 @@ from octavo_operator.render.deployment import progress_deadline
 
 Verdict = tuple[str, Reason, str]
 """Status, reason and message of a condition."""
+PATIENCE_SECONDS = 45.0
+"""A pod that has waited so long for a node or for its volumes is stalled; what is there is found within seconds."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Facts:
     `outside`: problems with objects that do not keep a pod from serving, such as others' EndpointSlices. `pods`: those
     that have not ended, in the order in which their problems count: those of the newest revision (`newest`) first, of a
     revision those that are stuck, and of these the youngest. `failing`: the problem that pods of the newest revision
-    end for good, again and again.
+    end for good, again and again. `node_wait`: for how many seconds a pod may find no node before it is stalled.
     """
 
     service: LLMService
@@ -70,6 +72,7 @@ class Facts:
     failing: Problem | None = None
     outside: Sequence[Problem] = ()
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
+    node_wait: float = PATIENCE_SECONDS
 
     @property
     def ready(self) -> int:

@@ -12,13 +12,11 @@ from datetime import datetime
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, start_patience_seconds
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.status.facts import Facts, Verdict
+from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts, Verdict
 
-PATIENCE_SECONDS = 45.0
-"""A pod that has waited so long for a node or for its volumes is stalled; what is there is found within seconds."""
+_FOR_A_NODE = (Reason.WAITING_FOR_GPU, Reason.UNSCHEDULABLE)
 _WAITS = (
-    Reason.WAITING_FOR_GPU,
-    Reason.UNSCHEDULABLE,
+    *_FOR_A_NODE,
     Reason.NO_SCHEDULER,
     Reason.WAITING_FOR_VOLUMES,
     Reason.NO_SANDBOX,
@@ -49,9 +47,12 @@ def reconciling(facts: Facts, now: str) -> Verdict:
     return "True", Reason.DEPLOYING, text
 
 
-def patience_seconds(pods: Iterable[PodView], now: str) -> list[float]:
-    """Return in how many seconds waiting pods will count as stalled, for those that do not yet."""
-    left = [seconds for pod in pods for seconds in _patience_with(pod, now)]
+def patience_seconds(pods: Iterable[PodView], now: str, node_wait: float = PATIENCE_SECONDS) -> list[float]:
+    """Return in how many seconds waiting pods will count as stalled, for those that do not yet.
+
+    `node_wait`: for how many seconds a pod may find no node.
+    """
+    left = [seconds for pod in pods for seconds in _patience_with(pod, now, node_wait)]
     return [seconds for seconds in left if seconds > 0]
 
 
@@ -80,7 +81,7 @@ def _of_pods(facts: Facts, now: str) -> Problem | None:
     found += [facts.failing] if facts.failing else []
     if not facts.result.rollout.in_place:  # else old pods are about to make room
         found += [facts.refused_pods] if facts.refused_pods else []
-        found += [pod.waits for pod in pods if pod.waits and _waits(pod) and _waited(pod, now) >= PATIENCE_SECONDS]
+        found += [pod.waits for pod in pods if pod.waits and _waits(pod) and _has_waited_long(pod, now, facts)]
     return next(iter(found), None)
 
 
@@ -92,7 +93,7 @@ def _has_just_begun(facts: Facts, now: str) -> bool:
     if any(is_stuck(pod, now) for pod in newest):
         return False
     waiting = [pod for pod in newest if _waits(pod)]
-    return bool(waiting) and all(_waited(pod, now) < PATIENCE_SECONDS for pod in waiting)
+    return bool(waiting) and not any(_has_waited_long(pod, now, facts) for pod in waiting)
 
 
 def _newest(facts: Facts) -> list[PodView]:
@@ -100,8 +101,17 @@ def _newest(facts: Facts) -> list[PodView]:
     return [pod for pod in facts.pods if pod.revision == facts.newest]
 
 
-def _patience_with(pod: PodView, now: str) -> Sequence[float]:
-    return start_patience_seconds(pod, now), *((PATIENCE_SECONDS - _waited(pod, now),) if _waits(pod) else ())
+def _patience_with(pod: PodView, now: str, node_wait: float) -> Sequence[float]:
+    left = (_longest_wait(pod, node_wait) - _waited(pod, now),) if _waits(pod) else ()
+    return start_patience_seconds(pod, now), *left
+
+
+def _has_waited_long(pod: PodView, now: str, facts: Facts) -> bool:
+    return _waited(pod, now) >= _longest_wait(pod, facts.node_wait)
+
+
+def _longest_wait(pod: PodView, node_wait: float) -> float:
+    return node_wait if pod.waits is not None and pod.waits.reason in _FOR_A_NODE else PATIENCE_SECONDS
 
 
 def _waits(pod: PodView) -> bool:

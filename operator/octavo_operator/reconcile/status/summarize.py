@@ -34,7 +34,7 @@ from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import count_of, revisions
 from octavo_operator.reconcile.status.adapter_states import adapter_problem, adapter_statuses, adapters_ready
 from octavo_operator.reconcile.status.autoscaling import scaling
-from octavo_operator.reconcile.status.facts import Facts, Result, Verdict
+from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts, Result, Verdict
 from octavo_operator.reconcile.status.load_time import last_load_seconds
 from octavo_operator.reconcile.status.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.status.removed_fields import removed_fields
@@ -53,10 +53,18 @@ _OF_WHAT_RUNS = (ConditionType.AVAILABLE, ConditionType.MODEL_LOADED, ConditionT
 
 
 def summarize(
-    service: LLMService, observed: Observation, engine_image: str, result: Result, now: str
+    service: LLMService,
+    observed: Observation,
+    engine_image: str,
+    result: Result,
+    now: str,
+    node_wait: float = PATIENCE_SECONDS,
 ) -> LLMServiceStatus:
-    """The status of `service` after a pass with this `result`; `now` is RFC 3339."""
-    facts = _facts(service, observed, result, now)
+    """The status of `service` after a pass with this `result`; `now` is RFC 3339.
+
+    `node_wait`: for how many seconds a pod may find no node before it is stalled.
+    """
+    facts = replace(_facts(service, observed, result, now), node_wait=node_wait)
     memory = _memory(facts)
     verdicts = _verdicts(facts, memory, now)
     return LLMServiceStatus(
