@@ -29,7 +29,8 @@ than these would say something about the API server, the operator's credentials 
 """
 _UNAUTHORIZED = (
     ": the API server does not accept the operator's credentials; if its service account was deleted and made again, "
-    "delete the operator's pods, so that new ones get a token of the new account"
+    "delete the operator's pods, so that new ones get a token of the new account at once: the kubelet renews those of "
+    "the present pods only after 48 minutes, and a restart of their containers changes nothing"
 )
 _WEBHOOKS = (
     "; where others are answered, an admission webhook may hang: kubectl get "
