@@ -38,6 +38,12 @@ def body(name: str, namespace: str = "llm", **labels: str) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {}, "status": {}}
 
 
+def owned(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod as a ReplicaSet's; another would count as one that left its Deployment."""
+    owner = {"kind": "ReplicaSet", "name": "good-r1", "uid": "r1", "controller": True}
+    return {**pod, "metadata": {**pod["metadata"], "ownerReferences": [owner]}}
+
+
 KOPFS_OWN = (
     Kind("Namespace", "v1", "namespaces"),
     Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions"),
@@ -66,7 +72,7 @@ class ApiServer:
         """The code of an error with which one watch ends."""
         self.items: dict[str, list[dict[str, Any]]] = {
             LLMSERVICE.plural: [body("good")],
-            POD.plural: [body("good-1", **pod_labels("good"))],
+            POD.plural: [owned(body("good-1", **pod_labels("good")))],
         }
 
     @property
