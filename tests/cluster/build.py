@@ -110,7 +110,7 @@ COMPONENTS = (KUBERNETES, ETCD, CONTAINERD, CNI, COREDNS, HELM)
 
 NEWEST = "1.36"
 """The minor version of Kubernetes that `KUBERNETES` is, and that runs where none is asked for."""
-MINORS = ("1.31", NEWEST)
+MINORS = ("1.31", "1.34", NEWEST)
 """The minor versions that can be built; an older one has the source `binaries/kubernetes-MINOR`."""
 
 
