@@ -129,7 +129,7 @@ def _page(overview: str, shown: list[tuple[State, str]]) -> str:
 
 
 def _console(command: str, output: str) -> str:
-    return f"```console\n$ {command}\n{output.rstrip()}\n```\n"
+    return f'```console title="needs a cluster"\n$ {command}\n{output.rstrip()}\n```\n'
 
 
 def _say(line: str) -> None:

@@ -1,7 +1,8 @@
 """Every fenced block of README and docs is valid: known commands and flags, YAML, Python, JSON, a diff.
 
-Nothing is run. A command of ours is parsed by its own parser; of other programs (`OTHERS`) only what they read from
-this repository is checked: files, values of the chart, paths of the API.
+Nothing is run here; tests/api/test_documented_blocks.py runs the blocks that need no more than this machine. A command
+of ours is parsed by its own parser; of other programs (`OTHERS`) only what they read from this repository is checked:
+files, values of the chart, paths of the API.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from octavo_operator.api.resource import parse
 from octavo_operator.kubectl import cli as kubectl_cli
 from tests.test_docs import PAGES, ROOT
 
-FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"""^( *)```(\w*)(?: title="([^"\n]*)")?\n(.*?)^ *```$""", re.MULTILINE | re.DOTALL)
 CHART = ROOT / "charts" / "octavo"
 OTHERS = {
     "kubectl": "a cluster",
@@ -55,6 +56,8 @@ class Block:
     line: int
     language: str
     text: str
+    title: str = ""
+    """What the block needs, if it needs more than this machine."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -65,8 +68,8 @@ def blocks() -> Iterator[Block]:
         text = page.read_text(encoding="utf-8")
         for found in FENCE.finditer(text):
             indent = len(found[1])
-            inner = "".join(line[indent:] for line in found[3].splitlines(keepends=True))
-            yield Block(page, text.count("\n", 0, found.start()) + 1, found[2], inner)
+            inner = "".join(line[indent:] for line in found[4].splitlines(keepends=True))
+            yield Block(page, text.count("\n", 0, found.start()) + 1, found[2], inner, found[3] or "")
 
 
 ALL = list(blocks())
@@ -84,26 +87,37 @@ def test_every_block_says_what_it_is() -> None:
     assert [str(block) for block in ALL if block.language not in known] == []
 
 
-def commands(block: Block) -> Iterator[list[str]]:
-    """The words of each command after `$ `, one list for each program that a line runs."""
-    lines = iter(block.text.splitlines())
-    for line in lines:
+def typed(block: Block) -> Iterator[tuple[str, str]]:
+    """Each command after `$ `, with the output that is printed below it."""
+    lines = block.text.splitlines(keepends=True)
+    while lines:
+        line = lines.pop(0)
         if not line.startswith("$ "):
-            continue  # output
-        typed = line[2:]
-        while True:
-            try:
-                words = list(split(typed))
-            except ValueError:  # a quotation goes on in the next line
-                words = None
-            if words is not None and not typed.endswith("\\"):
-                break
-            typed = typed.removesuffix("\\") + "\n" + next(lines)
-        yield from programs(words)
+            continue
+        command = line[2:].rstrip("\n")
+        while command.endswith("\\") or is_open(command):
+            command += "\n" + lines.pop(0).rstrip("\n")
+        output = "".join(itertools.takewhile(lambda line: not line.startswith("$ "), lines))
+        yield command, output
 
 
-def split(typed: str) -> Iterator[str]:
-    lexer = shlex.shlex(typed, posix=True, punctuation_chars="|&;<>")
+def is_open(command: str) -> bool:
+    """True if a quotation goes on in the next line."""
+    try:
+        list(split(command))
+    except ValueError:
+        return True
+    return False
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The words of each command, one list for each program that a line runs."""
+    for command, _ in typed(block):
+        yield from programs(list(split(command.replace("\\\n", "\n"))))
+
+
+def split(command: str) -> Iterator[str]:
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     return iter(lexer)
 
