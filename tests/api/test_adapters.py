@@ -40,6 +40,9 @@ def test_a_loaded_adapter_is_a_model_until_it_is_unloaded(served: Served) -> Non
     assert (answer.status_code, answer.text) == (200, "Success: LoRA adapter 'sql' added successfully.")
     base, adapter = served.http.get("/v1/models").json()["data"]
     assert (base["id"], base["parent"]) == ("smollm2", None)
+    served.serving.unread.total, total = 100, served.serving.unread.total
+    assert served.http.get("/v1/models").json()["error"]["code"] == "answer_too_large"  # it counts until it is read
+    served.serving.unread.total = total
     wanted = {"id": "sql", "object": "model", "root": "/adapters/sql", "parent": "smollm2", "max_model_len": 512}
     assert {**adapter, **wanted} == adapter
     chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}

@@ -16,6 +16,8 @@ from octavo_engine.server.errors import answer_too_large
 
 READING_SECONDS = 5.0
 """Seconds after a request's deadline until which its client must have read the response."""
+LIST_SECONDS = 60.0
+"""The time in which a client must have read a list, such as that of its files."""
 _PART = 64 << 10
 
 

@@ -5,6 +5,7 @@ They answer 503 until the model can be used, since many clients use them as a re
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 from fastapi import APIRouter
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.server.anthropic.answers import ModelInfo, ModelPage
+from octavo_engine.server.connections.full_response import LIST_SECONDS, FullResponse
 from octavo_engine.server.errors import for_anthropic
 from octavo_engine.server.openai.answers import Model, ModelList, encode
 from octavo_engine.server.serving import Serving
@@ -30,14 +32,18 @@ def routes(serving: Serving) -> APIRouter:
             for each in adapters
         ]
 
+    def listed(body: bytes) -> Response:
+        """Return a list, which counts until it is read: it has megabytes if many adapters have long paths."""
+        return FullResponse(body, serving.unread, time.monotonic() + LIST_SECONDS)
+
     @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models")
     async def list_models(request: Request) -> Response:
         found = models()
         if for_anthropic(request.scope):
             page = ModelPage(data=[*map(_model_info, found)], first_id=found[0].id, last_id=found[-1].id)
-            return Response(encode(page), media_type="application/json")
-        return Response(encode(ModelList(data=found)), media_type="application/json")
+            return listed(encode(page))
+        return listed(encode(ModelList(data=found)))
 
     @router.head("/v1/models/{model:path}", include_in_schema=False)
     @router.get("/v1/models/{model:path}")

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from octavo_engine.server.admission.auth import key_of
 from octavo_engine.server.admission.bytes_in_use import BytesInUse
-from octavo_engine.server.connections.full_response import FullResponse
+from octavo_engine.server.connections.full_response import LIST_SECONDS, FullResponse
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.middleware import upload_of
 from octavo_engine.server.openai.batches.batches import Batches
@@ -29,8 +29,6 @@ FILES = "/v1/files"
 Listed = TypeVar("Listed", FileObject, BatchObject)
 _MOST_BYTES = 64 << 10
 """The most bytes of the body of POST /v1/batches."""
-_READING_SECONDS = 60.0
-"""The time in which a client must have read a list."""
 
 
 def routes(batches: Batches | None, unread: BytesInUse) -> APIRouter:
@@ -189,4 +187,4 @@ def _json(value: FileObject | BatchObject | Deleted) -> Response:
 
 
 def _list(page: Page, unread: BytesInUse) -> Response:
-    return FullResponse(encode(page), unread, time.monotonic() + _READING_SECONDS)
+    return FullResponse(encode(page), unread, time.monotonic() + LIST_SECONDS)
