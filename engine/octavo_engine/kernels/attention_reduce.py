@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +11,8 @@ import triton.language as tl
 
 from octavo_engine.kernels.attention_segments import segment_size, visible_range
 
-_NUMBERS = 2048
-"""Of the sums that one program adds up: 32 for each thread of two warps."""
+_NUMBERS = 4096
+"""Of the sums that one program adds up: 32 for each thread of four warps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,17 @@ def attention_reduce_kernel(
     TILE_QUERIES: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_DIM_PADDED: tl.constexpr,
-    COLUMNS: tl.constexpr,  # of the head, that one program adds up
+    HEADS: tl.constexpr,  # that one program adds up, a divisor of NUM_HEADS
+    COLUMNS: tl.constexpr,  # of these heads, that it adds up
     WINDOW: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
     MAX_SEGMENTS: tl.constexpr,
 ):
-    """One program adds up the segments of one query token and head, for some columns."""
+    """One program adds up the segments of one query token and some heads, for some columns.
+
+    Where no context is cut each program only finds that out, so that there should be few.
+    """
     sequence, query = tl.program_id(0) // max_query_len, tl.program_id(0) % max_query_len
-    head = tl.program_id(1)
     first_row = tl.load(cu_query_lens + sequence)
     query_len = tl.load(cu_query_lens + sequence + 1) - first_row
     context_len = tl.load(context_lens + sequence)
@@ -94,18 +98,19 @@ def attention_reduce_kernel(
     if (query >= query_len) | (end - begin <= size):
         return  # nothing here, or the one segment there is has written the result
 
-    segments = tl.arange(0, MAX_SEGMENTS)
+    heads, segments = tl.program_id(1) * HEADS + tl.arange(0, HEADS), tl.arange(0, MAX_SEGMENTS)
     columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    used = begin + segments * size < end
+    used = (begin + segments * size < end)[None, :]
     token = (first_row + query).to(tl.int64)
-    rows = ((token - tl.load(cu_query_lens)) * NUM_HEADS + head) * most + segments
-    maxima = tl.load(partial_maxima + rows, mask=used, other=float("-inf"))
-    totals = tl.load(partial_totals + rows, mask=used, other=0.0)
-    sums = tl.load(partial_sums + rows[:, None] * HEAD_DIM_PADDED + columns[None, :], mask=used[:, None], other=0.0)
-    weights = tl.exp2(maxima - tl.max(maxima, axis=0))
-    result = tl.sum(sums * weights[:, None], axis=0) / tl.sum(totals * weights, axis=0)
-    places = output + token * output_stride + head * output_head_stride + columns
-    tl.store(places, result.to(output.dtype.element_ty), mask=columns < HEAD_DIM)
+    cells = ((token - tl.load(cu_query_lens)) * NUM_HEADS + heads[:, None]) * most + segments[None, :]
+    maxima = tl.load(partial_maxima + cells, mask=used, other=float("-inf"))
+    totals = tl.load(partial_totals + cells, mask=used, other=0.0)
+    places = partial_sums + cells[:, :, None] * HEAD_DIM_PADDED + columns[None, None, :]
+    sums = tl.load(places, mask=used[:, :, None], other=0.0)
+    weights = tl.exp2(maxima - tl.max(maxima, axis=1)[:, None])
+    result = tl.sum(sums * weights[:, :, None], axis=1) / tl.sum(totals * weights, axis=1)[:, None]
+    places = output + token * output_stride + heads[:, None] * output_head_stride + columns[None, :]
+    tl.store(places, result.to(output.dtype.element_ty), mask=(columns < HEAD_DIM)[None, :])
 
 
 def reduce_segments(
@@ -130,7 +135,8 @@ def reduce_segments(
     num_heads, head_dim = output.shape[1:]
     head_dim_padded = partials.sums.shape[3]
     columns = min(head_dim_padded, _NUMBERS // max_segments)
-    attention_reduce_kernel[len(context_lens) * max_query_len, num_heads, head_dim_padded // columns](
+    heads = math.gcd(num_heads, _NUMBERS // (max_segments * columns))
+    attention_reduce_kernel[len(context_lens) * max_query_len, num_heads // heads, head_dim_padded // columns](
         output,
         partials.sums,
         partials.maxima,
@@ -145,9 +151,10 @@ def reduce_segments(
         TILE_QUERIES=tile_queries,
         HEAD_DIM=head_dim,
         HEAD_DIM_PADDED=head_dim_padded,
+        HEADS=heads,
         COLUMNS=columns,
         WINDOW=window or 0,
         TILE_TOKENS=tile_tokens,
         MAX_SEGMENTS=max_segments,
-        num_warps=2,
+        num_warps=4,
     )

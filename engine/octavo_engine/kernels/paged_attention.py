@@ -8,7 +8,7 @@ After vLLM's unified Triton attention (arXiv 2511.11581) with flash attention's 
 - contexts are cut into segments (`attention_segments`), which `attention_reduce` adds up. A sequence that is too short
   for two segments writes its result itself.
 
-The list of segments, which a fixed number of programs shares, has not run on a GPU yet (bench/results/ROOFLINE.md).
+Measured on an H200 in bench/results/2026-11-26-h200.md.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from octavo_engine.kernels.attention_segments import (
     PagedSequences,
     max_segments,
     most_cells,
+    most_of_many,
     split_contexts,
 )
 from octavo_engine.kernels.paged_attention_kernel import paged_attention_kernel
@@ -118,7 +119,7 @@ def paged_attention(
             tile_queries=tile.rows * kv_heads // num_heads,
             tile_tokens=tile.tokens,
             least=split.least,
-            max_segments=max_segments(kv_heads),
+            max_segments=max_segments(kv_heads) if split.few else most_of_many(kv_heads),
             window=window,
         )
 
