@@ -367,6 +367,23 @@ def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
     llm.close()
 
 
+def test_memory_that_other_processes_free_meanwhile_is_no_measurement(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Freed(RecordedOperations):
+        def taken(self) -> int:
+            return -super().taken()
+
+    planned: list[int] = []
+    replan = Sizing.replan
+    monkeypatch.setattr(Sizing, "replan", lambda sizing, graphs: planned.append(graphs) or replan(sizing, graphs))
+    monkeypatch.setattr(worker_setup, "_capture", lambda _: Freed())
+    monkeypatch.setattr(resolved_config, "select_backend", lambda *_, measure: StaticAttention())
+    LLM(str(tiny_model), device="cpu", dtype="float32", max_num_seqs=8, max_model_len=128).close()
+    assert len(planned) == 1 and planned[0] >= 0
+    assert "CUDA graphs: not measured, as other processes freed memory" in caplog.text
+
+
 def setup_of(
     spec: ModelSpec, device: str, backend: AttentionBackend, plan: MemoryPlan, **settings: object
 ) -> WorkerSetup:

@@ -160,15 +160,21 @@ def _capture(setup: WorkerSetup) -> Capture | None:
 def _measure_graphs(
     setup: WorkerSetup, decoder: Decoder, slots: LoraSlots | None, capture: Capture, report: Progress
 ) -> int:
-    """Return the bytes that the first steps (memory of libraries) and the capture of all graphs take permanently."""
+    """Return the bytes that the first steps (memory of libraries) and the capture of all graphs take permanently.
+
+    If other processes freed more than that meanwhile, nothing was measured, and the estimate is returned.
+    """
     pilot = replace(setup.plan, num_kv_blocks=_PILOT_BLOCKS, swap_blocks=0)
     worker, _ = _make_worker(setup, decoder, slots, pilot)
     before = capture.taken()
     _warm_up(worker, setup, pilot)
     worker.capture(capture, ladder(setup.resolved.max_sampled), _half(report, 0))
-    taken = capture.taken() - before
-    log.info("CUDA graphs: %s measured, %s planned", format_size(taken), format_size(setup.plan.need.graphs))
-    return max(0, taken)
+    taken, planned = capture.taken() - before, setup.plan.need.graphs
+    if taken < 0:
+        log.warning("CUDA graphs: not measured, as other processes freed memory; %s planned", format_size(planned))
+        return planned
+    log.info("CUDA graphs: %s measured, %s planned", format_size(taken), format_size(planned))
+    return taken
 
 
 def _half(report: Progress, half: int) -> Captured:
