@@ -107,7 +107,11 @@ def _in_mxfp4(*shape: int, device: torch.device) -> tuple[torch.Tensor, torch.Te
 
 
 def _mxfp4(case: Case, device: torch.device) -> None:
-    """Codes give the bits that the numbers give, which are exact in any type; a scale of 255 is not a number."""
+    """Codes give what the numbers give, which are exact in any type; a scale of 255 is not a number.
+
+    Where the interpreter computes, these are the same bits. On a GPU the tiles of both may differ, and so the order in
+    which products are added up.
+    """
     dtype = half_precision(device)
     x, experts, chosen, weights = _routed(device, dtype, case)
     gate_up, gate_up_scales, wide_gate_up = _in_mxfp4(*experts.gate_up.shape, device=device)
@@ -116,7 +120,9 @@ def _mxfp4(case: Case, device: torch.device) -> None:
     coded = replace(experts, gate_up=gate_up, down=down, gate_up_scales=gate_up_scales, down_scales=down_scales)
     expected = mixture_of_experts(x, plain, chosen, weights)
     with poisoned():
-        assert torch.equal(mixture_of_experts(x, coded, chosen, weights), expected)
+        found = mixture_of_experts(x, coded, chosen, weights)
+    error = 0.0 if device.type == "cpu" else 2e-2
+    torch.testing.assert_close(found, expected, rtol=error, atol=error * float(expected.abs().amax()))
     down_scales[chosen[0, 0], 7] = 255
     found = mixture_of_experts(x, coded, chosen, weights)
     assert bool(found[0, 7].isnan()) and bool(found[0, :7].isfinite().all())
