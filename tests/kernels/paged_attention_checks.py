@@ -511,6 +511,7 @@ _REDUCE = {
     "TILE_QUERIES": 4,
     "HEAD_DIM": 128,
     "HEAD_DIM_PADDED": 128,
+    "COLUMNS": 128,
     "WINDOW": 0,
     "TILE_TOKENS": 64,
 }
@@ -544,8 +545,8 @@ BUILDS = [
     # A short chunk on a long prefix.
     _prefill("prefill_cut", Case((), head_dim=128), registers=200, shared=130, loop=520, cut=True),
     _prefill("prefill_cut_256", Case((), head_dim=256), registers=240, shared=164, loop=504, cut=True),
-    _reduce("attention_reduce", constants=_REDUCE | {"HEADS": 1, "COLUMNS": 128, "MAX_SEGMENTS": 32}, sass=_WIDE),
-    _reduce("attention_reduce_of_many", constants=_REDUCE | {"HEADS": 4, "COLUMNS": 128, "MAX_SEGMENTS": 8}, sass=_WIDE),
+    _reduce("attention_reduce", constants=_REDUCE | {"HEADS": 1, "MAX_SEGMENTS": 32}, sass=_WIDE),
+    _reduce("attention_reduce_of_many", constants=_REDUCE | {"HEADS": 4, "MAX_SEGMENTS": 8}, sass=_WIDE),
     _reduce("attention_reduce_one_kv_head", constants=_REDUCE | {"HEADS": 1, "COLUMNS": 32, "MAX_SEGMENTS": 128}),
     Build(
         "list_segments",
