@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
 from octavo_operator.api.status import Condition
 from octavo_operator.reconcile.api_requests.api_error import ApiError
@@ -20,17 +22,20 @@ REGARDING = {"name": "good", "namespace": "llm", "uid": "u1"}
 WARNING = Transition("Warning", "CrashLoop", "pod good-1 ended with exit code 139")
 
 
+ENDS = "unable to create new content in namespace llm because it is being terminated"
+
+
 class Server:
     """Keeps events by name, as the API server does."""
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
         self.counts: dict[str, int] = {}
-        self.refuses = False
+        self.refuses = ""
 
     async def create_event(self, event: dict[str, Any]) -> bool:
         if self.refuses:
-            raise ApiError(403, "Forbidden", "no")
+            raise ApiError(403, "Forbidden", self.refuses)
         name = event["metadata"]["name"]
         known = name in self.events
         self.events.setdefault(name, event)
@@ -136,11 +141,15 @@ async def test_another_replica_counts_on() -> None:
     assert list(server.counts.values()) == [2]
 
 
-async def test_an_event_that_cannot_be_written_stops_nothing() -> None:
+@pytest.mark.parametrize(("refusal", "lines"), [("no", 1), (ENDS, 0)], ids=["no right", "its namespace ends"])
+async def test_an_event_that_cannot_be_written_stops_nothing(
+    refusal: str, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
     server = Server()
-    server.refuses = True
+    server.refuses = refusal
     await Recorder(server).record(REGARDING, [WARNING], NOW)
     assert server.events == {}
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == lines
 
 
 def test_the_docs_name_the_conditions_whose_changes_are_reported() -> None:
