@@ -122,7 +122,7 @@ images-lock: setup ## write images/locked/, the images' packages with hashes, fr
 images-check: setup ## run both images as pods of a real Kubernetes until a model answers
 	$(BIN)/python -m images.check
 
-cluster: setup ## run a real Kubernetes on this machine, in the foreground; KUBERNETES=1.31 for an older one
+cluster: setup ## run a real Kubernetes on this machine, in the foreground; KUBERNETES=1.31 or 1.34 for an older one
 	@exec $(BIN)/python -m tests.cluster $(addprefix --kubernetes=,$(KUBERNETES))
 
 test-minors: setup ## lint the chart for Kubernetes 1.31 to 1.36, and run a part of the cluster tests on older ones than 1.36
