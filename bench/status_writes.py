@@ -45,6 +45,8 @@ AUTOSCALER = {
     "horizontal-pod-autoscaler-downscale-stabilization": "300s",
 }
 """Kubernetes' defaults: the tests' cluster looks more often."""
+PATIENT = {**BY_TCP, "failureThreshold": 60}
+"""All servers start at the same time: a probe must not kill them for that."""
 SEATS = 8
 ENGINE = f"""
 import http.server, math, random, time
@@ -171,7 +173,7 @@ def llmservice(name: str, autoscaling: dict[str, Any]) -> dict[str, Any]:
         "name": "engine",
         "command": ["python3", "-c", ENGINE],
         "args": [],
-        **dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"), BY_TCP),
+        **dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"), PATIENT),
     }
     spec = {
         "engine": {"image": "octavo-engine:dev", "imagePullPolicy": "Never", "maxConcurrentRequests": SEATS},
@@ -190,7 +192,7 @@ def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], No
     for number in range(plan.services):
         group = list(GROUPS)[number % len(GROUPS)]
         groups[group].append(f"{group}-{number:02d}")
-        client.apply(llmservice(groups[group][-1], GROUPS[group]))
+    client.apply(*(llmservice(name, GROUPS[group]) for group, names in groups.items() for name in names))
     for name in (each for names in groups.values() for each in names):
         wait_for_condition(client, name, "ScalingActive", "ValidMetricFound", 300)
     say(f"{plan.services} LLMServices scale by their load; counts after {plan.settle_seconds:.0f} s")
