@@ -304,7 +304,7 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
     return (
         f"# {title}\n\n`make soak` on {psutil.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end: smollm2, "
         f"{soak.args.minutes:g} minutes, {soak.args.users} users, something every {soak.args.pause:g} s; "
-        f"{len(soak.lives)} servers{_warmed(soak.lives)}.\n\n{found['requests']} requests: {found['lost']} lost, "
+        f"servers: {len(soak.lives)}{_warmed(soak.lives)}.\n\n{found['requests']} requests: {found['lost']} lost, "
         f"{found['cut by a killed server']} cut when a server ended, "
         f"{found['different answers to equal requests']} different answers to equal requests. Growth a minute, of the "
         f"server in which it was largest: {growth}. Problems: {'; '.join(soak.problems) or 'none'}.\n\n"

@@ -1139,6 +1139,23 @@ def test_a_client_that_leaves_is_noticed_although_its_further_requests_fill_what
     server.wait_until(lambda: len(server.engine.aborted) == 1)
 
 
+def test_a_client_is_not_cut_off_because_the_server_did_not_run(server: Served) -> None:
+    """A time limit that ends late does not end the connection: what was sent in time may still wait in the socket."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+        connections = server.server._connections.http.server_state.connections
+        client.sendall(b"GET /version HTTP/1.1\r\n")
+        server.wait_until(lambda: any(len(each.conn._receive_buffer) for each in connections))
+        [ours] = [each for each in connections if len(each.conn._receive_buffer)]
+
+        def expire_late() -> None:
+            ours._expire(ours.loop.time() - 2)
+            ours._expect(PATIENCE)
+
+        server.do(expire_late)
+        client.sendall(b"Host: x\r\nConnection: close\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+
+
 def test_a_request_in_very_many_small_pieces_is_read_with_pauses(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,9 @@ STALL_SECONDS = 30.0
 """Time for a client to read the bytes of an answer that wait for it."""
 _SEND_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client in this process; beyond them the answer's writer is paused."""
+_LATE_SECONDS, _GRACE_SECONDS = 1.0, 1.0
+"""If a time limit ends so late, this process did not run meanwhile: what the client has sent may wait to be read, since
+the loop runs timers first. The client then has a little more time."""
 _REST_SECONDS = 5.0
 """Time for the rest of a body to arrive if its request has been answered already."""
 _LINGER_BYTES, _LINGER_SECONDS = 32 << 20, 3.0
@@ -258,7 +261,14 @@ class ClientConnection(H11Protocol):
         """Set the client's time limit for sending to `seconds` from now; None removes it."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self.abort)
+        due = self.loop.time() + (seconds or 0.0)
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._expire, due)
+
+    def _expire(self, due: float) -> None:
+        if self.loop.time() > due + _LATE_SECONDS:
+            self._expect(_GRACE_SECONDS)
+        else:
+            self.abort()
 
     def _stop_timers(self) -> None:
         self._expect(None)
