@@ -32,8 +32,8 @@ their sums, and the adjusted and scaled logits."""
 _PROCESS_BYTES = 24 << 20
 """The bytes by which a process grows beside what the plan counts: objects of Python, and memory that malloc keeps.
 Measured: 15 to 23 MiB (bench/memory_plan.py)."""
-_GGUF_BYTES = 24 << 20
-"""The same for what reads a GGUF file: the package `gguf`, and the vocabulary in its header. Measured: 21 MiB more."""
+_GGUF_BYTES = 40 << 20
+"""The same for what reads a GGUF file: the package `gguf`, and the vocabulary in its header. Measured: 21 to 38 MiB."""
 _NODES_OF_A_LAYER = 16
 _NODE_BYTES = 16 << 10
 """The driver's memory for one kernel in a CUDA graph. Like the number of kernels in a layer it is a guess, which was
@@ -127,10 +127,11 @@ def step_bytes(
     layers are computed in one call (`is_fused`).
     """
     layers, spec = decoder.decoder_layers, decoder.spec
-    angles = sum(4 * 2 * rope.inv_freq.numel() * _FLOAT32_BYTES for rope in decoder.rotations())
+    angles = [2 * rope.inv_freq.numel() * _FLOAT32_BYTES for rope in decoder.rotations()]  # their cosines and sines
     extra = 0 if decoder.per_layer_embedding is None else decoder.per_layer_embedding.step_bytes()
     of_layers = fused_bytes(spec, max_tokens) if fused else max_tokens * max(layer.step_bytes() for layer in layers)
-    per_token = angles + extra + input_bytes(len(decoder.kv_groups))
+    # The last one is made from angles, which may have frequencies of their own.
+    per_token = sum(angles) + max(angles, default=0) + extra + input_bytes(len(decoder.kv_groups))
     logits = logits_bytes(spec.hidden_size, logits_width(decoder), decoder.dtype, max_seqs)
     per_sequence = max(layer.sequence_bytes() for layer in layers)
     return of_layers + max_tokens * per_token + max_seqs * per_sequence + attention_scratch + logits

@@ -277,7 +277,8 @@ class Attention(nn.Module):
         gated += (3 * query + 2 * key) * size * self.gated_by_query
         gated += 2 * (query + 2 * key) * size * (self.value_dim < self.spec.head_dim)
         gated += 0 if self.adapters is None else self.adapters.step_bytes()
-        return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized + norm + gated
+        # Attention's result is there only after what was rotated is written.
+        return (hidden + 2 * (query + 2 * key)) * size + max(rotated, 2 * query * size) + quantized + norm + gated
 
 
 def share_distance_terms(layers: list[Attention]) -> None:
