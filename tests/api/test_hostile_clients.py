@@ -1156,6 +1156,22 @@ def test_a_client_is_not_cut_off_because_the_server_did_not_run(server: Served) 
         assert client.recv(12) == b"HTTP/1.1 200"
 
 
+def test_a_request_that_arrived_is_answered_although_the_time_of_a_silent_connection_is_over(server: Served) -> None:
+    accepting, sent = server.server._connections.acceptor, threading.Event()
+
+    def expire() -> None:
+        sent.wait(PATIENCE)
+        [timer] = accepting._silent.values()
+        timer._callback(*timer._args)  # type: ignore[attr-defined]
+
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+        server.wait_until(lambda: len(accepting._silent) == 1)
+        accepting._loop.call_soon_threadsafe(expire)
+        client.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        sent.set()
+        assert client.recv(12) == b"HTTP/1.1 200"
+
+
 def test_a_request_in_very_many_small_pieces_is_read_with_pauses(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,7 +220,7 @@ class Acceptor:
         """Wait for the first bytes of a new connection; close the oldest silent one if there are too many."""
         if len(self._silent) >= self._most_silent:
             self._close_oldest()
-        self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._close_silent, connection)
+        self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._expire, connection)
         self._loop.add_reader(connection, self._on_first_bytes, connection)
 
     def _on_first_bytes(self, connection: socket.socket) -> None:
@@ -276,6 +276,17 @@ class Acceptor:
     def _close_oldest(self) -> None:
         if self._silent:
             self._close_silent(next(iter(self._silent)))
+
+    def _expire(self, connection: socket.socket) -> None:
+        """Close a connection whose time is over, unless bytes have arrived while this process did not run."""
+        try:
+            arrived = connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            arrived = b""
+        if arrived:
+            self._on_first_bytes(connection)
+        else:
+            self._close_silent(connection)
 
     def _close_silent(self, connection: socket.socket) -> None:
         self._forget(connection)
