@@ -61,7 +61,7 @@ def serve(client: Client) -> float:
         service = client.get("llms", NAME)
         conditions = {found["type"]: found for found in service.get("status", {}).get("conditions", [])}
         ready = conditions.get("Ready", {})
-        line = f"{ready.get('reason', 'Pending')}: {ready.get('message', 'the operator has not looked yet')}"
+        line = f"{ready.get('reason', 'Pending')}: {ready.get('message', 'the operator has not reported yet')}"
         if line != last:
             say(line)
             last = line

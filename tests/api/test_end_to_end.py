@@ -112,7 +112,7 @@ def test_a_demanded_call_is_written_as_the_prompt_asks(real: RealServer) -> None
         "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
         "required": ["name", "age"],
     }
-    function = {"name": "Person", "description": "Somebody.", "parameters": parameters}
+    function = {"name": "Person", "description": "A person.", "parameters": parameters}
     tool: Any = {"type": "function", "function": function}
     asked: Any = {
         "messages": [{"role": "user", "content": "Anna is 31 years old. Who is she?"}],

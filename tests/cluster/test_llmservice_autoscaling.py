@@ -323,7 +323,7 @@ def test_replicas_change_hands_to_keda_and_back(operator: Client, namespace: Cli
         replace(namespace, autoscaled(1, 8, "KEDA"))
         namespace.wait_until(lambda: namespace.exists("scaledobject", "model"), 60, "the ScaledObject is made")
         namespace.wait_until(lambda: owners(namespace) == {"octavo-operator-handover"}, 30, "the operator lets go")
-        wait_for_message(namespace, "KEDA has not made its HorizontalPodAutoscaler yet", 30, "model")
+        wait_for_message(namespace, "KEDA has not created its HorizontalPodAutoscaler yet", 30, "model")
         url = namespace.get("scaledobject", "model")["spec"]["triggers"][0]["metadata"]["url"]
         assert url.startswith(f"http://{METRICS}.{operator.namespace}.svc:8080/")
 

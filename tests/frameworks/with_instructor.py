@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 
 class Person(BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: str
     age: int

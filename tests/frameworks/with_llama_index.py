@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 
 class Person(BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: str
     age: int

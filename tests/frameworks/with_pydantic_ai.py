@@ -13,7 +13,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 
 class Person(BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: str
     age: int

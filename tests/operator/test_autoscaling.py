@@ -83,18 +83,18 @@ GOING = [
 @pytest.mark.parametrize(("found", "ready", "sentence"), GOING, ids=[row[2] for row in GOING])
 def test_where_it_goes(found: dict[str, Any], ready: int, sentence: str) -> None:
     scaled = judged(found, ready=ready)
-    assert scaled.verdict() == ("True", Reason.VALID_METRIC_FOUND, sentence)
+    assert scaled.scaling_active() == ("True", Reason.VALID_METRIC_FOUND, sentence)
     assert scaled.status().message == sentence
 
 
 def test_at_min_replicas_no_scale_down_is_said_to_be_delayed() -> None:
     idle = hpa(("AbleToScale", "True", "ScaleDownStabilized"), desired=1)
-    assert judged(idle, replicas=1, ready=1).verdict()[2] == "at minReplicas 1: the load asks for no more"
+    assert judged(idle, replicas=1, ready=1).scaling_active()[2] == "at minReplicas 1: the load asks for no more"
 
 
 def test_a_metrics_api_that_is_down_is_reported_in_its_own_words() -> None:
     down = hpa(("ScalingActive", "False", "FailedGetExternalMetric"), message=UNAVAILABLE)
-    status, reason, sentence = judged(down).verdict()
+    status, reason, sentence = judged(down).scaling_active()
     assert (status, reason) == ("False", Reason.FAILED_GET_EXTERNAL_METRIC)
     assert sentence == (
         "held at 2: the load is not known: the server is currently unable to handle the request (get "
@@ -105,20 +105,20 @@ def test_a_metrics_api_that_is_down_is_reported_in_its_own_words() -> None:
 
 def test_of_several_autoscalers_one_is_to_be_kept() -> None:
     said = "pods by selector a=b are controlled by multiple HPAs: [llm/mine llm/good]"
-    sentence = judged(hpa(("ScalingActive", "False", "AmbiguousSelector"), message=said)).verdict()[2]
+    sentence = judged(hpa(("ScalingActive", "False", "AmbiguousSelector"), message=said)).scaling_active()[2]
     assert sentence == f"held at 2: {said}; none of llm/mine llm/good scales while there are several: keep one"
 
 
 def test_before_a_replica_is_ready_an_unknown_load_is_no_fault() -> None:
     unknown = hpa(("ScalingActive", "False", "FailedGetExternalMetric"), message=UNAVAILABLE)
-    status, reason, sentence = judged(unknown, ready=0).verdict()
+    status, reason, sentence = judged(unknown, ready=0).scaling_active()
     assert (status, reason) == ("False", Reason.AUTOSCALER_PENDING)
     assert sentence.startswith("held at 2: the load is not known")
 
 
 TROUBLES = [
-    (None, Reason.AUTOSCALER_PENDING, "held at 2: the autoscaler is not made yet"),
-    ({"status": {}}, Reason.AUTOSCALER_PENDING, "held at 2: the autoscaler has not looked yet"),
+    (None, Reason.AUTOSCALER_PENDING, "held at 2: the HorizontalPodAutoscaler has not been created yet"),
+    ({"status": {}}, Reason.AUTOSCALER_PENDING, "held at 2: the HorizontalPodAutoscaler has no status yet"),
     (hpa(("AbleToScale", "False", "FailedGetScale"), message="none"), Reason.FAILED_GET_SCALE, "held at 2: none"),
     (hpa(("ScalingActive", "False", "NewReason"), message="new"), Reason.AUTOSCALER_FAILED, "held at 2: new"),
 ]  # fmt: skip
@@ -126,13 +126,13 @@ TROUBLES = [
 
 @pytest.mark.parametrize(("found", "reason", "sentence"), TROUBLES, ids=[row[2] for row in TROUBLES])
 def test_what_keeps_it_from_scaling(found: dict[str, Any] | None, reason: Reason, sentence: str) -> None:
-    assert judged(found).verdict() == ("False", reason, sentence)
+    assert judged(found).scaling_active() == ("False", reason, sentence)
 
 
 def test_why_there_is_no_autoscaler_is_reported() -> None:
     children = {("Deployment", "good"): {"spec": {"replicas": 2}}}
     unmade = scaling(service(), Bounds(1, 4), children, 2, "KEDA has no source to ask")
-    assert unmade.verdict() == ("False", Reason.AUTOSCALER_FAILED, "held at 2: KEDA has no source to ask")
+    assert unmade.scaling_active() == ("False", Reason.AUTOSCALER_FAILED, "held at 2: KEDA has no source to ask")
 
 
 def test_the_status_has_the_autoscalers_metrics_and_desired_replicas() -> None:
@@ -156,8 +156,8 @@ def test_kedas_own_autoscaler_says_the_same() -> None:
     assert (scaled.status().queue_depth, scaled.status().concurrency_percent) == ("4", 50)
     del children["HorizontalPodAutoscaler", "keda-hpa-good"]
     assert (
-        "KEDA has not made its HorizontalPodAutoscaler yet"
-        in scaling(service(), Bounds(1, 4), children, 2).verdict()[2]
+        "KEDA has not created its HorizontalPodAutoscaler yet"
+        in scaling(service(), Bounds(1, 4), children, 2).scaling_active()[2]
     )
 
 
@@ -166,7 +166,7 @@ def test_remarks_follow_the_sentence() -> None:
     wanted = service(minReplicas=0, schedules=[planned])
     bounds = Bounds(0, 2, ("night",), None, ("schedule day is ignored: there is no time zone 'Mars'",))
     children = {("Deployment", "good"): {"spec": {"replicas": 1}}, ("HorizontalPodAutoscaler", "good"): hpa(desired=1)}
-    assert scaling(wanted, bounds, children, 1).verdict()[2] == (
+    assert scaling(wanted, bounds, children, 1).scaling_active()[2] == (
         "at 1, as many as the load asks for; schedule day is ignored: there is no time zone 'Mars'; schedule night "
         "sets 1 to 2; minReplicas 0 acts as 1, since without a replica nothing could report that requests wait"
     )
@@ -191,5 +191,5 @@ def test_it_says_why_it_adds_so_many_at_a_time(
         ("Deployment", "good"): {"spec": {"replicas": 2}},
         ("HorizontalPodAutoscaler", "good"): hpa(desired=wanted),
     }
-    message = scaling(made, Bounds(1, 4), children, 2).verdict()[2]
+    message = scaling(made, Bounds(1, 4), children, 2).scaling_active()[2]
     assert message == f"goes from 2 to {wanted} replicas with the load{words}"

@@ -1,4 +1,4 @@
-"""`octavo-operator check` gives the API server's verdict without a cluster, also for hostile files."""
+"""`octavo-operator check` finds without a cluster what the API server would refuse, also in hostile files."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class World:
             ("Deployment", "good"): self.deployment,
             ("HorizontalPodAutoscaler", "good"): self.scaler.reports[KEY],
         }
-        return scaling(parse(self.service), Bounds(1, 8), children, 1).verdict()
+        return scaling(parse(self.service), Bounds(1, 8), children, 1).scaling_active()
 
 
 async def test_a_queue_of_seven_times_its_target_gets_seven_replicas_at_once() -> None:

@@ -160,7 +160,7 @@ async def test_while_the_api_server_fails_no_kind_is_given_up() -> None:
 
 async def test_after_one_right_was_refused_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_namespaces, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(watched_namespaces, "ALL_LOOKS", 10**9)
+    monkeypatch.setattr(watched_namespaces, "CHECKS_OF_ALL", 10**9)
     server, scope, kinds = ApiServer(), WatchedNamespaces(("a",)), (LLMSERVICE, *CHILDREN)
     server.forbidden_kinds = {("a", CHILDREN[0].plural)}
     looking = asyncio.create_task(watch_namespaces(server, scope, kinds, server.missing_rights.lately))

@@ -35,42 +35,42 @@ def known(of: LLMServiceSpec, **numbers: int) -> MemoryStatus:
     return MemoryStatus(subject=subject(of), **{**NUMBERS, **numbers})
 
 
-def verdict(of: LLMServiceSpec, **numbers: int) -> tuple[str, str, str]:
+def state_of(of: LLMServiceSpec, **numbers: int) -> tuple[str, str, str]:
     return memory_fit(of, known(of, **numbers))
 
 
 def test_memory_that_no_pod_has_reported_is_unknown_and_the_message_says_which_pod_will() -> None:
     status, reason, message = memory_fit(spec(), None)
     assert (status, reason) == ("Unknown", "NotYetKnown")
-    assert "its first pod says so, before it downloads the weights" in message
+    assert "its first pod reports it before it downloads the weights" in message
     claim = {"demo": GONE, "persistentVolumeClaim": {"claimName": "weights"}}
     assert "before it loads the weights" in memory_fit(spec(model={"source": claim}), None)[2]
 
 
 def test_what_fits_says_how_much_context_is_left() -> None:
-    status, reason, message = verdict(spec())
+    status, reason, message = state_of(spec())
     assert (status, reason) == ("True", "Fits")
     assert "weights 16.0 GiB and one step 1.0 GiB leave room for 37,683 tokens" in message
     assert "in 21.6 GiB (90% of 24.0 GiB)" in message
 
 
 def test_what_does_not_fit_says_need_have_and_knob() -> None:
-    status, reason, message = verdict(spec(engine={"maxModelLength": 40_000}))
+    status, reason, message = state_of(spec(engine={"maxModelLength": 40_000}))
     assert (status, reason) == ("False", "DoesNotFit")
     assert "need 21.9 GiB, there are 21.6 GiB" in message
     assert 'lower spec.engine.maxModelLength to 37680 or raise spec.engine.gpuMemoryUtilization to "0.92"' in message
 
 
 def test_weights_alone_too_large() -> None:
-    assert "take a larger GPU, or a smaller spec.engine.dtype" in verdict(spec(), weight_bytes=80 * GIB)[2]
+    assert "take a larger GPU, or a smaller spec.engine.dtype" in state_of(spec(), weight_bytes=80 * GIB)[2]
 
 
 def test_on_cpu_the_limit_counts() -> None:
     small = spec(False, resources={"limits": {"memory": "8Gi"}})
-    status, _, message = verdict(small)
+    status, _, message = state_of(small)
     assert status == "False"
     assert "there are 7.2 GiB (90% of 8.0 GiB); raise spec.resources.limits.memory to 19345Mi" in message
-    assert verdict(spec(False, resources={"limits": {"memory": "19345Mi"}}))[0] == "True"
+    assert state_of(spec(False, resources={"limits": {"memory": "19345Mi"}}))[0] == "True"
 
 
 def test_processes_on_cpu_share_the_limit() -> None:
@@ -78,10 +78,10 @@ def test_processes_on_cpu_share_the_limit() -> None:
         fields = {"accelerator": {"count": 2}, "resources": {"limits": {"memory": limit}}}
         return spec(False, **fields, engine={"extraArgs": ["--device=cpu"]})
 
-    _, _, message = verdict(two("16Gi"))
+    _, _, message = state_of(two("16Gi"))
     assert "there are 7.2 GiB (90% of 8.0 GiB); raise spec.resources.limits.memory to 38689Mi" in message
-    assert verdict(two("38689Mi"))[0] == "True"
-    assert verdict(spec(False))[0] == "True", "without a limit the node's memory counts"
+    assert state_of(two("38689Mi"))[0] == "True"
+    assert state_of(spec(False))[0] == "True", "without a limit the node's memory counts"
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -117,7 +117,7 @@ def test_the_engine_judges_alike(total: int, length: int) -> None:
         fits = True
     except DoesNotFitError:
         fits = False
-    assert verdict(spec(engine={"maxModelLength": length}), total_bytes=total * GIB)[0] == str(fits)
+    assert state_of(spec(engine={"maxModelLength": length}), total_bytes=total * GIB)[0] == str(fits)
 
 
 def test_the_share_on_cpu_is_the_engine_s_default() -> None:

@@ -1579,7 +1579,7 @@ async def test_an_autoscaler_that_may_not_be_deleted_is_waited_for(monkeypatch: 
     with pytest.raises(ApiError):
         await operator.reconcile(KEY)
     assert server.reason("ScalingActive") == "AutoscalerPending"
-    assert "waits for HorizontalPodAutoscaler good to go" in server.condition("ScalingActive")["message"]
+    assert "waits until HorizontalPodAutoscaler good is deleted" in server.condition("ScalingActive")["message"]
 
 
 async def refusal(*_: Any) -> None:
@@ -1631,11 +1631,13 @@ async def test_what_is_being_deleted_is_not_deleted_again_and_the_wait_is_report
             await operator.reconcile(KEY)
     assert not [what for what in server.writes if what.startswith("delete")]
     assert "no longer needed" not in caplog.text
-    assert server.condition("ScalingActive")["message"].startswith("waits for ScaledObject good to go, then sets 5; ")
+    assert server.condition("ScalingActive")["message"].startswith(
+        "waits until ScaledObject good is deleted, then sets 5 replicas; "
+    )
     server.indexes["scaledobjects"].clear()
     await operator.reconcile(KEY)
     assert server.live["Deployment"]["spec"]["replicas"] == 5
-    assert server.condition("ScalingActive")["message"] == "spec.replicas holds 5"
+    assert server.condition("ScalingActive")["message"] == "the number of replicas is fixed at 5 (spec.replicas)"
 
 
 async def test_what_keda_makes_of_a_scaled_object_is_seen() -> None:

@@ -121,6 +121,10 @@ class Reason(StrEnum):
     ADAPTER_FAILED = "AdapterFailed"
 
 
+ConditionState = tuple[str, Reason, str]
+"""Status (True, False or Unknown), reason and message of a condition."""
+
+
 class AdapterState(StrEnum):
     """The state of an adapter in a replica."""
 

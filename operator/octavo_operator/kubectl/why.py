@@ -120,7 +120,7 @@ def _problem_of(pod: PodView) -> Problem | None:
 def _pod(pod: PodView) -> Obstacle:
     if problem := _problem_of(pod):
         return Obstacle(f"pod {pod.name}", problem.reason, problem.message)
-    return Obstacle(f"pod {pod.name}", pod.phase, f"pod {pod.name} is not ready yet: its phase is {pod.phase}")
+    return Obstacle(f"pod {pod.name}", pod.phase, "the pod is not ready yet")
 
 
 def _autoscaler(autoscaler: Mapping[str, Any]) -> Iterator[Obstacle]:

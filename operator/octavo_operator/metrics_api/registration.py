@@ -94,7 +94,7 @@ class Registration:
     def trouble(self) -> str:
         """Return the problem, as a sentence, once it has lasted for `FAILED_SECONDS`; empty if there is none."""
         failed = self._clock() - self._succeeded_at
-        return f"for {failed:.0f} s: {self._state or 'has not looked yet'}" if failed > FAILED_SECONDS else ""
+        return f"for {failed:.0f} s: {self._state or 'it has not been checked yet'}" if failed > FAILED_SECONDS else ""
 
     def standstill(self) -> str:
         """Return a sentence if no attempt to read the APIService was made for `FAILED_SECONDS`; empty otherwise."""

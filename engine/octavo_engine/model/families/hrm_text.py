@@ -29,7 +29,7 @@ def _read(fields: Fields) -> ModelSpec:
         raise fields.wrong("H_cycles", high, f"runs {size} layers more than 4096 times in all")
     reading.refuse_if_true(fields, "attention_bias", "mlp_bias")
     if fields.boolean("prefix_lm", True):
-        log.warning("%s: prefix_lm: prompts are read from left to right, as without token types", fields.origin)
+        log.warning("%s: prefix_lm: attention is causal in prompts, as without token_type_ids", fields.origin)
     norm, mixer = reading.rms_norm(fields, weight=False), reading.attention(fields, output_gate=_GATE)
     layer = LayerSpec(mixer=mixer, feed_forward=reading.mlp(fields), norms=reading.norms_before(norm))
     layers: list[LayerSpec] = []

@@ -10,7 +10,7 @@ from octavo_operator.reconcile.kinds import Kind
 
 
 class HistoryLostError(Exception):
-    """The API server has forgotten what it said before; only a new start of the operator sees what there is now."""
+    """The API server lists an older state than before, as after a restore of etcd: the operator has to restart."""
 
 
 class History:

@@ -13,7 +13,7 @@ from octavo_operator.render.adapters import adapter_list, digest_of_list
 
 Object = Mapping[str, Any]
 _GONE = (404, 409)
-"""The API server's answers for a pod that is gone, and for another one of its name."""
+"""The API server's answers for a pod that was deleted, and for another pod of the same name."""
 
 
 class PodWriter(Protocol):

@@ -23,14 +23,15 @@ from octavo_operator.reconcile.problem import Problem
 from octavo_operator.render.container import CONTAINER, PORT_NAME, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
-_OLD_SECONDS = 600.0  # a container that had run well for so long since it ended is not unready for that
+_OLD_SECONDS = 600.0  # a failure of a container counts no longer once it has run well for so long after it
 _LASTING = (Reason.CONFIGURATION_ERROR, Reason.MODEL_NOT_FOUND, Reason.PULL_FAILED, Reason.SECRET_MISSING)
-"""Troubles that come back at each start; others are taken for lasting after so many restarts."""
+"""Problems that occur again at each start."""
 _MANY_RESTARTS = 2
+"""Restarts after which any other problem counts as one that occurs again at each start."""
 _UNSTARTED_SECONDS = 30.0
-"""A node that cannot start a container for so long has more than a passing failure: kubelet tries about every 10 s."""
+"""Seconds after which a container that its node cannot start is a problem; kubelet tries about every 10 s."""
 _USUAL_SECONDS = {Reason.WAITING_FOR_VOLUMES: 10.0, Reason.NO_SCHEDULER: 10.0, Reason.NO_SANDBOX: 30.0}
-"""Volumes that are there are mounted sooner, a scheduler looks at a pod sooner, and a node starts one sooner."""
+"""Seconds that these waits take at most, unless a volume, a scheduler or a node has a problem."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from octavo_operator.api.conditions import Reason
+from octavo_operator.api.conditions import ConditionState, Reason
 from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API_SERVICE, WAITING_METRIC
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
@@ -23,9 +23,6 @@ from octavo_operator.render.hpa import KIND as HPA
 from octavo_operator.render.hpa import behavior, load_seconds, loads_quickly
 from octavo_operator.render.scaledobject import KIND as SCALED_OBJECT
 from octavo_operator.render.schedules import Bounds
-
-Verdict = tuple[str, Reason, str]
-"""Status, reason and message of a condition."""
 
 _SAID_BY_CLIENT = "external metrics API: "
 
@@ -56,21 +53,23 @@ class Scaling:
             queue_depth=None if waiting is None else f"{waiting:.1f}".removesuffix(".0"),
             concurrency_percent=None if in_flight is None else round(100 * in_flight / most),
             last_scale_time=seen.get("lastScaleTime"),
-            message=self.verdict()[2],
+            message=self.scaling_active()[2],
         )
 
-    def verdict(self) -> Verdict:
-        """Return whether it scales by the load, with a reason and one sentence."""
+    def scaling_active(self) -> ConditionState:
+        """Return the state of the condition ScalingActive, which says whether it scales by the load."""
         holds, reason, sentence = self._trouble() or ("True", Reason.VALID_METRIC_FOUND, self._direction())
         return holds, reason, "; ".join([sentence, *self._remarks()])
 
-    def _trouble(self) -> Verdict | None:
-        """Return the verdict about an autoscaler that cannot scale; None if it can."""
+    def _trouble(self) -> ConditionState | None:
+        """Return the state of ScalingActive if the autoscaler cannot scale; None if it can."""
         if self.unmade:
             return "False", Reason.AUTOSCALER_FAILED, f"held at {self.replicas}: {self.unmade}"
         if self.hpa is None:
-            maker = "KEDA has not made its HorizontalPodAutoscaler" if self.by_keda else "the autoscaler is not made"
-            return "False", Reason.AUTOSCALER_PENDING, f"held at {self.replicas}: {maker} yet"
+            missing = "the HorizontalPodAutoscaler has not been created"
+            if self.by_keda:
+                missing = "KEDA has not created its HorizontalPodAutoscaler"
+            return "False", Reason.AUTOSCALER_PENDING, f"held at {self.replicas}: {missing} yet"
         able, active = condition_of(self.hpa, "AbleToScale"), condition_of(self.hpa, "ScalingActive")
         if able.get("status") == "False":
             return "False", _reason(able), f"held at {self.replicas}: {able.get('message')}"
@@ -79,7 +78,11 @@ class Scaling:
             reason = Reason.AUTOSCALER_PENDING if self.loading >= self.replicas else _reason(active)
             return "False", reason, f"held at {self.replicas}: {_why_not(active)}"
         if not active:
-            return "False", Reason.AUTOSCALER_PENDING, f"held at {self.replicas}: the autoscaler has not looked yet"
+            return (
+                "False",
+                Reason.AUTOSCALER_PENDING,
+                f"held at {self.replicas}: the HorizontalPodAutoscaler has no status yet",
+            )
         return None
 
     def _direction(self) -> str:

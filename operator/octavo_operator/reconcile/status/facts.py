@@ -19,10 +19,8 @@ from octavo_operator.reconcile.rollout.rollout import RolloutState, count_of, is
 from octavo_operator.reconcile.status.autoscaling import Scaling
 from octavo_operator.render.deployment import progress_deadline
 
-Verdict = tuple[str, Reason, str]
-"""Status, reason and message of a condition."""
 PATIENCE_SECONDS = 45.0
-"""A pod that has waited so long for a node or for its volumes is stalled; what is there is found within seconds."""
+"""Seconds after which a pod that waits for a node or for its volumes is stalled; usually both take seconds."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ the engine checks for itself, before it downloads or loads anything.
 
 from __future__ import annotations
 
-from octavo_operator.api.conditions import Reason
+from octavo_operator.api.conditions import ConditionState, Reason
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import MemoryStatus
@@ -18,8 +18,6 @@ SHARE_ON_CPU = 0.90
 """The engine's own default: engine.gpuMemoryUtilization is for GPUs."""
 _BLOCK = 16
 """Tokens: the least that a KV cache holds."""
-
-Verdict = tuple[str, Reason, str]
 
 
 def subject(spec: LLMServiceSpec) -> str:
@@ -32,11 +30,15 @@ def subject(spec: LLMServiceSpec) -> str:
     return " ".join([*filter(None, parts), *(f"{name}={value}" for name, value in sorted(wanted.items()))])
 
 
-def memory_fit(spec: LLMServiceSpec, memory: MemoryStatus | None) -> Verdict:
+def memory_fit(spec: LLMServiceSpec, memory: MemoryStatus | None) -> ConditionState:
     """Return status, reason and message of the condition MemoryFits."""
     if memory is None or memory.subject != subject(spec):
         who = "before it downloads the weights" if is_fetched(spec) else "before it loads the weights"
-        return "Unknown", Reason.NOT_YET_KNOWN, f"what the model takes is not known yet; its first pod says so, {who}"
+        return (
+            "Unknown",
+            Reason.NOT_YET_KNOWN,
+            f"the memory that the model needs is not known yet; its first pod reports it {who}",
+        )
     length = -(-(spec.engine.max_model_length or _BLOCK) // _BLOCK) * _BLOCK
     fixed, have = memory.weight_bytes + memory.step_bytes, _have(spec, memory)
     need = fixed + length * memory.kv_bytes_per_token

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from octavo_operator.api.conditions import Reason
+from octavo_operator.api.conditions import ConditionState, Reason
 from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, start_patience_seconds
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts, Verdict
+from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts
 
 _FOR_A_NODE = (Reason.WAITING_FOR_GPU, Reason.UNSCHEDULABLE)
 _WAITS = (
@@ -24,14 +24,14 @@ _WAITS = (
 """Not scheduling gates: whatever holds a pod back by a gate lets it go when its turn comes."""
 
 
-def stalled(facts: Facts, now: str) -> Verdict:
+def stalled(facts: Facts, now: str) -> ConditionState:
     """Return whether something keeps the wanted state from being reached; `now` is RFC 3339."""
     if problem := _obstacle(facts, now):
         return "True", problem.reason, problem.message
     return "False", Reason.AS_EXPECTED, "nothing keeps the wanted state from being reached"
 
 
-def reconciling(facts: Facts, now: str) -> Verdict:
+def reconciling(facts: Facts, now: str) -> ConditionState:
     """Return whether the wanted state is about to be reached.
 
     False while it is stalled: kstatus reads this one first.

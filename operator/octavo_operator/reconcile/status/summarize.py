@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
+from octavo_operator.api.conditions import ConditionState, ConditionType, LoadingPhase, Reason
 from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import (
@@ -34,7 +34,7 @@ from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import count_of, revisions
 from octavo_operator.reconcile.status.adapter_states import adapter_problem, adapter_statuses, adapters_ready
 from octavo_operator.reconcile.status.autoscaling import scaling
-from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts, Result, Verdict
+from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts, Result
 from octavo_operator.reconcile.status.load_time import last_load_seconds
 from octavo_operator.reconcile.status.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.status.removed_fields import removed_fields
@@ -66,10 +66,10 @@ def summarize(
     """
     facts = replace(_facts(service, observed, result, now), node_wait=node_wait)
     memory = _memory(facts)
-    verdicts = _verdicts(facts, memory, now)
+    states = _condition_states(facts, memory, now)
     return LLMServiceStatus(
         observed_generation=service.metadata.generation,
-        conditions=_conditions(verdicts, service.status or {}, service.metadata.generation, now),
+        conditions=_conditions(states, service.status or {}, service.metadata.generation, now),
         replicas=facts.count("replicas"),
         desired_replicas=facts.desired,
         ready_replicas=facts.count("readyReplicas"),
@@ -129,7 +129,7 @@ def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: 
     return () if unwritten else removed_fields(service, deployment)
 
 
-def _verdicts(facts: Facts, memory: MemoryStatus | None, now: str) -> dict[ConditionType, Verdict]:
+def _condition_states(facts: Facts, memory: MemoryStatus | None, now: str) -> dict[ConditionType, ConditionState]:
     """Return each condition's status, reason and message."""
     return {
         ConditionType.READY: _ready(facts),
@@ -169,11 +169,11 @@ def _without_service(service: LLMService, observed: Observation, result: Result)
 
 
 def _lost_claim(observed: Observation) -> Problem | None:
-    """The cache's claim if its volume is gone: pods that have it go on, and no other pod starts."""
+    """Return the problem of a cache's claim whose volume was deleted: running pods go on, and no other pod starts."""
     for (kind, name), child in observed.children.items():
         if kind == "PersistentVolumeClaim" and child["status"].get("phase") == "Lost":
             what = f"PersistentVolumeClaim {name} is Lost: its PersistentVolume was deleted"
-            help_ = f"restore that, or kubectl delete pvc {name}: it is made again, and filled anew"
+            help_ = f"restore that, or kubectl delete pvc {name}: it is created again, and filled again"
             return Problem(Reason.VOLUME_LOST, f"{what}; {help_}")
     return None
 
@@ -185,7 +185,7 @@ def _stuck_claims(observed: Observation) -> list[Problem]:
     return [
         Problem(
             Reason.RESIZE_FAILED,
-            f"PersistentVolumeClaim {name} cannot grow: {said}; what serves goes on with the size that it has; "
+            f"PersistentVolumeClaim {name} cannot grow: {said}; running pods keep its present size; "
             f"kubectl describe pvc {name} shows the events of its storage",
         )
         for name, said in failed
@@ -209,12 +209,12 @@ def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, 
     So are the conditions that tell of the pods: what serves still serves, and is only not looked after.
     """
     generation, before = raw["metadata"].get("generation", 1), raw.get("status") or {}
-    verdicts = dict.fromkeys(ConditionType, ("False", Reason.INVALID, message))
+    states = dict.fromkeys(ConditionType, ("False", Reason.INVALID, message))
     for kind in (ConditionType.DEGRADED, ConditionType.STALLED):
-        verdicts[kind] = ("True", Reason.INVALID, message)
+        states[kind] = ("True", Reason.INVALID, message)
     kept = {each["type"]: each for each in before.get("conditions") or () if each["type"] in _OF_WHAT_RUNS}
     conditions = [
-        kept.get(condition.type, condition.as_object()) for condition in _conditions(verdicts, before, generation, now)
+        kept.get(condition.type, condition.as_object()) for condition in _conditions(states, before, generation, now)
     ]
     return {**before, "observedGeneration": generation, "conditions": conditions}
 
@@ -229,11 +229,11 @@ def without_load(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _conditions(
-    verdicts: Mapping[ConditionType, Verdict], before: Mapping[str, Any], generation: int, now: str
+    states: Mapping[ConditionType, ConditionState], before: Mapping[str, Any], generation: int, now: str
 ) -> list[Condition]:
     previous = {condition["type"]: condition for condition in before.get("conditions") or ()}
     conditions = []
-    for kind, (status, reason, message) in verdicts.items():
+    for kind, (status, reason, message) in states.items():
         old = previous.get(kind, {})
         since = old["lastTransitionTime"] if old.get("status") == status else now
         conditions.append(
@@ -251,7 +251,7 @@ def _conditions(
     return conditions
 
 
-def _stopped(facts: Facts) -> Verdict | None:
+def _stopped(facts: Facts) -> ConditionState | None:
     if facts.service.spec.suspend:
         return "False", Reason.SUSPENDED, "spec.suspend is true: no pod runs"
     if facts.desired == 0:
@@ -259,7 +259,7 @@ def _stopped(facts: Facts) -> Verdict | None:
     return None
 
 
-def _ready(facts: Facts) -> Verdict:
+def _ready(facts: Facts) -> ConditionState:
     ready, stopped, result = facts.ready, _stopped(facts), facts.result
     if refused := result.problem or (result.unserved if ready == 0 or stopped else None):
         return "False", refused.reason, refused.message
@@ -294,7 +294,7 @@ def _progress(facts: Facts) -> str:
     return f"{serving} of {facts.desired} replicas of the newest revision are ready"
 
 
-def _available(facts: Facts) -> Verdict:
+def _available(facts: Facts) -> ConditionState:
     if stopped := _stopped(facts):
         return stopped
     available = facts.count("availableReplicas")
@@ -305,7 +305,7 @@ def _available(facts: Facts) -> Verdict:
     return "True", Reason.SERVING, f"{available} of {facts.desired} replicas answer requests"
 
 
-def _progressing(facts: Facts) -> Verdict:
+def _progressing(facts: Facts) -> ConditionState:
     if refused := facts.result.problem or facts.result.unserved:
         return "False", refused.reason, refused.message
     if facts.service.spec.rollout.paused:
@@ -320,7 +320,7 @@ def _progressing(facts: Facts) -> Verdict:
     return "True", Reason.DEPLOYING, f"{_progress(facts)}; the furthest replica is {_loading(facts).phase}"
 
 
-def _degraded(facts: Facts) -> Verdict:
+def _degraded(facts: Facts) -> ConditionState:
     result, pending = facts.result, unsupported_fields(facts.service.spec)
     adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
     unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
@@ -341,7 +341,7 @@ def _degraded(facts: Facts) -> Verdict:
     return "False", Reason.AS_EXPECTED, "; ".join([nothing, *sentences])
 
 
-def _model_loaded(facts: Facts) -> Verdict:
+def _model_loaded(facts: Facts) -> ConditionState:
     if why := facts.unwatched.get(POD):
         return "Unknown", Reason.RIGHTS_MISSING, why
     loaded = sum(pod.phase in _LOADED for pod in facts.pods)
@@ -350,25 +350,29 @@ def _model_loaded(facts: Facts) -> Verdict:
     return "False", Reason.NOT_LOADED, f"no pod has loaded the model; the furthest is {_loading(facts).phase}"
 
 
-def _adapters_ready(facts: Facts) -> Verdict:
+def _adapters_ready(facts: Facts) -> ConditionState:
     if facts.adapters and (stopped := _stopped(facts)):
         return stopped
     return adapters_ready(facts.adapters, max(facts.desired, len(facts.pods)))
 
 
-def _scaling_active(facts: Facts) -> Verdict:
+def _scaling_active(facts: Facts) -> ConditionState:
     if facts.service.spec.suspend:
         return "False", Reason.SUSPENDED, "spec.suspend is true"
     if facts.scaled:
-        return facts.scaled.verdict()
+        return facts.scaled.scaling_active()
     if facts.leaving and facts.desired:
         kind, name = facts.leaving
-        holds = f"kubectl get {kind.lower()} {name} -o yaml shows what holds it"
-        return "False", Reason.AUTOSCALER_PENDING, f"waits for {kind} {name} to go, then sets {facts.desired}; {holds}"
-    return "False", Reason.FIXED_REPLICAS, f"spec.replicas holds {facts.desired}"
+        shows = f"kubectl get {kind.lower()} {name} -o yaml shows what keeps it"
+        return (
+            "False",
+            Reason.AUTOSCALER_PENDING,
+            f"waits until {kind} {name} is deleted, then sets {facts.desired} replicas; {shows}",
+        )
+    return "False", Reason.FIXED_REPLICAS, f"the number of replicas is fixed at {facts.desired} (spec.replicas)"
 
 
-def _rollout_blocked(facts: Facts) -> Verdict:
+def _rollout_blocked(facts: Facts) -> ConditionState:
     state = facts.result.rollout
     return "True" if state.blocked else "False", state.problem.reason, state.problem.message
 

@@ -1,1 +1,1 @@
-"""Watches of the cluster, and regular looks at what no watch reports."""
+"""Watches of the cluster, and regular checks of what no watch reports."""

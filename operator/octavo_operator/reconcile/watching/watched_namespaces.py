@@ -22,11 +22,11 @@ from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 10.0
-"""The pause between two looks at LLMServices, and at what was refused."""
-ALL_LOOKS = 6
-"""Each such look asks for all kinds, and so does one after a right was refused: rights are lost together."""
+"""Seconds between two checks whether LLMServices, and the kinds whose rights were refused, can be listed."""
+CHECKS_OF_ALL = 6
+"""One of this many checks asks for all kinds, and so does one after a refusal, as rights are often lost together."""
 MOST_FAILURES = 3
-"""A foreign kind that fails in so many looks, one after the other, is not watched until one succeeds."""
+"""A foreign kind that fails in so many checks in a row is not watched until a check succeeds."""
 _FORBIDDEN = 403
 _AT_ONCE = 16
 """So many questions are under way at most: with hundreds of namespaces the requests for the Lease must not wait."""
@@ -151,10 +151,10 @@ async def watch_namespaces(
     `refused`: the rights that were lately refused to any request.
     """
     known = set(refused())
-    for look in itertools.count(1):
+    for number in itertools.count(1):
         await asyncio.sleep(POLL_SECONDS)
         lately = set(refused())
-        await check_namespaces(cluster, scope, kinds, everything=look % ALL_LOOKS == 0 or not lately <= known)
+        await check_namespaces(cluster, scope, kinds, everything=number % CHECKS_OF_ALL == 0 or not lately <= known)
         known = lately
 
 

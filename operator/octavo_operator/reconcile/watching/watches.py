@@ -42,11 +42,11 @@ toggles.use_in_kopf()
 
 
 class WatchesHangError(Exception):
-    """The watches have failed, or were asked to end, and do not."""
+    """The watches have failed, or were asked to end, and have not ended in time."""
 
 
 class WatchFailedError(WatchesOutdatedError):
-    """A watch has ended with an error, as while etcd has no leader, or because its CRD is gone."""
+    """A watch has ended with an error, for example because etcd has no leader or the CRD was deleted."""
 
 
 class Indexed:
