@@ -80,8 +80,7 @@ class EngineConfig:
     disable_custom_all_reduce: bool = setting(
         False,
         "bool",
-        "use NCCL for every all-reduce between GPUs, also for small ones, which otherwise use memory that all GPUs "
-        "map",
+        "use NCCL for every all-reduce between GPUs, also for small ones, which otherwise use memory that all GPUs map",
     )
     quantization: str | None = setting(
         None,
