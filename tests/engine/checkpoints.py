@@ -65,6 +65,8 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
     model = model_class(model_class.config_class(**fields)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if _is_computed(name, parameter):
+                continue
             if name.endswith("bias"):
                 parameter.normal_(std=1.2 * std)
             elif (
@@ -82,6 +84,11 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
     return model
 
 
+def _is_computed(name: str, parameter: Any) -> bool:
+    """True for sinusoidal positions, which transformers keeps as parameters."""
+    return ".embed_positions." in name and not parameter.requires_grad
+
+
 _UNREAD_INDEXERS = ("minimax_m3", "mistral_large4", "qwen4_exp")
 
 
@@ -89,12 +96,17 @@ def num_parameters(model: Any) -> int:
     """Return the number of learnt parameters: what makes or corrects a router's choice are buffers in some families.
 
     Those of an indexer that nothing reads in contexts this short do not count (MiniMax M3, Mistral Large 4, Qwen4 Exp),
-    nor those of experts that return their input (LongCat).
+    nor those of experts that return their input (LongCat), nor those of attention to an encoder (BART as a decoder).
     """
     ends = ("correction_bias", "expert_bias", "tid2eid")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(ends))
     unread = ".self_attn.indexer." if model.config.model_type.startswith(_UNREAD_INDEXERS) else "no such module"
-    learnt = (parameter for name, parameter in model.named_parameters() if unread not in name)
+    learnt = (
+        parameter
+        for name, parameter in model.named_parameters()
+        if not _is_computed(name, parameter)
+        and not any(part in name for part in (unread, ".encoder_attn", "bert.pooler."))
+    )
     zero = getattr(model.config, "zero_expert_num", 0)
     idle = (p[:zero].numel() for name, p in model.named_parameters() if name.endswith("experts.gate_up_proj"))
     return sum(tensor.numel() for tensor in (*learnt, *corrections)) - sum(idle)

@@ -311,6 +311,22 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "encoder_config": {**SIZES, "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2},
         },
     ),
+    "MuseGlimmer": (
+        {
+            "head_dim": 16,
+            "sliding_window": 8,
+            "layer_rope_theta": [0, 1000.0, 1000.0],
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "qk_scale_factor": 2.0,
+            "post_norm_eps": 0.1,
+            "output_multiplier": 0.7,
+            "final_logit_softcapping": 3.0,
+        },
+        {
+            name: IMAGES[name]
+            for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        },
+    ),
     "AudioFlamingo3": ({}, {}),
     "Voxtral": ({"tie_word_embeddings": True}, {}),  # it has a weight of its own for the head all the same
 }

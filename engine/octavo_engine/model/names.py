@@ -46,7 +46,7 @@ class TensorNames:
     """Parts of the names of transformers' modules, which adapters use, each with the part that checkpoints have
     instead."""
     buffers: tuple[str, ...] = ()
-    """Full names of tensors in each layer of old checkpoints that are not read, such as masks."""
+    """Full names of tensors in each layer that are not read: masks in old checkpoints, attention to an encoder."""
 
     sublayers: int = 1
     """The number of layers that share a number in names: `{layer}` is that number, `{sublayer}` the layer's index among

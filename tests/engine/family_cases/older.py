@@ -7,6 +7,14 @@ from typing import Any
 from family_cases.case import HEADS_OF_16, UNEVEN, WINDOW, Case
 
 FOUR_WIDE = {**UNEVEN, "n_inner": UNEVEN["intermediate_size"]}
+_ALONE = {
+    "decoder_layers": 3,
+    "decoder_attention_heads": 8,
+    "decoder_ffn_dim": 96,
+    "d_model": 64,
+    "pad_token_id": 1,
+    "forced_eos_token_id": None,
+}
 _DECODER = {"is_decoder": True, "tie_word_embeddings": True}
 CASES = {
     "modernbert-decoder": Case(
@@ -119,9 +127,22 @@ CASES |= {
     "persimmon-no-norms": Case("Persimmon", {**UNEVEN, "qk_layernorm": False, "partial_rotary_factor": 1.0}),
     "bert-decoder": Case("Bert", {**_DECODER, **UNEVEN, "hidden_act": "relu"}, std=0.08),
     "ernie-decoder": Case("Ernie", {**_DECODER, "hidden_act": "gelu_new"}, std=0.08),
-    "electra-decoder": Case("Electra", {**_DECODER, "embedding_size": 64, "hidden_act": "relu"}, std=0.08),
+    "electra-decoder": Case("Electra", {**_DECODER, "embedding_size": 40, "hidden_act": "relu"}, std=0.08),
     "megatron-bert": Case("MegatronBert", {**_DECODER, **UNEVEN}, std=0.08),
     "openai-gpt": Case("OpenAIGPT", {**UNEVEN, "tie_word_embeddings": False}, std=0.08),
+}
+CASES |= {
+    "rembert": Case(
+        "RemBert", {**_DECODER, "input_embedding_size": 40, "output_embedding_size": 72, "tie_word_embeddings": False}
+    ),
+    "big-bird": Case("BigBird", {**_DECODER, **UNEVEN, "use_bias": False, "rescale_embeddings": True}, std=0.08),
+    "bart-decoder": Case("Bart", {**_ALONE, "hidden_size": 72, "d_model": 72, "decoder_attention_heads": 9}, std=0.08),
+    "mbart-decoder": Case("MBart", {**_ALONE, "scale_embedding": True, "tie_word_embeddings": False}),
+    "pegasus-decoder": Case("Pegasus", {**_ALONE, "activation_function": "relu"}),
+    "blenderbot-small-decoder": Case(
+        "BlenderbotSmall", {**_ALONE, "scale_embedding": True, "tie_word_embeddings": False}
+    ),
+    "bigbird-pegasus-decoder": Case("BigBirdPegasus", {**_ALONE, "decoder_ffn_dim": 110, "use_bias": False}),
 }
 
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {

@@ -9,8 +9,9 @@ from octavo_engine.model.families.axk1 import AXK1
 from octavo_engine.model.families.axk2 import AXK2
 from octavo_engine.model.families.bailing import BAILING_HYBRID
 from octavo_engine.model.families.bamba import BAMBA
+from octavo_engine.model.families.bart_families import BART_DECODERS
 from octavo_engine.model.families.bert import BERT_FAMILIES
-from octavo_engine.model.families.bert_decoder import BERT_DECODERS
+from octavo_engine.model.families.bert_decoders import BERT_DECODERS
 from octavo_engine.model.families.bitnet import BITNET
 from octavo_engine.model.families.bloom import BLOOM
 from octavo_engine.model.families.cohere import COHERE
@@ -90,6 +91,7 @@ from octavo_engine.model.families.modernbert import MODERNBERT_FAMILIES
 from octavo_engine.model.families.modernbert_decoder import MODERNBERT_DECODER
 from octavo_engine.model.families.mpnet import MPNET_FAMILIES
 from octavo_engine.model.families.mpt import MPT
+from octavo_engine.model.families.muse_glimmer import MUSE_GLIMMER
 from octavo_engine.model.families.nanochat import NANOCHAT
 from octavo_engine.model.families.nemotron_h import NEMOTRON_H
 from octavo_engine.model.families.nomic_bert import NOMIC_BERT_FAMILIES
@@ -112,6 +114,7 @@ from octavo_engine.model.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_
 from octavo_engine.model.families.qwen3_vl_moe import QWEN3_VL_MOE
 from octavo_engine.model.families.qwen4_exp import QWEN4_EXP
 from octavo_engine.model.families.recurrent_gemma import RECURRENT_GEMMA
+from octavo_engine.model.families.roformer import LATER_BERT_DECODERS
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
 from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
@@ -144,6 +147,7 @@ _ALL = (
     ARCEE,
     JAIS2,
     NEMOTRON,
+    MUSE_GLIMMER,
     COHERE,
     CWM,
     ERNIE4_5,
@@ -263,6 +267,8 @@ _ALL = (
     YOUTU,
     *BERT_FAMILIES,
     *BERT_DECODERS,
+    *LATER_BERT_DECODERS,
+    *BART_DECODERS,
     *MPNET_FAMILIES,
     *ALBERT_FAMILIES,
     *GTE_FAMILIES,

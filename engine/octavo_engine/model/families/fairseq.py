@@ -39,10 +39,13 @@ def fairseq_names(decoder: str, norm: str, head: str = "lm_head") -> TensorNames
     )
 
 
-def fairseq_layers(fields: Fields, width: str, norms: LayerNorms, *, bias: bool) -> tuple[LayerSpec, ...]:
-    """Return equal layers; the field `width` is the intermediate size."""
+def fairseq_layers(
+    fields: Fields, width: str, norms: LayerNorms, *, bias: bool, feed_forward_bias: bool | None = None
+) -> tuple[LayerSpec, ...]:
+    """Return equal layers; the field `width` is the intermediate size, `feed_forward_bias` by default `bias`."""
     mixer = reading.attention(fields, grouped=False, rope=None, qkv_bias=bias, output_bias=bias)
-    layer = LayerSpec(mixer=mixer, feed_forward=reading.plain_mlp(fields, width, bias=bias), norms=norms)
+    mlp = reading.plain_mlp(fields, width, bias=bias if feed_forward_bias is None else feed_forward_bias)
+    layer = LayerSpec(mixer=mixer, feed_forward=mlp, norms=norms)
     return reading.repeated(fields, layer)
 
 

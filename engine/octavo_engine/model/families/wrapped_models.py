@@ -36,6 +36,7 @@ PLAIN_HEADS = frozenset(WRAPPERS) - {
     "Granite4VisionForConditionalGeneration",
     "GraniteDoclingForConditionalGeneration",
     "HyperCLOVAXVisionV2ForConditionalGeneration",
+    "MuseGlimmerForConditionalGeneration",
     "NemotronH_Omni_Reasoning_V3",
     "MistralLarge4ForConditionalGeneration",
 }
@@ -55,6 +56,7 @@ OTHER_MODULES = (
     "vision_encoder",
     "vision_projection",
     "vision_projector",
+    "vision_adapter",
     "acoustic_tokenizer_encoder",
     "semantic_tokenizer_encoder",
     "acoustic_projection",

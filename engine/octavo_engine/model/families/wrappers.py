@@ -58,6 +58,7 @@ WRAPPERS: Mapping[str, str] = {
     "MistralLarge4ForConditionalGeneration": "MistralLarge4TextForCausalLM",
     "MllamaForConditionalGeneration": "MllamaForCausalLM",
     "MossTranscribeDiarizeForConditionalGeneration": "",
+    "MuseGlimmerForConditionalGeneration": "MuseGlimmerTextForCausalLM",
     "MusicFlamingoForConditionalGeneration": "",
     "NemotronH_Omni_Reasoning_V3": "NemotronHForCausalLM",
     "Ovis2ForConditionalGeneration": "",

@@ -16,6 +16,8 @@ class HeadTransformSpec:
     activation: str
     norm: NormSpec | None
     """None: the linear and the activation alone."""
+    size: int | None = None
+    """The size of the result, which the head's weight multiplies (RemBERT); None: that of token embeddings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class PositionSpec:
     uncounted: int | None = None
     """A token id that is not counted as a position and has the row of its own number (RoBERTa's padding). Only for
     encoders, whose steps have whole prompts."""
+    after_norm: bool = False
+    """Whether positions are added after the norm of the first layer's input (Blenderbot Small)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,13 +106,15 @@ class Input(nn.Module):
         x: Tensor = self.tokens(token_ids)
         if self.projection is not None and not self.projected_last:
             x = self.projection(x)
-        if self.positions is not None:
+        if self.positions is not None and not self.positions.spec.after_norm:
             x = x + self.positions(positions, token_ids)
         if self.types is not None:
             pair = second_text is not None and len(self.types) > 1
             x = x + (self.types[cast("Tensor", second_text).long()] if pair else self.types[0])
         if self.norm is not None:
             x = self.norm(x)[0]
+        if self.positions is not None and self.positions.spec.after_norm:
+            x = x + self.positions(positions, token_ids)
         return self.projection(x) if self.projection is not None and self.projected_last else x
 
     def tensors(self) -> Iterator[CheckpointTensor]:
@@ -165,14 +167,15 @@ class Embedding(VocabularyWeight):
 class HeadTransform(nn.Module):
     """The transformation of the last hidden states before the head. Every rank computes all of it."""
 
-    def __init__(self, spec: HeadTransformSpec, hidden_size: int, options: LayerOptions) -> None:
+    def __init__(self, spec: HeadTransformSpec, hidden_size: int, size: int, options: LayerOptions) -> None:
+        """`size` is that of its result."""
         super().__init__()
-        self.spec, self.options, hidden = spec, options, unsharded(hidden_size)
-        self.dense = Linear(hidden, (hidden,), bias=spec.bias, options=options)
-        self.norm = None if spec.norm is None else Norm(hidden_size, spec.norm, options)
+        self.spec, self.options = spec, options
+        self.dense = Linear(unsharded(hidden_size), (unsharded(size),), bias=spec.bias, options=options)
+        self.norm = None if spec.norm is None else Norm(size, spec.norm, options)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Map hidden states [R, hidden] to [R, hidden]."""
+        """Map hidden states [R, hidden] to [R, size]."""
         activated = self.options.compute.activate(self.dense(hidden), self.spec.activation)
         return activated if self.norm is None else cast("Tensor", self.norm(activated)[0])
 
@@ -187,11 +190,13 @@ class Head(VocabularyWeight):
     """The head: hidden states to logits."""
 
     def __init__(self, spec: HeadSpec, hidden_size: int, embedding: Embedding, options: LayerOptions) -> None:
-        vocab_size, size = embedding.tokens.total, embedding.columns.size
+        vocab_size, size, transform = embedding.tokens.total, embedding.columns.size, spec.transform
+        if transform is not None and transform.size is not None:
+            size = transform.size
         super().__init__(options.names.head, vocab_size, size, options, embedding if spec.tied else None)
         self.spec = spec
-        self.transform = None if spec.transform is None else HeadTransform(spec.transform, hidden_size, options)
-        self.projection = projection(hidden_size, size, options)
+        self.transform = None if transform is None else HeadTransform(transform, hidden_size, size, options)
+        self.projection = None if transform is not None else projection(hidden_size, size, options)
         rows = len(self.weight)
         self.bias = parameter(rows, dtype=options.dtype, device=options.device) if spec.bias else None
 
