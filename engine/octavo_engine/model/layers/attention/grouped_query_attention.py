@@ -277,8 +277,9 @@ class Attention(nn.Module):
         gated += (3 * query + 2 * key) * size * self.gated_by_query
         gated += 2 * (query + 2 * key) * size * (self.value_dim < self.spec.head_dim)
         gated += 0 if self.adapters is None else self.adapters.step_bytes()
-        # Attention's result is there only after what was rotated is written.
-        return (hidden + 2 * (query + 2 * key)) * size + max(rotated, 2 * query * size) + quantized + norm + gated
+        # Attention's result is there only after what was rotated in float32 is written.
+        result = 0 if in_float32 else 2 * query * size
+        return (hidden + 2 * (query + 2 * key)) * size + rotated + result + quantized + norm + gated
 
 
 def share_distance_terms(layers: list[Attention]) -> None:
