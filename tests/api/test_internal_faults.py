@@ -22,7 +22,7 @@ from octavo_engine.server.connections.acceptor import Acceptor
 from octavo_engine.server.connections.connection import ClientConnection
 from octavo_engine.server.console import load_lines
 from octavo_engine.server.preparation.prepared import Setup
-from octavo_engine.server.preparation.text_pool import TextPool
+from octavo_engine.server.preparation.text_pool import TextPool, _Turn
 from tests.api import odd_worker
 from tests.api.served import PATIENCE, Served
 
@@ -262,7 +262,9 @@ async def test_a_text_worker_that_fails_in_an_unknown_way_is_replaced() -> None:
             raise MemoryError
 
         worker.run = broken  # type: ignore[method-assign]
-        task = asyncio.create_task(pool._run(await pool._turns.acquire("a"), "a", b"", large=False))
+        task = asyncio.create_task(
+            pool._run(await pool._turns.acquire("a"), _Turn("a", large=False, began=time.monotonic()), b"")
+        )
         with pytest.raises(MemoryError):
             await task
         async with asyncio.timeout(PATIENCE):
