@@ -45,7 +45,7 @@ from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, lim
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.generation import Generation
 from octavo_engine.server.generation.sequence import SequenceOutput
-from octavo_engine.server.middleware import BEGUN_AT_ONCE, Turns
+from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE, Turns
 from octavo_engine.server.openai.answering import off_the_loop_if_large, work_of
 from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS
 from octavo_engine.server.openai.sse import EventStream

@@ -19,7 +19,10 @@ from octavo_engine.server.cross_origin import with_cross_origin
 from octavo_engine.server.endpoints import adapters, health, models, playground, tokenize
 from octavo_engine.server.endpoints.openapi import add_document
 from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
-from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
+from octavo_engine.server.middleware.authentication import Authentication
+from octavo_engine.server.middleware.body_limit import BodyLimit
+from octavo_engine.server.middleware.metering import Metering
+from octavo_engine.server.middleware.request_context import RequestContext
 from octavo_engine.server.openai import chat, completions
 from octavo_engine.server.openai.batches import routes
 from octavo_engine.server.openai.batches.batches import Batches

@@ -22,7 +22,8 @@ from octavo_engine.server.errors import APIError, not_an_object, not_json
 from octavo_engine.server.generation.engine_requests import engine_requests
 from octavo_engine.server.generation.generation import Generation, GenerationRequest
 from octavo_engine.server.generation.sequence import SequenceOutput
-from octavo_engine.server.middleware import arrival_of, upload_of
+from octavo_engine.server.middleware.body_limit import upload_of
+from octavo_engine.server.middleware.metering import arrival_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage, UsageSoFar
 from octavo_engine.server.openai.sse import EventStream, wait_for_disconnect
 from octavo_engine.server.openai.times import Times

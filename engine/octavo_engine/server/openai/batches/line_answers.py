@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Scope
 from octavo_engine.server.admission.auth import ANYONE, Key
 from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.errors import APIError, internal_error
-from octavo_engine.server.middleware import Upload
+from octavo_engine.server.middleware.body_limit import Upload
 from octavo_engine.server.openai.batches.storage import on_disk
 from octavo_engine.server.serving import Serving
 

@@ -16,7 +16,7 @@ from octavo_engine.server.admission.auth import key_of
 from octavo_engine.server.admission.bytes_in_use import BytesInUse
 from octavo_engine.server.connections.full_response import LIST_SECONDS, FullResponse
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.middleware import upload_of
+from octavo_engine.server.middleware.body_limit import upload_of
 from octavo_engine.server.openai.batches.batches import Batches
 from octavo_engine.server.openai.batches.file_content import FileContent
 from octavo_engine.server.openai.batches.objects import BatchObject, Deleted, FileObject, Page, encode

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.middleware import check_encoding, discard
+from octavo_engine.server.middleware.body_limit import check_encoding, discard
 from octavo_engine.server.openai.batches.objects import FileObject
 from octavo_engine.server.openai.batches.protocol import LEAST_LIFETIME, MOST_LIFETIME
 from octavo_engine.server.openai.batches.storage import Owned, Storage, append, new_file_id, on_disk

@@ -1,0 +1,119 @@
+"""The id of a request, its line in the access log, and error responses for exceptions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo_engine.server.admission.paths import GENERATING
+from octavo_engine.server.admission.refusal import RefusedError, Rejection
+from octavo_engine.server.connections.connection import MAX_HEADER_BYTES, abort_connection
+from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers, shutting_down
+from octavo_engine.server.middleware.metering import limits_of
+from octavo_engine.server.telemetry.access_log import AccessLog, without_keys
+from octavo_engine.server.telemetry.trace_context import TraceContext, trace_context
+from octavo_engine.server.telemetry.tracing import RequestSpan, Tracing
+
+log = logging.getLogger("octavo.server")
+
+MAX_HEADERS = 100
+MAX_QUERY_BYTES = 8 << 10
+"""Bytes of a query, which is parsed on the event loop: one of 14,000 fields takes 10 ms."""
+_USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
+
+
+class RequestContext:
+    """Gives each request an id and a line in the access log, and turns exceptions into error responses.
+
+    The id is the client's X-Request-Id, or a new one; the response has it in X-Request-Id and log lines name it.
+    OpenAI-Processing-Ms, a header of OpenAI's servers, is the time until the response began. If the client sends a
+    `traceparent`, the response has one of the same trace, which the log names as well. With `tracing`, each request to
+    a path of GENERATING has a span, either in the client's trace or in a new one.
+    """
+
+    def __init__(self, app: ASGIApp, on_reject: Callable[[Rejection], None], tracing: Tracing | None = None) -> None:
+        self._app = app
+        self._on_reject = on_reject
+        self._tracing = tracing
+        self._access_log = AccessLog()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run as an ASGI application."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        theirs = Headers(scope=scope).get("x-request-id", "")
+        shown = theirs if _USABLE_ID.fullmatch(theirs) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = shown
+        span, trace = self._trace(scope)
+        scope["state"].update(span=span, trace=trace)
+        arrived = time.monotonic()
+        started = ended = False
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started, ended, status
+            if message["type"] == "http.response.start":
+                started, status = True, message["status"]
+                headers = MutableHeaders(scope=message)
+                headers.update(dict.fromkeys(request_id_headers(scope), shown) | limits_of(scope))
+                headers["OpenAI-Processing-Ms"] = f"{(time.monotonic() - arrived) * 1000:.0f}"
+                if trace is not None:
+                    headers["traceparent"] = trace.header
+                self._access_log.write(scope, message["status"])
+            await send(message)
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        try:
+            _check_headers(scope)
+            await self._app(scope, receive, send_with_id)
+        except APIError as error:
+            if isinstance(error, RefusedError):
+                self._on_reject(error.reason)
+            if started:
+                raise
+            await error_response(error, scope)(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # by uvicorn, if the request has not ended when the server stops
+            if started:
+                abort_connection(scope)
+                await asyncio.sleep(0)  # until the connection has ended: uvicorn logs what it has not, with a traceback
+                return None
+            await error_response(shutting_down(), scope)(scope, receive, send_with_id)
+        except Exception:
+            log.exception("request %s failed", without_keys(shown, scope))
+            if started and not ended:
+                raise  # uvicorn closes the connection, so that half an answer does not look like a complete one
+            if not started:
+                await error_response(internal_error(shown), scope)(scope, receive, send_with_id)
+        finally:
+            if started and not ended:
+                self._access_log.write(scope, status, cut_off=True)
+            if span is not None:
+                span.end(status)
+        return None
+
+    def _trace(self, scope: Scope) -> tuple[RequestSpan | None, TraceContext | None]:
+        """Return the request's span, if it has one, and its trace context, if it belongs to a trace."""
+        if self._tracing is not None and scope["method"] == "POST" and scope["path"] in GENERATING:
+            span = self._tracing.begin(scope)
+            return span, span.context
+        return None, trace_context(Headers(scope=scope).get("traceparent", ""))
+
+
+def _check_headers(scope: Scope) -> None:
+    headers = scope["headers"]
+    if len(headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
+        raise APIError(
+            431,
+            f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them",
+            code="headers_too_large",
+            headers={"Connection": "close"},
+        )
+    if len(scope["query_string"]) > MAX_QUERY_BYTES:
+        raise APIError(414, f"the query has more than {MAX_QUERY_BYTES} bytes", code="query_too_long")
