@@ -18,6 +18,7 @@ from octavo_engine.config.setting import default_of, flag_name, settings_of
 from octavo_engine.config.sources import read_engine_config, read_server_config
 from octavo_engine.errors import ConfigurationError, OctavoError
 from octavo_engine.help_examples import EXAMPLES, FIRST_STEPS
+from octavo_engine.imports import lasting_imports
 from octavo_engine.openmp import sleep_soon
 from octavo_engine.signals import ended_quietly
 from octavo_engine.sizes import format_size
@@ -168,7 +169,8 @@ def _add_settings(parser: argparse.ArgumentParser, title: str, config: type) -> 
 
 def _serve(args: argparse.Namespace) -> int:
     with ended_quietly():
-        from octavo_engine.server.run import serve
+        with lasting_imports():
+            from octavo_engine.server.run import serve
 
         sleep_soon(os.environ)
         return serve(read_engine_config(args, os.environ), read_server_config(args, os.environ))

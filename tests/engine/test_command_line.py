@@ -1,18 +1,21 @@
-"""The command line: help, completion, and one sentence for each mistake."""
+"""The command line: help, completion, and one sentence for each mistake; imports of the programs that it starts."""
 
 from __future__ import annotations
 
+import gc
 import re
 import shlex
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from octavo_engine import cli
 from octavo_engine.help_examples import EXAMPLES
+from octavo_engine.imports import lasting_imports
 
 COMMANDS = sorted(cli._COMMANDS)
 
@@ -148,3 +151,15 @@ def test_help_fits_any_terminal(
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         assert capsys.readouterr().out.startswith(f"usage: octavo-engine {command}")
+
+
+def test_no_garbage_is_collected_while_a_program_imports() -> None:
+    try:
+        with lasting_imports():
+            assert not gc.isenabled()
+        assert gc.isenabled() and gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+    # PyTorch, of which this is said, comes after the engine process has begun.
+    check = "import octavo_engine.engine.process, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
@@ -20,7 +21,6 @@ import zmq
 from octavo_engine import logs
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.info import AdapterInfo
-from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.messages import (
     AbortRequests,
     AdapterFailed,
@@ -41,8 +41,11 @@ from octavo_engine.engine.messages import (
     decode_to_engine,
     encode,
 )
-from octavo_engine.engine.startup import start_engine
 from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError, OctavoError
+from octavo_engine.imports import lasting_imports
+
+if TYPE_CHECKING:
+    from octavo_engine.engine.loop import EngineLoop
 
 _IDLE_POLL_MS = 1000
 _READING_POLL_MS = 10
@@ -138,6 +141,9 @@ def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
 
 
 def _run(config: EngineConfig, connection: Connection, log_format: str) -> None:
+    with lasting_imports():
+        from octavo_engine.engine.startup import start_engine
+
     last_sent = 0.0
     last_phase = ""
 
