@@ -123,19 +123,17 @@ def unrotated(query: Tensor) -> Rope:
 
 
 def plain_attention(batch: Batch) -> Tensor:
-    """Token by token, head by head, in float64."""
-    output = torch.zeros_like(batch.query, dtype=torch.float64)
+    """Sequence by sequence, all scores at once, in float64; query heads that share a key head get copies of it."""
+    outputs = []
     group = batch.query.shape[1] // batch.group.num_kv_heads
-    row = 0
-    for s, (query_len, context) in enumerate(
-        zip(batch.inputs.query_lens_host, batch.inputs.context_lens_host, strict=True)
-    ):
-        for position in range(context - query_len, context):
-            first = 0 if batch.group.window is None else max(0, position - batch.group.window + 1)
-            for head in range(batch.query.shape[1]):
-                key = batch.keys[s][first : position + 1, head // group].double()
-                value = batch.values[s][first : position + 1, head // group].double()
-                scores = key @ batch.query[row, head].double() * batch.group.head_dim**-0.5
-                output[row, head] = torch.softmax(scores, 0) @ value
-            row += 1
-    return output
+    queries = batch.query.double().split(batch.inputs.query_lens_host)
+    for query, keys, values in zip(queries, batch.keys, batch.values, strict=True):
+        position = torch.arange(len(keys) - len(query), len(keys))[:, None]
+        visible = torch.arange(len(keys)) <= position
+        if batch.group.window is not None:
+            visible &= torch.arange(len(keys)) > position - batch.group.window
+        key, value = (heads.double().repeat_interleave(group, dim=1) for heads in (keys, values))
+        scores = torch.einsum("qhd,khd->hqk", query, key) * batch.group.head_dim**-0.5
+        probabilities = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
+        outputs.append(torch.einsum("hqk,khd->qhd", probabilities, value))
+    return torch.cat(outputs)
