@@ -40,7 +40,7 @@ class Sizes:
 
 
 FULL = Sizes(bytes=4 << 30, matrix=8192, matrices=3)
-TINY = Sizes(bytes=1 << 20, matrix=128, matrices=2)
+TINY = Sizes(bytes=1 << 20, matrix=32, matrices=2)
 
 
 def measure(device: torch.device, sizes: Sizes) -> tuple[Rates, list[Figure]]:
