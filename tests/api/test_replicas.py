@@ -20,9 +20,11 @@ from tests.history import Record, losses
 PROMPT = "Once upon a time"
 LONG = 400
 """Tokens of an answer that takes several times as long as the second server's drain, also on a quick machine."""
+COMPARED = 60
+"""Tokens of the answer that is computed without a fault. Longer ones must begin with them and equal one another."""
 DRAINS = {"first": "60", "second": "3"}
 """In seconds. Three are many times what two tokens take, also on a machine that is busy with other tests."""
-TERMS = ("--max-model-len", "1024", "--num-kv-blocks", "1024", "--max-num-seqs", "16", "--drain-timeout")
+TERMS = ("--max-model-len", "1024", "--num-kv-blocks", "512", "--max-num-seqs", "16", "--drain-timeout")
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def client_of(address: str, retries: int) -> openai.AsyncOpenAI:
 async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServer, RealServer]) -> None:
     """Faults 15 and 17."""
     first, second = replicas
-    undisturbed = Record(LONG)
+    undisturbed = Record(COMPARED)
     await recorded(client_of(f"{second.url}/v1", 0), undisturbed)
     assert undisturbed.ends == ["length"]
 
@@ -156,7 +158,9 @@ async def test_a_rollout_and_a_short_drain_lose_nothing(replicas: tuple[RealServ
         await asyncio.sleep(0.02)
     assert await asyncio.to_thread(second.end) == 0
     await asyncio.gather(*streams)
-    assert losses(records, undisturbed.tokens) == []
+    longest = max((record.tokens for record in records.values()), key=len)
+    assert longest[:COMPARED] == undisturbed.tokens[: len(longest)]
+    assert losses(records, longest) == []
     assert {record.ends[0] for name, record in records.items() if name.startswith("short")} == {"length"}
     assert {record.ends[0] for name, record in records.items() if name.startswith("long")} == {"server_shutting_down"}
     for server in replicas:
