@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.operator.bad_llmservices import BAD, GONE, VALID, Bad, merged
+from tests.operator.bad_llmservices import BAD, FROM_A_TEMPLATE, GONE, VALID, Bad, merged
 from tests.operator.golden import deployment, inputs
 
 from .client import Client, CommandError
@@ -46,6 +46,11 @@ def test_accepts_what_check_accepts(case: str, crd: Client) -> None:
     manifest = yaml.safe_load(inputs()[case].read_text())
     manifest["metadata"] = {"name": manifest["metadata"]["name"]}
     code, message = create(crd, manifest)
+    assert code == 201, message
+
+
+def test_accepts_nulls_and_whole_numbers_with_an_exponent(crd: Client) -> None:
+    code, message = create(crd, FROM_A_TEMPLATE)
     assert code == 201, message
 
 

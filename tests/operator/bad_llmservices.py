@@ -19,6 +19,18 @@ VALID: dict[str, Any] = {
     "spec": {"model": {"source": {"demo": "smollm2"}}, "accelerator": {"count": 0}},
 }
 
+FROM_A_TEMPLATE = {
+    **VALID,
+    "spec": {
+        **VALID["spec"],
+        "model": {"source": {"demo": "smollm2"}, "aliases": None},
+        "engine": {"env": None, "maxModelLength": 1e6},
+        "autoscaling": None,
+        "networkPolicy": {"from": [{"podSelector": {}, "namespaceSelector": None}, {"ipBlock": {"cidr": "fd00::/8"}}]},
+    },
+}
+"""A valid LLMService as Helm may write it: empty values are null, and a million is 1e+06."""
+
 
 @dataclass(frozen=True)
 class Bad:
@@ -552,5 +564,59 @@ BAD = [
         "spec.model.aliases",
         "must be a list",
         "must be of type array",
+    ),
+    Bad(
+        "a peer that is none",
+        spec(networkPolicy={"from": [{}]}),
+        "spec.networkPolicy.from[0]",
+        "set podSelector, namespaceSelector or both, or ipBlock alone",
+    ),
+    Bad(
+        "a peer that is pods and a network",
+        spec(networkPolicy={"from": [{"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}}]}),
+        "spec.networkPolicy.from[0]",
+        "set podSelector, namespaceSelector or both, or ipBlock alone",
+    ),
+    Bad(
+        "a misspelt peer",
+        spec(networkPolicy={"from": [{"podSelectors": {}}]}),
+        "spec.networkPolicy.from[0].podSelectors",
+        "is not a field",
+        "unknown field",
+    ),
+    Bad(
+        "an address for a network",
+        spec(networkPolicy={"from": [{"ipBlock": {"cidr": "10.0.0.1"}}]}),
+        "spec.networkPolicy.from[0].ipBlock.cidr",
+        "must be a network such as 10.0.0.0/8",
+    ),
+    Bad(
+        "a comparison with nothing",
+        spec(networkPolicy={"from": [{"podSelector": {"matchExpressions": [{"key": "app", "operator": "In"}]}}]}),
+        "spec.networkPolicy.from[0].podSelector.matchExpressions[0]",
+        "operators In and NotIn need values",
+    ),
+    Bad(
+        "domains that are only wished for",
+        scheduling(topologySpreadConstraints=[{"topologyKey": "zone", "minDomains": 2}]),
+        "spec.scheduling.topologySpreadConstraints[0]",
+        "minDomains goes with whenUnsatisfiable DoNotSchedule only",
+    ),
+    Bad(
+        "scaling rules without a policy",
+        spec(autoscaling={"maxReplicas": 3, "behavior": {"scaleUp": {"policies": []}}}),
+        "spec.autoscaling.behavior.scaleUp.policies",
+        "must have at least 1",
+        "should have at least 1",
+    ),
+    Bad(
+        "a protocol longer than Kubernetes allows",
+        spec(service={"appProtocol": "a" * 64}),
+        "spec.service.appProtocol",
+        "must be a protocol such as http",
+    ),
+    Bad("half a pod", spec(replicas=1.5), "spec.replicas", "must be a whole number", "must be of type integer"),
+    Bad(
+        "null for what is required", spec(model={"source": None}), "spec.model.source", "is required", "Required value"
     ),
 ]

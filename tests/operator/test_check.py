@@ -10,7 +10,7 @@ import yaml
 
 from octavo_operator.api.resource import InvalidLLMServiceError, parse, parse_stored
 from octavo_operator.cli import main
-from tests.operator.bad_llmservices import BAD, GONE, VALID, Bad, merged
+from tests.operator.bad_llmservices import BAD, FROM_A_TEMPLATE, GONE, VALID, Bad, merged
 from tests.operator.golden import inputs
 
 
@@ -208,6 +208,19 @@ def test_dates_and_times_stay_the_strings_that_kubernetes_sees(
     file = tmp_path / "dates.yaml"
     file.write_text(yaml.safe_dump(VALID).replace("good", "good\n  labels: {since: 2026-01-01, at: 12:30}"))
     assert main(["check", str(file)]) == 0
+
+
+def test_nulls_and_whole_numbers_with_an_exponent_are_read_as_the_api_server_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "template.yaml"
+    text = yaml.safe_dump(FROM_A_TEMPLATE)
+    assert "maxModelLength: 1000000.0" in text
+    file.write_text(text.replace("1000000.0", "1e+06"))
+    assert main(["check", str(file)]) == 0, capsys.readouterr().err
+    spec = parse(FROM_A_TEMPLATE).spec
+    assert (spec.engine.max_model_length, spec.model.aliases, spec.autoscaling) == (1_000_000, [], None)
+    assert parse(merged(VALID, {"spec": {"disruption": None}})).spec.disruption is None
 
 
 def test_a_schedule_that_can_never_start_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,15 +115,42 @@ class Toleration(SpecModel):
     )
 
 
+class LabelSelectorRequirement(SpecModel):
+    """One condition on a label."""
+
+    rules = (
+        Rule(
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
+            "operators In and NotIn need values, Exists and DoesNotExist have none",
+            lambda condition: (condition.operator in ("In", "NotIn")) == bool(condition.values),
+        ),
+    )
+    key: QualifiedName = Field(description="Key of the label.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="How it is compared.")
+    values: Annotated[list[LabelValue], Field(max_length=16)] | None = Field(
+        None, description="Values for In and NotIn.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+
+
 class LabelSelector(SpecModel):
-    """Pods by their labels."""
+    """Objects by their labels: all conditions must be met, and an empty selector selects all objects."""
 
     match_labels: LabelMap | None = Field(None, description="Labels that all must match.")
+    match_expressions: Annotated[list[LabelSelectorRequirement], Field(max_length=16)] | None = Field(
+        None, description="Conditions that all must be met.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
 
 
 class TopologySpreadConstraint(SpecModel):
     """A rule that spreads pods over nodes, zones and the like."""
 
+    rules = (
+        Rule(
+            "!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'",
+            "minDomains goes with whenUnsatisfiable DoNotSchedule only",
+            lambda constraint: constraint.min_domains is None or constraint.when_unsatisfiable == "DoNotSchedule",
+        ),
+    )
     max_skew: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="Largest difference between two domains.")
     topology_key: QualifiedName = Field(description="Label of the nodes.")
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
@@ -148,7 +175,9 @@ class ScalingRules(SpecModel):
         None, description="How long to look back before acting."
     )
     select_policy: Literal["Max", "Min", "Disabled"] | None = Field(None, description="Which policy wins.")
-    policies: Annotated[list[ScalingPolicy], Field(max_length=8)] | None = Field(None, description="The policies.")
+    policies: Annotated[list[ScalingPolicy], Field(min_length=1, max_length=8)] | None = Field(
+        None, description="The policies."
+    )
 
 
 class ScalingBehavior(SpecModel):

@@ -8,7 +8,8 @@ from pydantic import Field, ValidationError
 
 from octavo_operator.api.corev1 import LocalReference, Toleration
 from octavo_operator.api.fields import Dns1123Name
-from octavo_operator.api.llmservice import Auth, LLMServiceSpec, NetworkPolicy
+from octavo_operator.api.llmservice import Auth, LLMServiceSpec
+from octavo_operator.api.network_policy import NetworkPolicy
 from octavo_operator.api.schema import SpecModel
 
 

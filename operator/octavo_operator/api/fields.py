@@ -93,10 +93,10 @@ def seconds(duration: str) -> int:
     return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hms])", duration))
 
 
-_QUALIFIED = f"({DNS_LABEL}(\\.{DNS_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+QUALIFIED = f"({DNS_LABEL}(\\.{DNS_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 _QUALIFIED_SENTENCE = "must be a label's key such as pool or example.com/pool"
-QualifiedName = Annotated[str, Field(min_length=1, max_length=317), pattern(_QUALIFIED, _QUALIFIED_SENTENCE)]
-_QUALIFIED_KEYS = all_keys(_QUALIFIED, f"each key {_QUALIFIED_SENTENCE}")
+QualifiedName = Annotated[str, Field(min_length=1, max_length=317), pattern(QUALIFIED, _QUALIFIED_SENTENCE)]
+_QUALIFIED_KEYS = all_keys(QUALIFIED, f"each key {_QUALIFIED_SENTENCE}")
 LabelValue = Annotated[
     str,
     Field(max_length=63),

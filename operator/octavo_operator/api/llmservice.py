@@ -10,6 +10,7 @@ from octavo_operator.api.autoscaling import Autoscaling
 from octavo_operator.api.corev1 import Toleration, TopologySpreadConstraint
 from octavo_operator.api.engine import Engine
 from octavo_operator.api.fields import (
+    QUALIFIED,
     AnnotationMap,
     Dns1123Name,
     Duration,
@@ -21,6 +22,7 @@ from octavo_operator.api.fields import (
     seconds,
 )
 from octavo_operator.api.names import pod_labels
+from octavo_operator.api.network_policy import NetworkPolicy
 from octavo_operator.api.quantity import Quantity, Size, parse_quantity
 from octavo_operator.api.schema import ListType, Rule, SpecModel, all_keys, exactly_one_of, pattern, section
 from octavo_operator.api.source import ModelSource, SecretReference
@@ -251,7 +253,9 @@ class ServiceSettings(SpecModel):
     port: Annotated[int, Field(ge=1, le=65_535)] = Field(80, description="Port of the Service.")
     annotations: AnnotationMap = Field(default_factory=dict, description="Annotations of the Service.")
     app_protocol: Annotated[
-        str, Field(max_length=253), pattern("[a-z0-9][A-Za-z0-9./-]*", "must be a protocol such as http")
+        str,
+        Field(max_length=317),
+        pattern(QUALIFIED, "must be a protocol such as http or example.com/protocol"),
     ] = Field("http", description="The Service port's appProtocol, for load balancers and meshes.")
 
 
@@ -286,15 +290,6 @@ class Monitoring(SpecModel):
         default_factory=dict, description="Labels by which your Prometheus selects monitors and rules."
     )
     alerts: bool = Field(True, description="Whether to make a PrometheusRule with alerts.")
-
-
-class NetworkPolicy(SpecModel):
-    """The peers that may reach the pods. Nodes (probes) and Octavo's own pods always may."""
-
-    peers: Annotated[list[FreeForm], Field(max_length=32)] = Field(
-        default_factory=list, alias="from", description="Peers as in a NetworkPolicy; none: no other pods.",
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
-    )  # fmt: skip
 
 
 _OWN_LABELS = tuple(pod_labels(""))

@@ -33,7 +33,7 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without dates and base-60 numbers, and with unique string keys."""
+    """SafeLoader that reads numbers as kubectl does: no dates, no base-60 numbers; with unique string keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -56,6 +56,10 @@ _Loader.yaml_implicit_resolvers = {
 }  # fmt: skip
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0o?[0-7_]+)$"), list("-+0123456789")
+)
+# kubectl reads 1e+06, as Helm writes a million, as a number; YAML 1.1 wants a dot in it.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
 
 

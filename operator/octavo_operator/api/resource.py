@@ -164,6 +164,8 @@ def _path(location: tuple[int | str, ...]) -> str:
     return path.removeprefix(".")
 
 
+_SUBJECT = re.compile("^(Input|Value|String|List|Dictionary) should")
+"""The beginning of pydantic's messages; ours follow the field's path and value."""
 _UNKNOWN = "extra_forbidden"
 _SENTENCES = {
     "missing": "is required",
@@ -207,6 +209,6 @@ def _sentence(kind: str, message: str, value: Any, location: tuple[int | str, ..
         return _SENTENCES[kind] + (f", did you mean {close[0]}?" if close else "")
     if kind == "missing":
         return _SENTENCES[kind]
-    sentence = _SENTENCES.get(kind) or message.replace("Input should", "must").replace("Value should", "must")
+    sentence = _SENTENCES.get(kind) or _SUBJECT.sub("must", message).replace(" after validation", "")
     shown = "" if isinstance(value, dict | list) else f"{str(value)[:80]!r} "
     return f"{shown}{sentence[0].lower()}{sentence[1:]}"

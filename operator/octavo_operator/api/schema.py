@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -103,6 +104,14 @@ class ListType:
         return {**inner, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [to_camel(self.key)]}
 
 
+def _is_nullable(field: FieldInfo) -> bool:
+    return isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("nullable") is True
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
 class SpecModel(BaseModel):
     """Base of everything in a spec: camelCase outside, strict types, unknown fields refused, rules obeyed."""
 
@@ -112,6 +121,16 @@ class SpecModel(BaseModel):
     def as_object(self) -> dict[str, Any]:
         """Return the object as Kubernetes writes it: camelCase, without fields that are not set."""
         return self.model_dump(by_alias=True, exclude_none=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_api_server_reads(cls, given: Any) -> Any:
+        """Drop nulls of fields that are not `nullable`, and take 1e6, as Helm writes a million, for a whole number."""
+        if not isinstance(given, dict):
+            return given
+        unset = {field.alias for field in cls.model_fields.values() if not _is_nullable(field)}
+        kept = {name: value for name, value in given.items() if value is not None or name not in unset}
+        return {name: int(value) if _is_whole(value) else value for name, value in kept.items()}
 
     @model_validator(mode="after")
     def _obey_rules(self) -> SpecModel:

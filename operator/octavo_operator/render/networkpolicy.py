@@ -26,7 +26,10 @@ def network_policy(llmservice: LLMService, operator_namespace: str) -> dict[str,
             "matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "In", "values": list(_OWN_PODS)}]
         },
     }
-    ingress = {"from": [*wanted.peers, own], "ports": [{"port": PORT, "protocol": "TCP"}]}
+    ingress = {
+        "from": [*(peer.as_object() for peer in wanted.peers), own],
+        "ports": [{"port": PORT, "protocol": "TCP"}],
+    }
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
