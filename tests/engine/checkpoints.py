@@ -54,13 +54,14 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
     """A LlamaForCausalLM, or of another family, in float32 whose every weight matters: norms and biases are random.
 
     `changes`: of SIZES; `...` leaves a field out. `std`: of matrices other than embeddings; where it is large, layers
-    drown what tokens are embedded as. Older families call their class LMHeadModel.
+    drown what tokens are embedded as. Older families call their class LMHeadModel, those of images as well as text
+    ForConditionalGeneration.
     """
     import transformers
 
     torch.manual_seed(1234)
-    kind = "ForCausalLM" if hasattr(transformers, f"{family}ForCausalLM") else "LMHeadModel"
-    model_class = getattr(transformers, f"{family}{kind}")
+    kinds = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+    model_class = next(getattr(transformers, family + kind) for kind in kinds if hasattr(transformers, family + kind))
     fields = {name: value for name, value in {**SIZES, **changes}.items() if value is not ...}
     model = model_class(model_class.config_class(**fields)).eval()
     with torch.no_grad():
@@ -96,7 +97,8 @@ def num_parameters(model: Any) -> int:
     """Return the number of learnt parameters: what makes or corrects a router's choice are buffers in some families.
 
     Those of an indexer that nothing reads in contexts this short do not count (MiniMax M3, Mistral Large 4, Qwen4 Exp),
-    nor those of experts that return their input (LongCat), nor those of attention to an encoder (BART as a decoder).
+    nor those of experts that return their input (LongCat), of attention to an encoder (BART as a decoder), or of images
+    (Chameleon).
     """
     ends = ("correction_bias", "expert_bias", "tid2eid")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(ends))
@@ -105,7 +107,7 @@ def num_parameters(model: Any) -> int:
         parameter
         for name, parameter in model.named_parameters()
         if not _is_computed(name, parameter)
-        and not any(part in name for part in (unread, ".encoder_attn", "bert.pooler."))
+        and not any(part in name for part in (unread, ".encoder_attn", "bert.pooler.", ".vqmodel."))
     )
     zero = getattr(model.config, "zero_expert_num", 0)
     idle = (p[:zero].numel() for name, p in model.named_parameters() if name.endswith("experts.gate_up_proj"))

@@ -51,7 +51,7 @@ MODERN |= {"bos_token_id": 0, "eos_token_id": 2}
 ROTATING = {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
 CASES: dict[str, dict[str, Any]] = {
     "Bert": SIZES,
-    "Ernie": {**SIZES, "hidden_act": "relu"},
+    "Ernie": {**SIZES, "hidden_act": "relu", "use_task_id": True},
     "Electra": {**SIZES, "embedding_size": 40},
     "MPNet": {**SIZES, "max_position_embeddings": 132, "type_vocab_size": 2},
     "Albert": {**SIZES, "embedding_size": 24},
@@ -70,7 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
     "Roberta": {**SIZES, "type_vocab_size": 1},
     "XLMRoberta": {**SIZES, "type_vocab_size": 1, "hidden_act": "gelu_new"},
     "Camembert": SIZES,
-    "DistilBert": DISTIL,
+    "DistilBert": {**DISTIL, "sinusoidal_pos_embds": True},
     "ModernBert": {**MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True},
 }
 LENGTHS = (40, 2, 127, 7, 96, 90, 20, 128, 33, 3)

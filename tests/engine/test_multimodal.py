@@ -327,6 +327,17 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
         },
     ),
+    "Ernie4_5_VLMoe": (
+        {
+            "moe_intermediate_size": [32, 16],
+            "moe_num_experts": 6,
+            "moe_k": 3,
+            "head_dim": 8,
+            "use_bias": True,
+            "rope_parameters": {**MROPE, "mrope_section": [1, 1, 2]},
+        },
+        {**{name: QWEN_IMAGES[name] for name in QWEN_IMAGES if name != "out_hidden_size"}, "depth": 1},
+    ),
     "AudioFlamingo3": ({}, {}),
     "Voxtral": ({"tie_word_embeddings": True}, {}),  # it has a weight of its own for the head all the same
 }

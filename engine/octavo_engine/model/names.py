@@ -55,6 +55,7 @@ class TensorNames:
     embedding: str = "model.embed_tokens"
     positions: str = "model.embed_positions"
     text_kinds: str = "model.token_type_embeddings"
+    task_kinds: str = "model.task_type_embeddings"
     embedding_norm: str = "model.embed_norm"
     rope_scales: str = "model.rotary_emb.alpha"
     """The full name of the logarithms of the factors of RoPE's frequencies."""
@@ -183,6 +184,9 @@ class TensorNames:
     """The module of an activation that has parameters."""
 
     router: str = "model.layers.{layer}.mlp.gate"
+    router_of_two_sets: bool = False
+    """Whether the router's weight is stored as [hidden, experts], and its correction beside that of another set of
+    experts, which is not read (ERNIE 4.5 VL)."""
     expert_gate: str = "model.layers.{layer}.mlp.experts.{expert}.gate_proj"
     expert_up: str = "model.layers.{layer}.mlp.experts.{expert}.up_proj"
     expert_down: str = "model.layers.{layer}.mlp.experts.{expert}.down_proj"

@@ -29,6 +29,14 @@ CASES = {
             },
         },
     ),
+    "chameleon": Case(
+        "Chameleon",
+        {
+            "swin_norm": True,
+            "vocabulary_map": {"<image>": 5, "IMGIMGAZ": 20, "IMGIMGBZ": 125, "a": 3},
+            "vq_config": {"embed_dim": 8, "num_embeddings": 16, "base_channels": 32, "channel_multiplier": [1]},
+        },
+    ),
     "qwen2": Case("Qwen2", {"tie_word_embeddings": True}),
     "qwen2-windows": Case(
         "Qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2, "num_hidden_layers": 4}

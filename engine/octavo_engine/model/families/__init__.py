@@ -14,6 +14,7 @@ from octavo_engine.model.families.bert import BERT_FAMILIES
 from octavo_engine.model.families.bert_decoders import BERT_DECODERS
 from octavo_engine.model.families.bitnet import BITNET
 from octavo_engine.model.families.bloom import BLOOM
+from octavo_engine.model.families.chameleon import CHAMELEON
 from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.cohere2_moe import COHERE2_MOE
@@ -30,6 +31,7 @@ from octavo_engine.model.families.doge import DOGE
 from octavo_engine.model.families.dots3_note import DOTS3_NOTE
 from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
+from octavo_engine.model.families.ernie_vl_moe import ERNIE4_5_VL_MOE
 from octavo_engine.model.families.eurobert import EUROBERT_FAMILIES
 from octavo_engine.model.families.exaone4 import EXAONE4
 from octavo_engine.model.families.exaone_moe import EXAONE_MOE
@@ -148,6 +150,7 @@ _ALL = (
     JAIS2,
     NEMOTRON,
     MUSE_GLIMMER,
+    CHAMELEON,
     COHERE,
     CWM,
     ERNIE4_5,
@@ -193,6 +196,7 @@ _ALL = (
     SOLAR_OPEN,
     EXAONE_MOE,
     ERNIE4_5_MOE,
+    ERNIE4_5_VL_MOE,
     MIMO_V2_FLASH,
     MINIMAX,
     MINIMAX_M2,

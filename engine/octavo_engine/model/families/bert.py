@@ -23,6 +23,7 @@ BERT_NAMES = TensorNames(
     embedding="embeddings.word_embeddings",
     positions="embeddings.position_embeddings",
     text_kinds="embeddings.token_type_embeddings",
+    task_kinds="embeddings.task_type_embeddings",
     embedding_norm="embeddings.LayerNorm",
     attention=f"{_LAYER}.attention",
     query=f"{_LAYER}.attention.self.query",
@@ -49,8 +50,10 @@ ELECTRA_SIZES = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_siz
 
 
 def bert_parts(fields: Fields) -> tuple[AttentionSpec, MLPSpec]:
-    """Return attention without RoPE and a feed-forward without a gate, both with biases."""
-    reading.refuse_if_true(fields, "sinusoidal_pos_embds", "use_task_id")
+    """Return attention without RoPE and a feed-forward without a gate, both with biases.
+
+    `sinusoidal_pos_embds` says how the table of positions began, and is not read: files hold that table, too.
+    """
     name = "position_embedding_type"
     if fields.text(name, "absolute") != "absolute":
         raise fields.wrong(name, fields.values[name], "is not supported, only absolute")

@@ -11,6 +11,7 @@ from typing import Any
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.bert import BERT_NAMES
 from octavo_engine.model.families.encoder import OLD_NORM_ENDINGS
+from octavo_engine.model.families.encoder_kind import task_kinds
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import StoredNames
 from octavo_engine.model.spec import (
@@ -50,7 +51,8 @@ def bert_decoder(
 ) -> ModelSpec:
     """Return a decoder of these parts with BERT's norms and its head; `values` are further fields of ModelSpec.
 
-    `size` is that of token embeddings, which are projected after their norm if it is not the hidden size.
+    `size` is that of token embeddings, which are projected after their norm if it is not the hidden size, or if
+    `values` say so (`projected_last`).
     """
     if not fields.boolean("is_decoder", False):
         raise fields.wrong("is_decoder", False, f"is not supported for {architecture}: tokens would see what follows")
@@ -59,7 +61,7 @@ def bert_decoder(
     after = LayerNorms(after_mixer=norm, after_feed_forward=norm, after_adding=True)
     values.setdefault("norms", after)
     layer = LayerSpec(mixer=replace(attention, causal=True), feed_forward=mlp, norms=values.pop("norms"))
-    projected = size != reading.hidden_size(fields)
+    projected = values.get("projected_last", size != reading.hidden_size(fields))
     own = {
         "norm": None,
         "embedding_norm": norm,
@@ -67,6 +69,7 @@ def bert_decoder(
         "projected_last": projected,
         "positions": PositionSpec(),
         "token_types": fields.integer("type_vocab_size", 1, 1 << 16),
+        "task_kinds": task_kinds(fields),
         "head": bert_head(fields, mlp.activation),
         "names": BERT_DECODER_NAMES,
         "stored_names": StoredNames(renamed=_RENAMED, endings=OLD_NORM_ENDINGS, ignored=_UNREAD),

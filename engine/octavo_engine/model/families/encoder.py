@@ -12,7 +12,7 @@ from typing import Any
 
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.classes import classifier
-from octavo_engine.model.families.encoder_kind import EncoderKind
+from octavo_engine.model.families.encoder_kind import EncoderKind, task_kinds
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import StoredNames
@@ -75,6 +75,7 @@ def _read(kind: EncoderKind, architecture: str, fields: Fields) -> ModelSpec:
         embedding_size=size,
         projected_last=size is not None,
         token_types=fields.integer("type_vocab_size", 0, 1 << 16),
+        task_kinds=task_kinds(fields),
         names=replace(kind.names, classifier_dense=kind.head[0], classifier=kind.head[1]),
         stored_names=_stored_names(kind, architecture),
     )

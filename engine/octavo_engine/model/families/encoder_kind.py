@@ -27,6 +27,11 @@ def other_embedding_size(fields: Fields) -> int | None:
     return None if size == reading.hidden_size(fields) else size
 
 
+def task_kinds(fields: Fields) -> int:
+    """Return the rows of the table of kinds of tasks; 0 unless `use_task_id` is true (ERNIE 3.0)."""
+    return fields.integer("task_type_vocab_size", 1, 1 << 16, 3) if fields.boolean("use_task_id", False) else 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderKind:
     """What differs between the encoders that this module reads."""

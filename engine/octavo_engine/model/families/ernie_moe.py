@@ -8,13 +8,14 @@ from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
-from octavo_engine.model.spec import HeadSpec, ModelSpec, RouterSpec
+from octavo_engine.model.spec import HeadSpec, ModelSpec, MoESpec, RouterSpec
 
 _NAMES = TensorNames(correction_bias="model.layers.{layer}.mlp.moe_statics.e_score_correction_bias")
 
 
-def _read(fields: Fields) -> ModelSpec:
-    norm, bias, count = reading.rms_norm(fields), fields.boolean("use_bias", False), reading.num_layers(fields)
+def ernie_experts(fields: Fields) -> MoESpec:
+    """Return the experts of a layer, with their router and the shared ones."""
+    bias = fields.boolean("use_bias", False)
     router = RouterSpec(
         scores="softmax",
         correction_bias=True,
@@ -23,7 +24,12 @@ def _read(fields: Fields) -> ModelSpec:
         in_float32=True,
     )
     beside = mixtures.shared(fields, "moe_num_shared_experts", bias=bias, output_bias=bias)
-    moe = mixtures.experts(fields, router, count="moe_num_experts", top_k="moe_k", shared=beside)
+    return mixtures.experts(fields, router, count="moe_num_experts", top_k="moe_k", shared=beside)
+
+
+def _read(fields: Fields) -> ModelSpec:
+    norm, bias, count = reading.rms_norm(fields), fields.boolean("use_bias", False), reading.num_layers(fields)
+    moe = ernie_experts(fields)
     first, last = (fields.integer(f"moe_layer_{end}_index", -1, 1 << 16) for end in ("start", "end"))
     last, period = count - 1 if last == -1 else last, fields.integer("moe_layer_interval", 1, 4096)
     dense = reading.mlp(fields, bias=bias, output_bias=bias)

@@ -32,9 +32,8 @@ def _rembert(architecture: str, fields: Fields) -> ModelSpec:
     names = replace(
         BERT_DECODER_NAMES, embedding_in="encoder.embedding_hidden_mapping_in", head_transform="cls.predictions"
     )
-    attention, mlp = bert_parts(fields)
-    spec = bert_decoder(fields, architecture, attention, mlp, size, head=head, names=names)
-    return replace(spec, embedding_size=size, projected_last=True)  # even where it is the hidden size
+    parts = bert_parts(fields)  # the projection is there even where `size` is the hidden size
+    return bert_decoder(fields, architecture, *parts, size, head=head, names=names, projected_last=True)
 
 
 def _big_bird(architecture: str, fields: Fields) -> ModelSpec:

@@ -92,5 +92,6 @@ OTHER_MODULES = (
     "language_projection",
     "sam_model",
     "qwen2_model",
+    "resampler_model",
 )
 """Modules beside the language model, whose tensors are not read."""

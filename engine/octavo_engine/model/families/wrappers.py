@@ -16,6 +16,7 @@ WRAPPERS: Mapping[str, str] = {
     "DeepseekVLHybridForConditionalGeneration": "",
     "Dots3NoteForConditionalGeneration": "Dots3NoteForCausalLM",
     "Emu3ForConditionalGeneration": "Emu3ForCausalLM",
+    "Ernie4_5_VLMoeForConditionalGeneration": "Ernie4_5_VLMoeTextForCausalLM",
     "Exaone4_5_ForConditionalGeneration": "",
     "FastVlmForConditionalGeneration": "",
     "FunAsrNanoForConditionalGeneration": "",

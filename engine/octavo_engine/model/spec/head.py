@@ -31,6 +31,8 @@ class HeadSpec:
     bias: bool = False
     """Added to the product, before it is scaled."""
     transform: HeadTransformSpec | None = None
+    never: tuple[int, ...] = ()
+    """Tokens that are never chosen, whose logits are the least number of their type (Chameleon's images)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

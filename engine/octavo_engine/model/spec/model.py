@@ -75,6 +75,8 @@ class ModelSpec:
     """None: only attention depends on positions (RoPE, ALiBi)."""
     token_types: int = 0
     """The rows of the table of token types, which tell the first text of a pair from the second; 0: there is none."""
+    task_kinds: int = 0
+    """The rows of the table of kinds of tasks, of which every token gets the first (ERNIE); 0: there is none."""
     names: TensorNames = LLAMA_NAMES
     stored_names: StoredNames = SAME_NAMES
     """The tensors' names in the files, which may hold a larger model of which this is a part."""

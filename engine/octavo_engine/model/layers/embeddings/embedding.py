@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, transposed, unsharded
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain, transposed, unsharded
 from octavo_engine.model.layers.embeddings.positions import PositionTable
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
@@ -99,6 +99,7 @@ class Input(nn.Module):
         types = spec.token_types
         self.types = parameter(types, added, dtype=options.dtype, device=options.device) if types else None
         """[rows, added]: the vectors added to tokens of the first text and of the second (token types)."""
+        self.task_kinds = spec.task_kinds
         self.norm = None if spec.embedding_norm is None else Norm(added, spec.embedding_norm, options)
 
     def forward(self, token_ids: Tensor, positions: Tensor, second_text: Tensor | None = None) -> Tensor:
@@ -126,8 +127,19 @@ class Input(nn.Module):
             yield from self.positions.tensors(self.names.positions)
         if self.types is not None:
             yield plain(f"{self.names.text_kinds}.weight", self.types, unsharded(len(self.types)))
+            if self.task_kinds:
+                yield self._task_tensor(f"{self.names.task_kinds}.weight", self.types)
         if self.norm is not None:
             yield from self.norm.tensors(self.names.embedding_norm)
+
+    def _task_tensor(self, name: str, types: Tensor) -> CheckpointTensor:
+        """Return the table of kinds of tasks, whose first row is added to the vectors of all token types."""
+
+        def add(target: Tensor, rows: Rows, values: Tensor) -> None:
+            target[rows] += values.to(target.device, target.dtype)
+
+        pieces = tuple(Piece(row[None], (slice(0, 1), slice(0, types.shape[1])), add) for row in types)
+        return CheckpointTensor(name=name, shape=(self.task_kinds, types.shape[1]), pieces=pieces, late=True)
 
 
 def projection(columns: int, rows: int, options: LayerOptions) -> Linear | None:
@@ -199,6 +211,9 @@ class Head(VocabularyWeight):
         self.projection = None if transform is not None else projection(hidden_size, size, options)
         rows = len(self.weight)
         self.bias = parameter(rows, dtype=options.dtype, device=options.device) if spec.bias else None
+        self.never: Tensor | None
+        never = torch.tensor(spec.never, dtype=torch.int64, device=options.device) if spec.never else None
+        self.register_buffer("never", never, persistent=False)
 
     def forward(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Return logits [R, vocabulary] of hidden states [R, hidden], in `out` if given; on the first rank only."""
@@ -208,12 +223,16 @@ class Head(VocabularyWeight):
         if self.projection is not None:
             hidden = self.projection(hidden)
         if ranks.alone:
-            return self._logits(hidden, out)
+            return self._without_never(self._logits(hidden, out))
         product = ranks.gather(self._logits(hidden))
         if ranks.shard.rank:
             return product
-        product = product[:, : self.tokens.total]
+        product = self._without_never(product[:, : self.tokens.total])
         return product if out is None else out.copy_(product)
+
+    def _without_never(self, logits: Tensor) -> Tensor:
+        """Return `logits` [R, vocabulary], in which tokens that are never chosen have the least number."""
+        return logits if self.never is None else logits.index_fill_(1, self.never, torch.finfo(logits.dtype).min)
 
     def _logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the logits [R, vocab part] of this rank's part of the vocabulary."""

@@ -17,6 +17,7 @@ from octavo_engine.model.checkpoint import (
     Rows,
     Span,
     plain,
+    transposed,
     unsharded,
     vector_of_first_rank,
 )
@@ -263,10 +264,14 @@ class MoE(nn.Module):
 
     def _router_tensors(self) -> Iterator[CheckpointTensor]:
         names, layer = self.options.names, self.layer
-        yield from self.router.tensors(names.of_layer("router", layer))
+        for tensor in self.router.tensors(names.of_layer("router", layer)):
+            yield transposed(tensor) if names.router_of_two_sets else tensor
         if self.correction is not None:
-            name = names.of_layer("correction_bias", layer)
-            yield replace(plain(name, self.correction, unsharded(len(self.correction))), squeezed=True)
+            name, experts = names.of_layer("correction_bias", layer), unsharded(len(self.correction))
+            if names.router_of_two_sets:
+                yield plain(name, self.correction.unsqueeze(0), Span(0, 1, 2), experts)
+            else:
+                yield replace(plain(name, self.correction, experts), squeezed=True)
         if self.table is not None:
             yield self._table_tensor(names.of_layer("expert_table", layer), self.table)
         if self.router_norm is not None:
