@@ -327,6 +327,14 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
         },
     ),
+    "Cosmos3Edge": (
+        {"head_dim": 16, "attention_bias": True, "mlp_bias": True, "rope_parameters": MROPE},
+        {name: IMAGES[name] for name in IMAGES if name != "image_size"},
+    ),
+    "Cosmos3Omni": (
+        {"model_type": "qwen3_vl_text", "head_dim": 16, "rope_parameters": MROPE},
+        {**QWEN_IMAGES, "deepstack_visual_indexes": [0]},
+    ),
     "Ernie4_5_VLMoe": (
         {
             "moe_intermediate_size": [32, 16],

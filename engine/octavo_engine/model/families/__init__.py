@@ -19,6 +19,7 @@ from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.cohere2_moe import COHERE2_MOE
 from octavo_engine.model.families.cohere_compass import COHERE_COMPASS
+from octavo_engine.model.families.cosmos3 import COSMOS3_EDGE, COSMOS3_OMNI
 from octavo_engine.model.families.ctrl import CTRL
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
@@ -152,6 +153,8 @@ _ALL = (
     MUSE_GLIMMER,
     CHAMELEON,
     COHERE,
+    COSMOS3_EDGE,
+    COSMOS3_OMNI,
     CWM,
     ERNIE4_5,
     HELIUM,

@@ -30,6 +30,7 @@ STORED_NAMES = StoredNames(
         ("thinker.model.language_model.", "model."),  # Qwen's models that also speak
         ("thinker.model.", "model."),
         ("thinker.lm_head.", "lm_head."),
+        *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),  # Cosmos 3: no prefix
     ),
     ignored=(
         "mtp.",  # layers of multi-token prediction (Qwen3-Next)

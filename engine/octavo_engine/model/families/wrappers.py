@@ -11,6 +11,8 @@ WRAPPERS: Mapping[str, str] = {
     "Blip2ForConditionalGeneration": "",
     "Cohere2VisionForConditionalGeneration": "",
     "CohereCompassForConditionalGeneration": "CohereCompassForCausalLM",
+    "Cosmos3EdgeForConditionalGeneration": "Cosmos3EdgeTextForCausalLM",
+    "Cosmos3OmniForConditionalGeneration": "Cosmos3OmniTextForCausalLM",
     "DeepseekOcr2ForConditionalGeneration": "DeepseekOcr2TextForCausalLM",
     "DeepseekVLForConditionalGeneration": "",
     "DeepseekVLHybridForConditionalGeneration": "",
