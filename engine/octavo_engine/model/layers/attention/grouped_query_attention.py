@@ -215,9 +215,9 @@ class Attention(nn.Module):
         if norm.weight.dim() == 1:
             yield from norm.tensors(name, order=self.order)
         elif self.spec.qk_norm is not None and self.spec.qk_norm.per_head and "{head}" not in name:
-            for kind, own in (("weight", norm.weight), ("bias", norm.bias)):
-                if own is not None:
-                    yield self._table_of_heads(f"{name}.{kind}", own, heads)
+            for kind, numbers in (("weight", norm.weight), ("bias", norm.bias)):
+                if numbers is not None:
+                    yield self._table_of_heads(f"{name}.{kind}", numbers, heads)
         elif "{head}" not in name:
             size = self.spec.head_dim
             yield from norm.tensors(name, heads.times(size), row_order(self.spec.rope, size, heads.size))
@@ -230,14 +230,14 @@ class Attention(nn.Module):
                 else:
                     yield CheckpointTensor(name=stored, shape=(width.total,), pieces=())
 
-    def _table_of_heads(self, name: str, own: Tensor, heads: Span) -> CheckpointTensor:
+    def _table_of_heads(self, name: str, numbers: Tensor, heads: Span) -> CheckpointTensor:
         """Return the tensor [heads, head_dim] that holds the norm's weights or biases of each head (Cohere)."""
 
         def fill(target: Tensor, rows: Rows, values: Tensor) -> None:
             columns = slice(None) if self.order is None else torch.argsort(self.order)
             target[rows] = values[:, columns].to(target.device, target.dtype)
 
-        piece = Piece(own, (heads.slice, slice(0, self.spec.head_dim)), fill)
+        piece = Piece(numbers, (heads.slice, slice(0, self.spec.head_dim)), fill)
         return CheckpointTensor(name=name, shape=(heads.total, self.spec.head_dim), pieces=(piece,))
 
     def _distance_tensor(self, name: str, terms: Tensor) -> CheckpointTensor:
