@@ -1,5 +1,6 @@
 """Settings for all test processes, made before torch is imported."""
 
+import gc
 import os
 
 from octavo_engine.openmp import sleep_soon
@@ -7,3 +8,16 @@ from octavo_engine.openmp import sleep_soon
 # Threads that spin while they wait for each other make small steps 15 times as slow on a machine with other work.
 # There is such work in `make test`: the cluster's pods run beside all other tests.
 sleep_soon(os.environ)
+
+gc.disable()  # until all modules are imported
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what the imports made from garbage collections: a full one walks a million objects, again and again."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter's end free them too: libraries report what is left then."""
+    gc.unfreeze()
