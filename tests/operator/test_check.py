@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from octavo_operator.api.manifest import dump, load
 from octavo_operator.api.resource import InvalidLLMServiceError, parse, parse_stored
 from octavo_operator.cli import main
 from tests.operator.bad_llmservices import BAD, FROM_A_TEMPLATE, GONE, VALID, Bad, merged
@@ -221,6 +222,12 @@ def test_nulls_and_whole_numbers_with_an_exponent_are_read_as_the_api_server_doe
     spec = parse(FROM_A_TEMPLATE).spec
     assert (spec.engine.max_model_length, spec.model.aliases, spec.autoscaling) == (1_000_000, [], None)
     assert parse(merged(VALID, {"spec": {"disruption": None}})).spec.disruption is None
+
+
+@pytest.mark.parametrize("word", ["1e3", "1.5e3", "1e+06", "y", "N", "0o17", ".5", "1."])
+def test_strings_that_kubectl_reads_as_something_else_are_written_in_quotes(word: str) -> None:
+    assert dump({"value": word}) == f"value: '{word}'\n"
+    assert not isinstance(load(f"value: {word}\n".encode())[0].content["value"], str)
 
 
 def test_a_schedule_that_can_never_start_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,14 @@ class Document:
     content: dict[str, Any]
 
 
+_AS_KUBECTL = (
+    ("int", r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0o?[0-7_]+)$", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$", "-+.0123456789"),
+    ("bool", r"[yYnN]$", "yYnN"),
+)
+"""Plain words that kubectl and Helm (go-yaml 2) read as numbers or booleans, of which PyYAML reads some as strings."""
+
+
 class _Loader(yaml.SafeLoader):
     """SafeLoader that reads numbers as kubectl does: no dates, no base-60 numbers; with unique string keys."""
 
@@ -54,20 +62,19 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, expression) for tag, expression in resolvers if not tag.endswith((":timestamp", ":int", ":value"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }  # fmt: skip
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0o?[0-7_]+)$"), list("-+0123456789")
-)
-# kubectl reads 1e+06, as Helm writes a million, as a number; YAML 1.1 wants a dot in it.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+_Loader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that writes a repeated object out instead of as an alias."""
+    """SafeDumper that quotes strings which kubectl would take for numbers, and writes no aliases."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True
+
+
+for _class in (_Loader, _Dumper):
+    for _tag, _expression, _first in _AS_KUBECTL:
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_expression), list(_first))
 
 
 def dump(*documents: Any) -> str:
