@@ -267,6 +267,18 @@ def test_each_minor_of_kubernetes_knows_all_fields(minor: str) -> None:
         kubernetes_validate.validate(each, minor, strict=True)
 
 
+def test_names_of_digits_stay_strings() -> None:
+    """Kubernetes and Helm allow them, and YAML reads 123 without quotes as a number."""
+    names = "fullnameOverride=789,operator.serviceAccount.name=012,operator.priorityClassName=345"
+    everything = ("-f", str(CHART / "ci" / "everything-values.yaml"))
+    for objects in (template(*everything, release="123", namespace="456"), template("--set-string", names)):
+        for each in objects:
+            text = yaml.safe_dump(each)
+            assert re.findall(r"(?:name|namespace|instance|Name): \d+$", text, re.MULTILINE) == []
+            if each["kind"] in SCHEMAS_OF:
+                kubernetes_validate.validate(each, MINORS[-1], strict=True)
+
+
 CEL = {
     # the language and its standard macros
     *("all", "exists", "filter", "map", "has", "size", "type", "string", "int", "duration", "matches"),

@@ -14,7 +14,7 @@
 
 {{- define "octavo.selector" -}}
 app.kubernetes.io/name: octavo-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "octavo.labels" -}}
@@ -66,7 +66,7 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.operator.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- $user := ternary dict (dict "runAsUser" 10001 "runAsGroup" 10001) (eq (include "octavo.openshift" .) "true") }}
 {{- $context := merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $user }}
@@ -113,7 +113,7 @@ securityContext:
 
 {{- define "octavo.metrics.selector" -}}
 app.kubernetes.io/name: octavo-metrics-api
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "octavo.metrics.labels" -}}
