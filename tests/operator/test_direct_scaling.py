@@ -93,6 +93,13 @@ async def test_more_than_the_load_asks_for_is_not_called_the_least_number() -> N
     ] == "at 3, of which 2 still load, and shrinks as fast as spec.autoscaling.behavior lets it"
 
 
+async def test_a_new_leader_reports_when_the_last_one_scaled() -> None:
+    world, reported = World(), "2026-01-01T11:00:00Z"
+    world.waiting, world.service["status"]["autoscaling"] = 4, {"lastScaleTime": reported}
+    await world.look()
+    assert (world.writes, world.scaler.reports[KEY]["status"]["lastScaleTime"]) == (0, reported)
+
+
 async def test_what_others_scale_is_left_to_them() -> None:
     for source in ("KEDA", "Prometheus"):
         world = World(metricsSource=source)

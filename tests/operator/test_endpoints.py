@@ -49,15 +49,23 @@ UNREACHED = [
 
 @pytest.mark.parametrize("slices", [row[1] for row in UNREACHED], ids=[row[0] for row in UNREACHED])
 def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str, Any]]) -> None:
-    for kind in (ConditionType.READY, ConditionType.AVAILABLE):
-        found = condition(status(*slices), kind)
-        assert (found.status, found.reason) == ("False", Reason.NO_ENDPOINTS)
+    reported = status(*slices)
+    for kind in (ConditionType.READY, ConditionType.AVAILABLE, ConditionType.DEGRADED, ConditionType.STALLED):
+        found = condition(reported, kind)
+        wrong = kind in (ConditionType.DEGRADED, ConditionType.STALLED)
+        assert (found.status, found.reason) == (str(wrong), Reason.NO_ENDPOINTS)
         assert "Service good routes to none of them" in found.message
 
 
 def test_a_pod_that_has_just_become_ready_is_about_to_be_reached() -> None:
-    found = condition(status(since="2026-01-01T00:00:55Z"), ConditionType.READY)
+    reported = status(since="2026-01-01T00:00:55Z")
+    found = condition(reported, ConditionType.READY)
     assert (found.status, found.reason) == ("False", Reason.DEPLOYING)
+    assert (
+        condition(reported, ConditionType.STALLED).status
+        == condition(reported, ConditionType.DEGRADED).status
+        == "False"
+    )
 
 
 def test_the_port_may_be_that_of_a_sidecar_before_the_engine() -> None:

@@ -9,12 +9,19 @@ import pytest
 
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.names import pod_labels
+from octavo_operator.metrics_api.pods import engine_pod as answering_pod
 from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, LLMSERVICE, POD, Kind
-from octavo_operator.reconcile.observation.observe import Key, Observation
+from octavo_operator.reconcile.observation.observe import Key, Observation, observe
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.status.summarize import Result, summarize
 from octavo_operator.reconcile.watching.foreign_budgets import foreign_budget
-from octavo_operator.reconcile.watching.outsiders import UNSEEN_PODS, OutsiderWatch, foreign_slice, released_pod
+from octavo_operator.reconcile.watching.outsiders import (
+    UNSEEN_PODS,
+    OutsiderWatch,
+    foreign_pod,
+    foreign_slice,
+    released_pod,
+)
 from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watches import Indexed
 from tests.operator.bad_llmservices import merged
@@ -86,6 +93,23 @@ def test_a_pod_that_left_its_deployment_is_named_with_what_to_do(labels: dict[st
     owned = {**metadata, "ownerReferences": [REPLICA_SET]}
     assert released_pod(owned, "good") is None
     assert released_pod({**metadata, "deletionTimestamp": NOW}, "good") is None
+
+
+OF_ANOTHER = engine_pod(name="theirs-x", ownerReferences=[{**REPLICA_SET, "name": "good-copy-r1"}])
+
+
+def test_pods_of_another_workload_with_all_labels_are_named_once_and_are_none_of_the_services() -> None:
+    problem = foreign_pod(OF_ANOTHER["metadata"], "good")
+    assert (
+        problem and "the pods of ReplicaSet good-copy-r1 have all labels that Service good selects" in problem.message
+    )
+    own = engine_pod(ownerReferences=[REPLICA_SET])
+    for left_alone in (own, engine_pod(), merged(OF_ANOTHER, {"metadata": {"labels": {"octavo.dev/track": "other"}}})):
+        assert foreign_pod(left_alone["metadata"], "good") is None
+    running = {"podIP": OWN, "containerStatuses": [{"name": "engine", "state": {"running": {}}}]}
+    assert answering_pod({"metadata": {**OF_ANOTHER["metadata"], "uid": "u"}, "status": running}) is None
+    indexes: dict[str, Any] = {LLMSERVICE.plural: {}, POD.plural: {KEY: [own, OF_ANOTHER, OF_ANOTHER]}}
+    assert observe(KEY, indexes).pods == (own,)
 
 
 def budget(**selector: Any) -> dict[str, Any]:
@@ -169,6 +193,9 @@ async def test_they_are_found_for_the_service_that_they_name_and_gone_when_they_
     lists.objects, indexes[POD.plural] = {}, {KEY: [engine_pod()]}
     await watch.find()
     assert [each.reason for each in watch.found[KEY]] == [Reason.RELEASED_POD], "of the pods that the watches know"
+    indexes[POD.plural] = {KEY: [OF_ANOTHER, OF_ANOTHER]}
+    await watch.find()
+    assert [each.reason for each in watch.found[KEY]] == [Reason.FOREIGN_ENDPOINTS], "once for all pods of a ReplicaSet"
 
 
 def test_the_conditions_name_them() -> None:

@@ -1522,6 +1522,50 @@ async def test_only_the_load_is_written_once_a_minute() -> None:
     assert server.writes == ["LLMService/status"]
 
 
+@pytest.mark.parametrize(("second", "change", "left"), [
+    (15, {"replicas": 2, "desiredReplicas": 3, "readyReplicas": 2}, 5.0),
+    (15, {"autoscaling": {"queueDepth": "7", "message": "goes from 1 to 3 replicas"}}, 5.0),
+    (15, {"conditions": [{"type": "Ready", "status": "True", "reason": "FewerReplicas", "message": "2 of 3"}]}, 5.0),
+    (20, {"replicas": 2}, None),
+    (1, {"conditions": [{"type": "Ready", "status": "False", "reason": "Deploying", "message": "1 of 1"}]}, None),
+    (1, {"observedGeneration": 2}, None),
+    (1, {"loading": {"phase": "NotReady"}}, None),
+    (1, {"readyReplicas": 0}, None),
+])  # fmt: skip
+async def test_of_a_service_that_scales_numbers_are_written_each_20_s_and_states_at_once(
+    second: int, change: dict[str, Any], left: float | None
+) -> None:
+    """One change of its replicas changes its status five times or so."""
+    server = Server()
+    writer = status_writer.StatusWriter(server)
+    conditions = [{"type": "Ready", "status": "True", "reason": "Serving", "message": "1 of 1"}]
+    status = {"observedGeneration": 1, "conditions": conditions, "loading": {"phase": "Serving"}, "url": "http://good",
+              "replicas": 1, "readyReplicas": 1, "autoscaling": {"queueDepth": "1", "message": "at 1"}}  # fmt: skip
+    await writer.write(server.service, status, "2026-01-01T00:00:00Z")
+    assert await writer.write(server.service, {**status, **change}, f"2026-01-01T00:00:{second:02}Z") == left
+    assert server.writes.count("LLMService/status") == (1 if left else 2)
+
+
+async def test_a_new_leader_that_scales_by_itself_writes_no_status_before_it_has_measured() -> None:
+    server, reports = Server(**AUTOSCALED), dict[Any, Any]()
+    leaders = [
+        Reconciler(server, server.indexes, RenderConfig("engine:1", scales_directly=True), scaling=known)
+        for known in (reports, {})
+    ]
+    await leaders[0].reconcile(KEY)
+    assert "the operator has not measured the load yet" in server.condition("ScalingActive")["message"]
+    active = {"type": "ScalingActive", "status": "True", "reason": "ValidMetricFound"}
+    reports[KEY] = {
+        "metadata": {},
+        "status": {"desiredReplicas": 3, "conditions": [active], "lastScaleTime": "2026-01-01T00:00:00Z"},
+    }
+    await leaders[0].reconcile(KEY)
+    assert server.reason("ScalingActive") == "ValidMetricFound"
+    server.writes.clear()
+    await leaders[1].reconcile(KEY)
+    assert "LLMService/status" not in server.writes
+
+
 async def test_a_restore_without_a_status_keeps_the_image_that_runs() -> None:
     server = Server()
     await settled(server)

@@ -263,10 +263,14 @@ def test_ready_stays_true_while_new_pods_come() -> None:
     assert condition(status, ConditionType.PROGRESSING).status == "True"
 
 
-def test_more_replicas_are_no_rollout() -> None:
+def test_more_or_fewer_replicas_are_no_rollout() -> None:
     status = summary(pod("old", container=SERVING), children=deployment(ready=1), of=service(replicas=3))
     ready = condition(status, ConditionType.READY)
     assert (ready.reason, ready.message) == (Reason.FEWER_REPLICAS, "1 of 3 replicas serve")
+    pods = pod("a", container=SERVING), pod("b", container=SERVING)
+    fewer = summary(*pods, children=deployment(ready=2, updated=2, total=2), of=service(replicas=1))
+    ready = condition(fewer, ConditionType.READY)
+    assert (ready.reason, ready.message) == (Reason.SERVING, "1 of 1 replicas serve good")
 
 
 def test_ready_is_not_taken_away_by_a_new_pod_that_fails() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 GROUP = "octavo.dev"
 VERSION = "v1alpha1"
@@ -82,6 +83,19 @@ def selector_of_component(service_name: str, component: str) -> dict[str, str]:
 def is_engine_pod(pod_labels: Mapping[str, str]) -> bool:
     """Return True if a pod with these labels is one of an LLMService's engine, of any track."""
     return SERVICE_LABEL in pod_labels and pod_labels.get(COMPONENT_LABEL) == ENGINE and TRACK_LABEL in pod_labels
+
+
+def other_controller(pod_metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the owner that controls an engine pod, if it is no ReplicaSet of the LLMService that its label names.
+
+    Kubernetes names a Deployment's ReplicaSets after it. None: it is one, or the pod has no controller.
+    """
+    service = (pod_metadata.get("labels") or {}).get(SERVICE_LABEL)
+    owners = pod_metadata.get("ownerReferences") or ()
+    controller: Mapping[str, Any] | None = next((each for each in owners if each.get("controller")), None)
+    if controller is None or (controller["kind"], controller["name"].rpartition("-")[0]) == ("ReplicaSet", service):
+        return None
+    return controller
 
 
 def metrics_service_name(service_name: str) -> str:

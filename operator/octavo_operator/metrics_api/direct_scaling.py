@@ -16,6 +16,7 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import IN_FLIGHT_METRIC, WAITING_METRIC
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
+from octavo_operator.api.status import from_status
 from octavo_operator.metrics_api.arithmetic import Decision, History, decide, proposal
 from octavo_operator.metrics_api.collector import Collector, NoAnswerError
 from octavo_operator.metrics_api.load import Load
@@ -105,7 +106,7 @@ class DirectScaler:
                 logger.info("%s/%s: scaling from %d to %d replicas", *key, current, decision.replicas)
                 await self._cluster.scale(BY_NAME["Deployment"], *key, decision.replicas)
                 other.expected = decision.replicas
-            report = _report(decision, load, current, self._last(key, decision.replicas != current))
+            report = _report(decision, load, current, self._last(key, service, decision.replicas != current))
         except OtherScalerError as error:
             report = _unable(Reason.FIELD_CONFLICT, str(error), current)
         except ApiError as error:
@@ -129,10 +130,13 @@ class DirectScaler:
         rules = behavior(service)
         return decide(current, proposed, bounds.floor, bounds.max_replicas, rules, history, self._clock())
 
-    def _last(self, key: Key, now: bool) -> str | None:
-        """Return when the replicas were last changed (RFC 3339): now if `now`, else as reported before."""
+    def _last(self, key: Key, service: LLMService, now: bool) -> str | None:
+        """Return when the replicas were last changed (RFC 3339): now if `now`, else as reported before.
+
+        What an earlier leader reported is in the status.
+        """
         known = (self.reports.get(key) or {}).get("status", {}).get("lastScaleTime")
-        return self._now() if now else known
+        return self._now() if now else known or from_status(service.status, str, "autoscaling", "lastScaleTime")
 
 
 def _name_of(child: Object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo_operator.api.names import SERVICE_LABEL, is_engine_pod
+from octavo_operator.api.names import SERVICE_LABEL, is_engine_pod, other_controller
 from octavo_operator.render.container import CONTAINER, PORT
 
 
@@ -25,10 +25,10 @@ class EnginePod:
 
 
 def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:
-    """Return the pod, or None if no engine runs in it (any more): then nothing can wait there."""
+    """Return the pod, or None if it is another workload's, or no engine runs in it (any more): nothing waits there."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels, address = metadata.get("labels") or {}, status.get("podIP")
-    if not is_engine_pod(labels) or not address or not _runs(status):
+    if not is_engine_pod(labels) or other_controller(metadata) or not address or not _runs(status):
         return None
     host = f"[{address}]" if ":" in address else address
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or ())

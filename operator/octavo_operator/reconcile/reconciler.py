@@ -29,6 +29,7 @@ from octavo_operator.reconcile.pods.pod_view import usual_wait_seconds, views
 from octavo_operator.reconcile.pods.stuck_ends import end_patience
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_state
+from octavo_operator.reconcile.status.autoscaling import NOT_MEASURED
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Result
 from octavo_operator.reconcile.status.held_deletion import deletion_patience_seconds, holders
 from octavo_operator.reconcile.status.stalled import patience_seconds
@@ -122,8 +123,9 @@ class Reconciler:
         now = await self._rollout_state(service, observed)
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, tried=now.tried, now=moment)
-        if (report := self._scaling.get(key)) and is_scaled_directly(service.spec):
+        if self._config.scales_directly and is_scaled_directly(service.spec):
             # In the place of a HorizontalPodAutoscaler, which is not made then; and it is never written.
+            report = self._scaling.get(key, NOT_MEASURED)
             seen = {**observed.children, ("HorizontalPodAutoscaler", service.name): report}
             observed = replace(observed, children=seen)
         missing = await self._missing_claims(service, observed)
@@ -308,7 +310,7 @@ def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied:
     unserved = next((found for identity, found in refused.items() if identity in serving), None)
     return Result(
         unserved=unserved,
-        refused=_joined([found for found in refused.values() if found is not unserved]),
+        refused=_joined([found for found in refused.values() if found != unserved]),
         conflict=Problem(Reason.FIELD_CONFLICT, conflicts) if conflicts else None,
         rollout=now,
     )

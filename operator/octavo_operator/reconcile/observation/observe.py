@@ -15,6 +15,7 @@ from octavo_operator.api.names import (
     MANAGED_BY_LABEL,
     SERVICE_LABEL,
     is_engine_pod,
+    other_controller,
 )
 from octavo_operator.reconcile.fields.added_fields import is_shared
 from octavo_operator.reconcile.fields.ownership import APPLIED, owned_fields
@@ -56,7 +57,10 @@ class Observation:
 
 
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
-    """Return the observation of `key` from the indexes, which are called by their kinds' plurals."""
+    """Return the observation of `key` from the indexes, which are called by their kinds' plurals.
+
+    Pods that another workload made with the labels of this one are left out: `outsiders` reports them.
+    """
     service = next(iter(indexes[LLMSERVICE.plural].get(key, ())), None)
     children = {
         (kind.name, child["metadata"]["name"]): child
@@ -67,7 +71,7 @@ def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str
     return Observation(
         service,
         children,
-        tuple(indexes.get(POD.plural, {}).get(key, ())),
+        tuple(pod for pod in indexes.get(POD.plural, {}).get(key, ()) if not other_controller(pod["metadata"])),
         slices=None if slices is None or ENDPOINT_SLICE in unwatched else tuple(slices.get(key, ())),
         unwatched=unwatched,
     )

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from pydantic import ValidationError
+
 from octavo_operator.api.conditions import ConditionState, Reason
 from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API_SERVICE, WAITING_METRIC
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
-from octavo_operator.api.status import AutoscalingStatus
+from octavo_operator.api.status import AutoscalingStatus, from_status
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.observation.observe import Object, is_going
 from octavo_operator.reconcile.pods.pod_view import condition_of
@@ -24,6 +26,20 @@ from octavo_operator.render.hpa import behavior, load_seconds, loads_quickly
 from octavo_operator.render.scaledobject import KIND as SCALED_OBJECT
 from octavo_operator.render.schedules import Bounds
 
+NOT_MEASURED: Object = {
+    "metadata": {},
+    "status": {
+        "conditions": [
+            {
+                "type": "AbleToScale",
+                "status": "False",
+                "reason": Reason.AUTOSCALER_PENDING,
+                "message": "the operator has not measured the load yet",
+            }
+        ]
+    },
+}
+"""Stands for the HorizontalPodAutoscaler of a service that the operator scales by itself, before it has measured."""
 _SAID_BY_CLIENT = "external metrics API: "
 
 
@@ -44,6 +60,9 @@ class Scaling:
 
     def status(self) -> AutoscalingStatus:
         """Return the autoscaler's current metric and desired replicas."""
+        if self._reported_before and (reported := from_status(self.service.status, dict, "autoscaling")):
+            with contextlib.suppress(ValidationError):  # another version of the operator may have written it
+                return AutoscalingStatus.model_validate(reported)
         seen = (self.hpa or {}).get("status") or {}
         averages = _averages(seen)
         waiting, in_flight = averages.get(WAITING_METRIC), averages.get(IN_FLIGHT_METRIC)
@@ -58,8 +77,18 @@ class Scaling:
 
     def scaling_active(self) -> ConditionState:
         """Return the state of the condition ScalingActive, which says whether it scales by the load."""
+        if self._reported_before:
+            return self._reported_before
         holds, reason, sentence = self._trouble() or ("True", Reason.VALID_METRIC_FOUND, self._direction())
         return holds, reason, "; ".join([sentence, *self._remarks()])
+
+    @property
+    def _reported_before(self) -> ConditionState | None:
+        """Return the state of ScalingActive that an earlier leader reported, until this one has measured the load."""
+        known = condition_of({"status": self.service.status}, "ScalingActive")
+        if self.hpa is not NOT_MEASURED or known.get("status") != "True":
+            return None
+        return "True", _reason(known), known.get("message", "")
 
     def _trouble(self) -> ConditionState | None:
         """Return the state of ScalingActive if the autoscaler cannot scale; None if it can."""

@@ -88,9 +88,9 @@ class Facts:
 
     @property
     def only_scales(self) -> bool:
-        """True if all pods that there are have the newest revision, and more are wanted."""
+        """True if all pods that there are have the newest revision, and another number of them is wanted."""
         there = self.count("replicas")
-        return there < self.desired and is_replaced(self.deployment, there)
+        return there != self.desired and is_replaced(self.deployment, there)
 
     @property
     def rolled_out(self) -> bool:
@@ -146,6 +146,11 @@ class Facts:
     def misled(self) -> Problem | None:
         """Return the problem that a part of the requests goes elsewhere; None: there is none."""
         return next((each for each in self.outside if each.reason == Reason.FOREIGN_ENDPOINTS), None)
+
+    @property
+    def unrouted(self) -> Problem | None:
+        """Return the problem that the Service has led to no ready pod for longer than it takes to route to one."""
+        return self.unreached if self.unreached and self.unreached.reason == Reason.NO_ENDPOINTS else None
 
     @property
     def out_of_time(self) -> bool:

@@ -59,7 +59,7 @@ def patience_seconds(pods: Iterable[PodView], now: str, node_wait: float = PATIE
 def _obstacle(facts: Facts, now: str) -> Problem | None:
     """Return the problem that a person must solve before the wanted state can be reached; None if there is none."""
     result = facts.result
-    if refused := result.problem or result.unserved or result.refused or facts.overruled:
+    if refused := result.problem or result.unserved or result.refused or facts.overruled or facts.unrouted:
         return refused
     if facts.service.spec.rollout.paused or facts.rolled_out:
         return None

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.conditions import ConditionType
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, KIND
+from octavo_operator.api.status import from_status
 from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
@@ -28,6 +29,10 @@ logger = logging.getLogger(__name__)
 
 LOAD_PAUSE = timedelta(minutes=1)
 """The pause between two writes of a status in which only the load differs: autoscalers measure it every few seconds."""
+SCALING_PAUSE = timedelta(seconds=20)
+"""The pause after a write of the status of a service that serves and scales by its load, before one in which only
+numbers, reasons and messages differ: one change of its replicas changes them several times.
+"""
 UNKNOWN_SECONDS = 600.0
 """The time for which a field that the CRD does not have is left out; then the CRD may have been upgraded."""
 CONFLICT_SECONDS = 180.0
@@ -39,6 +44,11 @@ UNWRITTEN_SECONDS = 30.0
 _CONFLICT_REWRITES = 3
 _UNKNOWN = re.compile(r"\.status((?:\.\w+)+)[^:\s]*: field not declared in schema")
 _MOST_UNKNOWN = 8
+_DELAYED = {
+    *("replicas", "desiredReplicas", "readyReplicas", "availableReplicas", "updatedReplicas"),
+    *("autoscaling", "loading"),
+}
+"""Fields of a scaled service's status that change together with the number of its replicas."""
 
 
 class StatusCluster(EventWriter, Protocol):
@@ -123,10 +133,11 @@ class StatusWriter:
             self._unwritten.pop(key, None)
             return None
         moment = datetime.fromisoformat(now)
-        if without_load(there) == without_load(status) and key in self._written_at:
-            left = (self._written_at[key] + LOAD_PAUSE - moment).total_seconds()
-            if left > 0:
-                return left
+        if key in self._written_at:
+            pause = _pause(there, status)
+            remaining = self._written_at[key] + pause - moment
+            if timedelta() < remaining <= pause:  # more than that remains only where the clock was put back
+                return remaining.total_seconds()
         if (left := self._backoff_seconds(key, self.newest(key, live))) > 0:
             return left
         began = self._clock()
@@ -240,6 +251,22 @@ class StatusWriter:
             if self._clock() - since < UNKNOWN_SECONDS:
                 status = _without(status, path)
         return status
+
+
+def _pause(before: Mapping[str, Any], status: Mapping[str, Any]) -> timedelta:
+    """Return how long after the last write `status` may be written over `before`."""
+    if without_load(before) == without_load(status):
+        return LOAD_PAUSE
+    if status.get("autoscaling") and status.get("readyReplicas") and _states(before) == _states(status):
+        return SCALING_PAUSE
+    return timedelta()
+
+
+def _states(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is written at once of a status, as the status of each condition; numbers and sentences may wait."""
+    shown = {name: value for name, value in status.items() if name not in _DELAYED}
+    conditions = [(each["type"], each["status"]) for each in status.get("conditions") or ()]
+    return {**shown, "conditions": conditions, "phase": (from_status(status, dict, "loading") or {}).get("phase")}
 
 
 def _version(live: Mapping[str, Any]) -> int:

@@ -281,9 +281,9 @@ def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
 
 
 def _served_by(facts: Facts, ready: int) -> tuple[Reason, str]:
-    if facts.replaced and ready >= facts.desired:
-        return Reason.SERVING, f"{ready} of {facts.desired} replicas serve {facts.service.served_name}"
     if facts.replaced or facts.only_scales:
+        if ready >= facts.desired:
+            return Reason.SERVING, f"{facts.desired} of {facts.desired} replicas serve {facts.service.served_name}"
         return Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
     return Reason.ROLLING_OUT, f"{ready} replicas serve while {_progress(facts)}"
 
@@ -325,7 +325,7 @@ def _degraded(facts: Facts) -> ConditionState:
     adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
     unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
     kinds = (  # the worst first: it gives the reason
-        *(result.problem, result.unserved, facts.trouble, result.refused, *unwatched, result.conflict),
+        *(result.problem, result.unserved, facts.unrouted, facts.trouble, result.refused, *unwatched, result.conflict),
         *(facts.overruled, adapters, *facts.outside),
     )
     found = list(dict.fromkeys(filter(None, kinds)))

@@ -1,5 +1,5 @@
-"""Finds what acts for an LLMService without being part of it: EndpointSlices and PodDisruptionBudgets of others, and
-pods that left their Deployment. The watches select by our label, and know a pod of an engine by two more: they see
+"""Finds what acts for an LLMService without being part of it: EndpointSlices, PodDisruptionBudgets and pods of others,
+and pods that left their Deployment. The watches select by our label, and know a pod of an engine by two more: they see
 neither others' objects, which lack them, nor pods that one was taken off. A pod whose track label or owner was changed
 keeps them, and counts as one of the LLMService's; only its owner tells.
 
@@ -21,6 +21,7 @@ from octavo_operator.api.names import (
     MANAGED_BY_LABEL,
     SERVICE_LABEL,
     TRACK_LABEL,
+    other_controller,
     selector,
 )
 from octavo_operator.reconcile.api_requests.api_error import ApiError
@@ -132,7 +133,8 @@ class OutsiderWatch:
         pods = (*self._all_pods(), *unseen)
         found: dict[Key, tuple[Problem, ...]] = {}
         for key, problem in (*self._of_slices(slices), *self._of_pods(pods), *self._of_budgets(budgets)):
-            found[key] = (*found.get(key, ()), problem)
+            if problem not in found.get(key, ()):  # all pods of one controller have the same
+                found[key] = (*found.get(key, ()), problem)
         changed = [key for key in {*found, *self.found} if found.get(key) != self.found.get(key)]
         self.found.clear()
         self.found.update(found)
@@ -149,7 +151,8 @@ class OutsiderWatch:
         for pod in pods:
             service = _service_of(pod["metadata"])
             key = pod["metadata"]["namespace"], service
-            if self._is_known(key) and (problem := released_pod(pod["metadata"], service)):
+            problem = released_pod(pod["metadata"], service) or foreign_pod(pod["metadata"], service)
+            if problem and self._is_known(key):
                 yield key, problem
 
     def _of_budgets(self, budgets: Iterable[Object]) -> Iterator[tuple[Key, Problem]]:
@@ -220,6 +223,20 @@ def released_pod(metadata: Mapping[str, Any], service: str) -> Problem | None:
         Reason.RELEASED_POD,
         f"pod {name} runs outside of Deployment {service}, which has another in its place: it {lost}, {traffic}, and "
         f"keeps its GPUs and memory until it is deleted: kubectl delete pod {name}.{back}",
+    )
+
+
+def foreign_pod(metadata: Mapping[str, Any], service: str) -> Problem | None:
+    """Return the problem of a pod of another workload that has all labels by which the Service selects its pods."""
+    labels, controller = metadata.get("labels") or {}, other_controller(metadata)
+    if controller is None or not selector(service).items() <= labels.items():
+        return None
+    whose = f"{controller['kind']} {controller['name']}"
+    return Problem(
+        Reason.FOREIGN_ENDPOINTS,
+        f"the pods of {whose} have all labels that Service {service} selects, so that they get a part of its requests "
+        f"while they are ready: take the label {SERVICE_LABEL} off the pod template that they are made from, or delete "
+        f"what made {whose}",
     )
 
 
