@@ -48,13 +48,14 @@ async def test_an_overloaded_server_is_given_the_time_that_it_asks_for() -> None
     assert await waited(clock, limiter) == [7.0]
     limiter.answered(0, None)
     assert await waited(clock, limiter) == [7.0, 1.0]
-    limiter.answered(429, 86_400.0)
+    limiter.answered(429, retry_after_of({"Retry-After": "86400"}))
     assert await waited(clock, limiter) == [7.0, 1.0, 60.0]
 
 
-def test_a_date_is_no_number_of_seconds() -> None:
-    found = [retry_after_of({"Retry-After": text}) for text in ("3", "Wed, 21 Oct 2026 07:28:00 GMT", "-1", "")]
-    assert found == [3.0, None, None, None]
+def test_a_date_is_no_number_of_seconds_and_no_key_waits_for_a_day() -> None:
+    texts = ("3", "Wed, 21 Oct 2026 07:28:00 GMT", "-1", "", "86400", "9" * 400)
+    found = [retry_after_of({"Retry-After": text}) for text in texts]
+    assert found == [3.0, None, None, None, 60.0, 60.0]
 
 
 async def test_the_header_of_an_answer_holds_all_keys_back_but_not_the_lease() -> None:

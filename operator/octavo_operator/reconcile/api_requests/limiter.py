@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 PAUSE_SECONDS = 1.0
 """The pause if the API server does not say how long."""
 LONGEST_SECONDS = 60.0
+"""The longest pause: what answers may be a proxy or a webhook that asks for a day."""
 _OVERLOADED = (0, 429, 503)
 """Statuses that say something about the API server and not about the request; 0: it cannot be reached."""
 
@@ -30,14 +31,13 @@ class Limiter:
     def answered(self, status: int, retry_after: float | None) -> None:
         """Note that the API server refused a request; `retry_after`: the seconds that it asks clients to wait."""
         if status in _OVERLOADED:
-            pause = PAUSE_SECONDS if retry_after is None else min(retry_after, LONGEST_SECONDS)
-            self._until = max(self._until, self._clock() + pause)
+            self._until = max(self._until, self._clock() + (PAUSE_SECONDS if retry_after is None else retry_after))
 
 
 def retry_after_of(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of a Retry-After header.
+    """Return the seconds of a Retry-After header, LONGEST_SECONDS at most.
 
     None where there is none, or a date, which the API server never sends.
     """
     text = headers.get("Retry-After", "")
-    return float(text) if text.isascii() and text.isdigit() else None
+    return min(float(text), LONGEST_SECONDS) if text.isascii() and text.isdigit() else None
