@@ -21,11 +21,18 @@ SIZES |= {"head_dim": 128, "num_hidden_layers": 2}
 PROJECTIONS = tuple(f"{name}_proj.weight" for name in ("q", "k", "v", "o", "gate", "up", "down"))
 
 
-def _group(strategy: str, *, dynamic: bool, **more: Any) -> dict[str, Any]:
+def _group(strategy: str, *, dynamic: bool | None, **more: Any) -> dict[str, Any]:
+    """`dynamic`: the scales of inputs; None: they are not quantized."""
     floats = {"num_bits": 8, "type": "float"}
     weights = {**floats, "strategy": strategy, "dynamic": False, **more}
-    inputs = {**floats, "strategy": "token" if dynamic else "tensor", "dynamic": dynamic}
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None}
+    known = {**floats, "strategy": "token" if dynamic else "tensor", "dynamic": dynamic}
+    inputs = None if dynamic is None else known
+    group = {
+        "targets": ["Linear"],
+        "weights": weights,
+        "input_activations": None if dynamic is None else inputs,
+        "output_activations": None,
+    }
     return {
         "quant_method": "compressed-tensors",
         "format": "float-quantized",
@@ -40,6 +47,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "autofp8": {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
     "tensor": {"quant_method": "fp8", "activation_scheme": "dynamic"},
     "compressed_channel": _group("channel", dynamic=True),
+    "compressed_channel_naive": {**_group("channel", dynamic=None), "format": "naive-quantized"},
     "compressed_tensor": _group("tensor", dynamic=False),
     "compressed_block": _group("block", dynamic=True, block_structure=[128, 128]),
     "modelopt": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
@@ -60,7 +68,7 @@ def quantized(weight: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
         numbers = (values.double() * scale).view(-1, columns)[:rows].float()
         return values.view(-1, columns)[:rows], stored, numbers
     scale = weight.double().abs().amax(1, keepdim=True) / 448
-    scale = (scale if name == "compressed_channel" else scale.max()).float()
+    scale = (scale if name.startswith("compressed_channel") else scale.max()).float()
     values = (weight.double() / scale).clamp(-448, 448).to(FP8)
     stored = scale.view(1) if name == "compressed_tensor" else scale
     return values, stored, (values.double() * scale).float()

@@ -58,7 +58,11 @@ def save_int8(directory: Path, **group: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("group", [{}, {"input_activations": ACTIVATIONS}], ids=["weights", "activations too"])
+@pytest.mark.parametrize(
+    "group",
+    [{}, {"format": "naive-quantized"}, {"input_activations": ACTIVATIONS}],
+    ids=["weights", "naive", "activations too"],
+)
 def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(group, tmp_path):
     model = save_int8(tmp_path / "int8", **group)
     decoder, exact = load(tmp_path / "int8"), load(save(model, tmp_path / "exact"))

@@ -17,6 +17,8 @@ from octavo_engine.model.quantization.selection import Quantization, Rule, names
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 _LINEAR = "Linear"
+_NAIVE = "naive-quantized"
+"""The format of floats and whole numbers of 8 bits whose inputs are not quantized; it has the tensors of the others."""
 _EXPRESSION = "re:"
 _CLASS = re.compile(r"[A-Z]\w*")
 
@@ -66,11 +68,13 @@ def _targets(group: Fields) -> list[str]:
 
 def _read_group(config: Fields, group: Fields, formats: Mapping[str, ReadGroup]) -> LinearMethod:
     name = group.text("format", default=config.text("format", default="?"))
-    if name not in formats:
-        raise unsupported(group, f"compressed-tensors in the format {name}; {', '.join(formats)} are supported")
     weights = group.mapping("weights")
     if weights is None:
         raise group.wrong("weights", None, "is missing")
+    if name == _NAIVE:
+        name = f"{'float' if weights.text('type', default='int') == 'float' else 'int'}-quantized"
+    if name not in formats:
+        raise unsupported(group, f"compressed-tensors in the format {name}; {', '.join(formats)} are supported")
     return formats[name](group, weights)
 
 

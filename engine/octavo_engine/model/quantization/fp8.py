@@ -200,5 +200,5 @@ SCHEME = Scheme(
     groups={"float-quantized": _group},
     online=FP8Scheme("channel", scale_name=None),
     supported="float8 e4m3 weights with activations in 8 bits: fp8 (a scale for each weight, or for each block of "
-    "128 x 128), compressed-tensors (float-quantized, by tensor, channel or such blocks)",
+    "128 x 128), compressed-tensors (float-quantized or naive-quantized, by tensor, channel or such blocks)",
 )

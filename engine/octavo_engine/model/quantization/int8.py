@@ -109,5 +109,5 @@ SCHEME = Scheme(
     groups={"int-quantized": _group},
     online=INT8(online=True),
     online_head=INT8(online=True),
-    supported="int8 weights: compressed-tensors (int-quantized, by channel)",
+    supported="int8 weights: compressed-tensors (int-quantized or naive-quantized, by channel)",
 )
