@@ -2,6 +2,8 @@
 
 The records of the users are judged (`verdict`), by code that shares nothing with the server: a request is lost if it
 ended neither in a complete answer nor in an explicit error, or if its connection was cut although its server lived on.
+Each request without a complete answer is told with its time, what the client saw, the disturbances around it, and what
+the server logged meanwhile (bench/soak_losses.py).
 A disturbance is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less
 often, the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory of
 each process, file handles, threads and series of one server have to stay flat: slopes are fitted to their least values
@@ -36,14 +38,13 @@ from bench.hostile.attacks import ATTACKS
 from bench.hostile.several_keys import KEYS
 from bench.report import save
 from bench.server import Serving, octavo
+from bench.soak_losses import Client, Loss, LossRecorder, losses_page
 
 _KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude, rights: [adapters]}\n"
 _KEYS += "".join(f"- {{name: rude{number}, key: sk-rude-{number}}}\n" for number in range(KEYS))
 _DISTURBANCES = {"attack": 30, "worker": 10, "pause": 10, "kill": 1}
 """How often each kind happens. An end of the engine ends the server: so seldom that servers live long enough to be
 judged (`_JUDGED_SECONDS`)."""
-_WARM_UP_SECONDS = 3.0
-"""How long each attack runs in the warm-up of `--one-server`."""
 _PROMPTS = ("Once upon a time", "The capital of France is", "To be or not to be", "def fibonacci(n):")
 
 
@@ -73,15 +74,17 @@ class Life:
     """The seconds of its life after which it is judged."""
 
 
-async def ask(port: int, prompt: int, tokens: int) -> tuple[str, str]:
-    """Stream one greedy answer; return how it ended, and its text."""
+async def ask(port: int, prompt: int, tokens: int, client: Client) -> tuple[str, str]:
+    """Stream one greedy answer; return how it ended, and its text. `client` is told what was seen."""
     asked = {"prompt": _PROMPTS[prompt], "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
     body = json.dumps(asked).encode()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
+    except OSError as error:
+        client.see(f"connect: {error!r}")
         return "refused", ""
     text, end = "", "cut"
+    client.port = writer.get_extra_info("sockname")[1]
     try:
         writer.write(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -90,8 +93,10 @@ async def ask(port: int, prompt: int, tokens: int) -> tuple[str, str]:
         status = (await reader.readuntil(b"\r\n")).split(b" ")[1].decode()
         if status != "200":
             content = (await reader.read()).partition(b"\r\n\r\n")[2]
+            client.see(content.decode())
             return f"error {status} {json.loads(content)['error']['code']}", ""
         while line := await reader.readline():
+            client.see(line.decode())
             if line.startswith(b"data: [DONE]"):
                 end = "complete"
             elif line.startswith(b"data: {"):
@@ -100,7 +105,9 @@ async def ask(port: int, prompt: int, tokens: int) -> tuple[str, str]:
                     end = f"error {said['error']['code']}"
                 else:
                     text += "".join(choice["text"] for choice in said["choices"])
-    except (OSError, asyncio.IncompleteReadError, IndexError):
+        client.see("end of the connection")
+    except (OSError, asyncio.IncompleteReadError, IndexError) as error:
+        client.see(f"{error!r}")
         return "cut", text
     finally:
         writer.close()
@@ -117,6 +124,7 @@ class Soak:
     lives: list[Life] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
 
     async def run(self) -> None:
         """Serve until the time is over, with another server whenever one was killed."""
@@ -133,12 +141,13 @@ class Soak:
 
     async def _live(self, serving: Serving, until: float) -> None:
         life, ended = self.lives[-1], asyncio.Event()
+        self._recorder = LossRecorder(Path(serving.log.name), self.losses)
         users = [asyncio.create_task(self._user(serving, ended)) for _ in range(self.args.users)]
         sampling = asyncio.create_task(self._sample(serving, life))
         if self.args.one_server:
             started = time.monotonic()
             for name in ATTACKS:
-                await self._attack(serving, name, _WARM_UP_SECONDS)
+                await self._attack(serving, name, self.args.warm_up)
             life.warm_after = time.monotonic() - started
             until += life.warm_after
         while time.monotonic() < until and not life.killed and not serving.has_ended():
@@ -161,15 +170,17 @@ class Soak:
         server = len(self.lives) - 1
         while not ended.is_set():
             prompt, tokens = self.chance.randrange(len(_PROMPTS)), self.chance.choice((8, 24, 60))
-            started = time.monotonic()
-            end, text = await ask(serving.port, prompt, tokens)
+            started, client = time.monotonic(), self._recorder.begin()
+            end, text = await ask(serving.port, prompt, tokens, client)
             self.records.append(Record(server, prompt, tokens, time.monotonic() - started, end, text))
             if end != "complete":
-                await asyncio.sleep(0.5)
+                await self._recorder.record(client, end)
 
     async def _disturb(self, serving: Serving, life: Life) -> None:
         weights = _DISTURBANCES | ({"kill": 0} if self.args.one_server else {})
         name = self.chance.choices(tuple(weights), tuple(weights.values()))[0]
+        if name != "attack":
+            self._recorder.begin_event(name)
         if name == "attack":
             attack = self.chance.choice(list(ATTACKS))
             await self._attack(serving, attack, self.args.pause / 3)
@@ -184,15 +195,18 @@ class Soak:
         else:
             life.killed = True
             serving.engine.kill()
+        self._recorder.end_event()
         self.events[name] += 1
         print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
 
     async def _attack(self, serving: Serving, name: str, seconds: float) -> None:
+        self._recorder.begin_event(f"attack: {name}")
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "bench.hostile.attacker", str(serving.port), "sk-rude", str(seconds), name,
             stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         await process.wait()
+        self._recorder.end_event()
 
     async def _sample(self, serving: Serving, life: Life) -> None:
         started = time.monotonic()
@@ -310,7 +324,7 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
         f"server in which it was largest: {growth}. Problems: {'; '.join(soak.problems) or 'none'}.\n\n"
         f"| end of a request | count |\n| --- | --- |\n{ends}\n\n| what happened | count |\n| --- | --- |\n{events}\n\n"
         f"| server | minute | {' | '.join(_MOST_GROWTH)} |\n|{' --- |' * (2 + len(_MOST_GROWTH))}\n"
-        f"{sample_rows(soak.lives)}\n"
+        f"{sample_rows(soak.lives)}\n{losses_page(soak.losses)}"
     )
 
 
@@ -326,6 +340,7 @@ def main() -> int:
     parser.add_argument("--users", type=int, default=4)
     parser.add_argument("--pause", type=float, default=20, help="seconds between two events")
     parser.add_argument("--one-server", action="store_true", help="run each attack once first, and end no engine")
+    parser.add_argument("--warm-up", type=float, default=3, help="seconds of each attack before that")
     parser.add_argument("--name", default="soak", help="of the result files, after the date")
     soak = Soak(parser.parse_args())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -334,7 +349,8 @@ def main() -> int:
     found = verdict(soak.records, soak.lives)
     machine = {"cores": psutil.cpu_count(), "python": platform.python_version()}
     result = {"machine": machine, "arguments": vars(soak.args), "events": soak.events, "verdict": found,
-              "problems": soak.problems, "lives": [asdict(life) for life in soak.lives]}  # fmt: skip
+              "problems": soak.problems, "losses": [asdict(loss) for loss in soak.losses],
+              "lives": [asdict(life) for life in soak.lives]}  # fmt: skip
     save(soak.args.name, result, lambda title: page(title, soak, found))
     return int(bool(found["lost"] or soak.problems))
 

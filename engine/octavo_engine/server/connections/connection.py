@@ -80,6 +80,8 @@ class ClientConnection(H11Protocol):
         self._dropped_bytes = 0
         self.idle_since = 0.0
         """When the connection was opened, or when its last answer ended (monotonic seconds)."""
+        self.has_been_read = False
+        """False until bytes of the client have been read. Some wait for that: the acceptor passes on no silent one."""
 
     @property
     def idle(self) -> bool:
@@ -115,6 +117,7 @@ class ClientConnection(H11Protocol):
         if self._refused:
             self._drop(data)
             return
+        self.has_been_read = True
         waited = self.conn.their_state is h11.IDLE
         self.flow.count_read(len(data))
         super().data_received(data)
@@ -219,7 +222,11 @@ class ClientConnection(H11Protocol):
         """Start the time limit for the client to read, as too many bytes, or an answer's last bytes, wait for it."""
         super().pause_writing()
         if self._stall is None:
-            self._stall = self.loop.call_later(STALL_SECONDS, self.abort)
+            self._stall = self.loop.call_later(STALL_SECONDS, self._end_unread)
+
+    def _end_unread(self) -> None:
+        log.warning("a connection was closed: its client had not read an answer for %g s", STALL_SECONDS)
+        self.abort()
 
     def resume_writing(self) -> None:
         """Stop the time limit for the client to read, as it has read."""
@@ -267,8 +274,10 @@ class ClientConnection(H11Protocol):
     def _expire(self, due: float) -> None:
         if self.loop.time() > due + _LATE_SECONDS:
             self._expect(_GRACE_SECONDS)
-        else:
-            self.abort()
+            return
+        if not self._refused:
+            log.warning("a connection was closed: its client had not sent a request, or the rest of it, in time")
+        self.abort()
 
     def _stop_timers(self) -> None:
         self._expect(None)

@@ -95,6 +95,10 @@ class HttpConnections:
                 connection.close()
                 connection_log.warning("a connection was closed: all %d (--max-connections) are in use", self._most)
                 return
+            connection_log.warning(
+                "%d connections that were idle, or sent or read slowly, were closed for new ones: all %d "
+                "(--max-connections) were in use", len(spare), self._most,
+            )  # fmt: skip
             for each in spare:
                 each.abort()
                 state.connections.discard(each)  # now, or the next connection would close more of them

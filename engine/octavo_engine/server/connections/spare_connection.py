@@ -21,8 +21,10 @@ def spare_connections(connections: Sequence[ClientConnection]) -> list[ClientCon
 
     If no connection is idle, they are connections that send a body or read something stored: those of the key with most
     connections, the oldest requests first. Generated answers are never cut off, as admission limits their number.
+    Connections that have just been opened are not closed either, as their first request is about to be read.
     """
     owners = Counter[str]()
+    connections = [each for each in connections if each.has_been_read]
     spare = [each for each in connections if each.idle]
     if not spare:
         owners = Counter(map(_owner, connections))
