@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import http.client
 import json
 import logging
@@ -41,13 +42,14 @@ from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.connections import acceptor, client_flow, connection, unread_input
 from octavo_engine.server.connections.full_response import FullResponse
-from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_connections
+from octavo_engine.server.connections.spare_connection import spare_connections
+from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_clients
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.generation import Generation
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE, Turns
 from octavo_engine.server.openai.answering import off_the_loop_if_large, work_of
-from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS
+from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS, StorageError, on_disk
 from octavo_engine.server.openai.sse import EventStream
 from octavo_engine.server.preparation import text_pool
 from octavo_engine.server.preparation.prepared import JSONAnswer, Setup, encode
@@ -343,6 +345,40 @@ async def test_a_key_that_used_little_does_not_wait_for_a_long_task_of_each_othe
     assert await waiting["b"]
 
 
+async def test_a_turn_takes_as_many_steps_among_thousands_of_keys_as_among_few() -> None:
+    """Steps are counted by looks at keys in tables: a walk through the keys has one look at each, or more."""
+    looks = 0
+
+    class Name(str):
+        def __hash__(self) -> int:
+            nonlocal looks
+            looks += 1
+            return super().__hash__()
+
+    async def looks_of_turns(count: int) -> int:
+        turns: FairTurns[int] = FairTurns(1, lambda: False, lambda: 0.0)
+        names = [Name(number) for number in range(count)]
+        turns.add(1)
+        for number, name in enumerate(names):
+            turns.release(name, await turns.acquire(name), 1.0 + number % 7)
+        await turns.acquire("first")
+        waiting = [asyncio.create_task(turns.acquire(name)) for name in names]
+        await asyncio.sleep(0)
+        looked, last = looks, "first"
+        for number in range(7):
+            turns.release(last, 1, 100.0)
+            last = names[7 * number]  # one of those that have used least, in the order in which they came
+            async with asyncio.timeout(PATIENCE):
+                assert await waiting[7 * number] == 1
+        found = looks - looked
+        for task in waiting:
+            task.cancel()
+        return found
+
+    few, many = await looks_of_turns(60), await looks_of_turns(3000)
+    assert many <= few + 20
+
+
 async def test_requests_that_are_cancelled_take_no_turn_of_their_key() -> None:
     turns: FairTurns[int] = FairTurns(1, lambda: False)
     order: list[str] = []
@@ -626,6 +662,17 @@ def test_with_too_many_connections_the_one_that_is_idle_for_longest_goes(start: 
         ask(kept[number])
     for client in kept:
         client.close()
+
+
+def test_a_connection_whose_first_request_is_not_read_yet_is_not_closed_for_the_next_one() -> None:
+    """It looked idle. If all others sent bodies, it was the only one that did, and a new client was cut off."""
+    new = Mock(spec=connection.ClientConnection, idle=True, has_been_read=False, scope=None)
+    slow = [
+        Mock(idle=False, has_been_read=True, scope={"path": "/v1/files"}, idle_since=number, cycle=Mock(more_body=True))
+        for number in range(3)
+    ]
+    assert spare_connections([new, *slow]) == [slow[0]]
+    assert spare_connections([new]) == []
 
 
 def test_a_key_that_uploads_on_all_connections_leaves_room_for_others(
@@ -1024,7 +1071,7 @@ def test_an_error_of_the_parser_ends_its_connection_and_does_not_fill_the_log(
     def broken(_: object) -> None:
         raise ValueError("not expected")
 
-    limit_warnings_of_connections()
+    limit_warnings_of_clients()
     monkeypatch.setattr(connection.StrictBuffer, "maybe_extract_lines", broken)
     for _ in range(5):
         with contextlib.suppress(ConnectionResetError):
@@ -1228,10 +1275,24 @@ def test_input_that_no_request_has_read_is_bounded_for_all_connections_together(
 
 
 def test_warnings_that_clients_cause_are_bounded(server: Served, caplog: pytest.LogCaptureFixture) -> None:
-    limit_warnings_of_connections()
+    limit_warnings_of_clients()
     for _ in range(20):
         assert raw(server, b"GET / HTTP/9.9\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400")
     assert caplog.text.count("Invalid HTTP request") <= 2  # two, should 10 s go by meanwhile
+
+
+async def test_warnings_about_a_full_disk_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(logging.getLogger("octavo.storage"), "filters", [])
+    limit_warnings_of_clients()
+    for _ in range(20):
+        with pytest.raises(StorageError):
+            await on_disk(write)
+    assert 1 <= caplog.text.count("No space left on device") <= 2  # two, should 10 s go by meanwhile
 
 
 def test_a_form_that_is_broken_writes_no_line_of_its_own(

@@ -18,7 +18,7 @@ from octavo_engine.engine.client import EngineClient
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.listen import listening_socket
 from octavo_engine.server.admission.auth import KeyRing
-from octavo_engine.server.console.repeated_warnings import limit_warnings_of_connections
+from octavo_engine.server.console.repeated_warnings import limit_warnings_of_clients
 from octavo_engine.server.lifecycle import Server
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.telemetry.tracing import Tracing
@@ -33,7 +33,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
         raise ConfigurationError("--lora-modules-file needs --enable-lora")
     log_format = logs.for_reader(server.log_format)
     logs.set_up(log_format)
-    limit_warnings_of_connections()
+    limit_warnings_of_clients()
     names = tuple(server.served_model_name or [engine.model])
     tracing = _tracing(server.otlp_traces_endpoint, names[0])
     priorities = "priority" in (engine.scheduling_policy, engine.prefix_cache_policy)

@@ -1,12 +1,14 @@
 """Fair sharing of a few equal resources, such as text workers: API keys take turns, however many requests each has.
 
 Where the times of use are given, the next turn is that of the key that has used least lately: otherwise a key with a
-short task would wait for a long one of each other key.
+short task would wait for a long one of each other key. A turn takes about as long whether ten keys or thousands wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -18,6 +20,46 @@ _HALF_LIFE = 10.0
 _HEAVY = 3.0
 """Seconds of use, not forgotten, beyond which a key is heavy: it uses about a fifth of a resource all the time."""
 _FORGOTTEN = 0.001
+_FEW = 16
+"""Entries that are kept without a look at whether they are still of use."""
+
+
+class LateUses:
+    """The seconds for which keys have used something lately, as ranks.
+
+    The rank of `s` seconds of use at the time `t` is log2(s) + t / _HALF_LIFE. Forgetting lowers all uses by the same
+    factor, so that neither the ranks of keys nor their order change with time.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ranks: dict[str, float] = {}
+        self._most = _FEW
+
+    def add(self, key: str, seconds: float) -> None:
+        """Count `seconds` of use that end now."""
+        new, so_far = math.log2(seconds) + self._now, self._ranks.get(key, -math.inf)
+        least, most = sorted((new, so_far))
+        self._ranks[key] = most + math.log2(1.0 + 2.0 ** (least - most))
+        if len(self._ranks) > self._most:
+            self._ranks = {each: rank for each, rank in self._ranks.items() if self._lasts(rank)}
+            self._most = 2 * len(self._ranks) + _FEW
+
+    def rank(self, key: str) -> float:
+        """Return the key's rank, which is higher for more use; minus infinity if its uses are forgotten."""
+        rank = self._ranks.get(key, -math.inf)
+        return rank if self._lasts(rank) else -math.inf
+
+    def is_heavy(self, key: str) -> bool:
+        """Return True if the key uses about a fifth of a resource all the time, or more."""
+        return self.rank(key) > math.log2(_HEAVY) + self._now
+
+    def _lasts(self, rank: float) -> bool:
+        return rank > math.log2(_FORGOTTEN) + self._now
+
+    @property
+    def _now(self) -> float:
+        return self._clock() / _HALF_LIFE
 
 
 class FairTurns(Generic[T]):
@@ -26,19 +68,25 @@ class FairTurns(Generic[T]):
     def __init__(
         self, total: int, several_keys: Callable[[], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._total, self._several_keys, self._clock = total, several_keys, clock
+        self._total, self._several_keys = total, several_keys
         self._free: list[T] = []
         self._held: Counter[str] = Counter()
-        self._used: dict[str, float] = {}
-        """The seconds of each key's use that are not forgotten at the time `_used_at`."""
-        self._used_at = clock()
-        self._waiting: OrderedDict[str, OrderedDict[asyncio.Future[T], None]] = OrderedDict()
-        """The futures of each key's waiting requests; the first key is the one whose turn is next."""
+        self._uses = LateUses(clock)
+        self._waiting: dict[str, OrderedDict[asyncio.Future[T], None]] = {}
+        """The futures of each key's waiting requests."""
+        self._places: dict[str, tuple[float, int]] = {}
+        """The place of each waiting key: its rank in `_uses`, and a number that is higher for a later turn."""
+        self._queue: list[tuple[float, int, str]] = []
+        """A heap of these places with their keys, and of former places, which are left out when they come up."""
+        self._number = 0
 
     async def acquire(self, key: str) -> T:
         """Wait until it is this key's turn, and return a free resource."""
         turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, OrderedDict())[turn] = None
+        if key not in self._waiting:
+            self._waiting[key] = OrderedDict()
+            self._place(key)
+        self._waiting[key][turn] = None
         self._hand_out()
         try:
             return await turn
@@ -60,8 +108,9 @@ class FairTurns(Generic[T]):
         if not self._held[key]:
             del self._held[key]
         if seconds:
-            self._forget_uses()
-            self._used[key] = self._used.get(key, 0.0) + seconds
+            self._uses.add(key, seconds)
+            if key in self._waiting:
+                self._place(key)
         self.add(thing)
 
     def _hand_out(self) -> None:
@@ -71,26 +120,38 @@ class FairTurns(Generic[T]):
             if turn.cancelled():
                 continue
             if key in self._waiting:
-                self._waiting.move_to_end(key)
+                self._place(key)
             self._held[key] += 1
             turn.set_result(self._free.pop())
 
     def _next_key(self) -> str | None:
+        """Return the waiting key that has used least among those that may hold another resource, if there is one."""
         shared = self._several_keys() and self._total > 1
         most = self._total - 1 if shared else self._total
-        able = (key for key in self._waiting if self._held[key] < most)
-        if not self._used:
-            return next(able, None)
-        self._forget_uses()
-        heavy = {key for key, seconds in self._used.items() if seconds > _HEAVY}
-        if shared and sum(self._held[key] for key in heavy) >= most:
-            able = (key for key in self._waiting if self._held[key] < most and key not in heavy)
-        return min(able, key=lambda key: self._used.get(key, 0.0), default=None)
+        full: list[tuple[float, int, str]] = []
+        while (first := self._first()) is not None and self._held[first] >= most:
+            full.append(heapq.heappop(self._queue))  # at most as many keys as there are resources
+        for place in full:
+            heapq.heappush(self._queue, place)
+        if first is None or not shared or not self._uses.is_heavy(first):
+            return first
+        held_by_heavy = sum(held for key, held in self._held.items() if self._uses.is_heavy(key))
+        return first if held_by_heavy < most else None
 
-    def _forget_uses(self) -> None:
-        now = self._clock()
-        left, self._used_at = 0.5 ** ((now - self._used_at) / _HALF_LIFE), now
-        self._used = {key: kept for key, seconds in self._used.items() if (kept := seconds * left) > _FORGOTTEN}
+    def _first(self) -> str | None:
+        """Return the key whose place is the first in the queue, without former places before it."""
+        while self._queue and self._places.get(self._queue[0][2]) != self._queue[0][:2]:
+            heapq.heappop(self._queue)
+        return self._queue[0][2] if self._queue else None
+
+    def _place(self, key: str) -> None:
+        """Give a waiting key its place: by what it has used, and behind all keys that have used as much."""
+        self._number += 1
+        self._places[key] = place = self._uses.rank(key), self._number
+        heapq.heappush(self._queue, (*place, key))
+        if len(self._queue) > 2 * len(self._places) + _FEW:
+            self._queue = [(*place, each) for each, place in self._places.items()]
+            heapq.heapify(self._queue)
 
     def _forget(self, key: str, turn: asyncio.Future[T]) -> None:
         """Remove a future from the queue, if it is still there: it has its turn, or is cancelled."""
@@ -98,3 +159,4 @@ class FairTurns(Generic[T]):
         turns.pop(turn, None)
         if not turns:
             self._waiting.pop(key, None)
+            self._places.pop(key, None)

@@ -41,9 +41,12 @@ class RepeatedWarnings(logging.Filter):
         return True
 
 
-def limit_warnings_of_connections() -> None:
-    """Limit the warnings about connections, uvicorn's and our own. Has an effect once in a process."""
-    for name in ("uvicorn.error", "octavo.connections"):
+def limit_warnings_of_clients() -> None:
+    """Limit warnings that requests cause: about connections, uvicorn's and our own, text workers, and --batch-storage.
+
+    Has an effect once in a process.
+    """
+    for name in ("uvicorn.error", "octavo.connections", "octavo.text_workers", "octavo.storage"):
         log = logging.getLogger(name)
         if not any(isinstance(each, RepeatedWarnings) for each in log.filters):
             log.addFilter(RepeatedWarnings())

@@ -35,7 +35,7 @@ from octavo_engine.server.preparation.prepared import (
 )
 from octavo_engine.server.preparation.text_limits import CPU_SECONDS, LARGE_BODY, WALL_SECONDS
 
-log = logging.getLogger("octavo.server")
+log = logging.getLogger("octavo.text_workers")
 
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end a worker and that neither the kernel sends for its limits, nor this server."""

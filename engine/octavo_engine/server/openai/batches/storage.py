@@ -25,7 +25,7 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, FileObject, encode
 
-log = logging.getLogger("octavo.server")
+log = logging.getLogger("octavo.storage")
 
 Kept = TypeVar("Kept", FileObject, BatchObject)
 Done = TypeVar("Done")
@@ -242,7 +242,7 @@ async def on_disk(work: Callable[..., Done], *args: object) -> Done:
     try:
         return await asyncio.to_thread(work, *args)
     except OSError as error:
-        log.error("--batch-storage cannot be used: %s", error)
+        log.warning("--batch-storage cannot be used: %s", error)
         raise StorageError(error) from None
 
 
