@@ -13,6 +13,7 @@ import os
 import queue
 import re
 import resource
+import select
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
+from h11 import LocalProtocolError
 from python_multipart import MultipartParser
 from python_multipart.exceptions import MultipartParseError
 from starlette.types import Message
@@ -43,6 +45,7 @@ from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.connections import acceptor, client_flow, connection, unread_input
 from octavo_engine.server.connections.full_response import FullResponse
 from octavo_engine.server.connections.spare_connection import spare_connections
+from octavo_engine.server.connections.strict_http import StrictBuffer
 from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_clients
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.generation import Generation
@@ -740,6 +743,37 @@ def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -
         assert {each.getpeername() for each in stayed} == {each.getsockname() for each in waiting[2:]}
 
 
+@pytest.mark.parametrize("event", ["more connections", "no more files", "the end"])
+def test_a_connection_that_has_sent_its_request_is_not_closed_as_a_silent_one(event: str) -> None:
+    """2,600 connections at once had others reset whose requests had arrived and were not looked at yet."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    given: list[socket.socket] = []
+    accepting = acceptor.Acceptor(listener, 4, given.append, lambda _: asyncio.Protocol)
+    with contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(socket.create_connection(listener.getsockname())) for _ in range(3)]
+        clients[0].sendall(b"GET /version HTTP/1.1\r\n\r\n")
+
+        def accept() -> None:
+            connection = opened.enter_context(listener.accept()[0])
+            connection.setblocking(False)
+            accepting._await_request(connection)
+
+        accept()
+        assert select.select([next(iter(accepting._silent))], [], [], PATIENCE)[0]
+        accept()
+        if event == "more connections":
+            accept()
+        elif event == "no more files":
+            accepting._log_accept_error(OSError(errno.EMFILE, "Too many open files"))
+        if event == "the end":
+            listener.setblocking(False)
+            accepting._close()
+        else:
+            accepting._loop.close()
+        assert clients[0].getsockname() in [each.getpeername() for each in given]
+        assert len(accepting._silent) == {"more connections": 2}.get(event, 0)
+
+
 def test_a_probe_is_answered_although_as_many_connections_wait_for_the_loop_as_may(
     start: Callable[..., Served],
 ) -> None:
@@ -1045,6 +1079,16 @@ def test_what_proxies_may_read_differently_is_400_and_ends_the_connection(server
     assert last.startswith(b"400 ")
     assert b"invalid_http" in last
     assert b"connection: close" in last.lower()
+
+
+@pytest.mark.parametrize("end", [b"\0", b"\x0b", b"\x0c"])
+def test_what_a_pattern_of_h11_takes_long_to_refuse_is_refused_before(end: bytes) -> None:
+    """For 30,000 spaces and a NUL the pattern for headers takes 20 s, in which the event loop does nothing else."""
+    for lines, head in ((True, b"GET / HTTP/1.1\r\nX: "), (False, b"1; ")):
+        buffer = StrictBuffer()
+        buffer += head + b" " * 100 + (end if lines else b"\n") + b"\r\n\r\n"
+        with pytest.raises(LocalProtocolError):
+            buffer.maybe_extract_lines() if lines else buffer.maybe_extract_next_line()
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,10 @@ class Acceptor:
             self._loop.remove_reader(listener)
         for silent in list(self._silent):
             self._forget(silent)
-            silent.close()
+            if _has_bytes(silent):
+                self._waiting.append(silent)
+            else:
+                silent.close()
         self._scrapes.close()
         self._loop.run_until_complete(self._end_tasks())  # nothing is left that begins another task meanwhile
         last: list[socket.socket] = []
@@ -219,7 +222,7 @@ class Acceptor:
     def _await_request(self, connection: socket.socket) -> None:
         """Wait for the first bytes of a new connection; close the oldest silent one if there are too many."""
         if len(self._silent) >= self._most_silent:
-            self._close_oldest()
+            self._expire(next(iter(self._silent)))
         self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._expire, connection)
         self._loop.add_reader(connection, self._on_first_bytes, connection)
 
@@ -274,19 +277,20 @@ class Acceptor:
             await self._loop.connect_accepted_socket(self._protocol, connection)
 
     def _close_oldest(self) -> None:
-        if self._silent:
-            self._close_silent(next(iter(self._silent)))
+        while self._silent:
+            if self._expire(next(iter(self._silent))):
+                return
 
-    def _expire(self, connection: socket.socket) -> None:
-        """Close a connection whose time is over, unless bytes have arrived while this process did not run."""
-        try:
-            arrived = connection.recv(1, socket.MSG_PEEK)
-        except OSError:
-            arrived = b""
-        if arrived:
+    def _expire(self, connection: socket.socket) -> bool:
+        """Close a connection that may be silent no longer; return False if bytes have arrived in it, and are served.
+
+        The loop may not have looked at them yet: this process may not have run, or very many connections came at once.
+        """
+        if _has_bytes(connection):
             self._on_first_bytes(connection)
-        else:
-            self._close_silent(connection)
+            return False
+        self._close_silent(connection)
+        return True
 
     def _close_silent(self, connection: socket.socket) -> None:
         self._forget(connection)
@@ -310,6 +314,13 @@ class Acceptor:
         if (now := time.monotonic()) - self._logged_at >= _LOG_INTERVAL or not self._logged_at:
             self._logged_at = now
             log.warning(message, *arguments)
+
+
+def _has_bytes(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False
 
 
 def _has_closed(connection: socket.socket) -> bool:

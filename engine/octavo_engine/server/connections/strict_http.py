@@ -15,6 +15,9 @@ _REQUEST_LINE = re.compile(rb"([^ :]+) ([^ ]*) HTTP/(.*)")
 """Method, target and version; a line of trailers has a colon after its name."""
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]+(?=[/?#]|$)", re.IGNORECASE)
 """The scheme and authority before a target's path, which clients send to proxies; every server must accept them."""
+_NO_TEXT = re.compile(rb"[\x00\x0b\x0c]")
+"""Bytes that h11 refuses in a header's value. Its pattern takes quadratic time for one behind many spaces: 5 s and more
+for 16,000 of them. So they are refused before it sees them."""
 _LONGEST_HEAD = 64 << 10
 """The most bytes of a head or of trailers, even if all of them arrived at once."""
 _CHUNK_SIZE_DIGITS = 16
@@ -52,6 +55,8 @@ class StrictBuffer(ReceiveBuffer):
         line = super().maybe_extract_next_line()
         if line is None:
             return None
+        if line.count(b"\n") > 1:  # also quadratic in h11, behind many spaces
+            raise LocalProtocolError("a line must end with CR LF")
         size = bytes(line).partition(b";")[0].strip()
         if len(size) > _CHUNK_SIZE_DIGITS:
             raise LocalProtocolError("a chunk's size has more than 64 bits")
@@ -78,6 +83,8 @@ def _check_head(head: bytes) -> None:
     ends = head.count(b"\r\n")
     if head.count(b"\n") != ends or head.count(b"\r") != ends:
         raise LocalProtocolError("a line must end with CR LF")
+    if _NO_TEXT.search(head):
+        raise LocalProtocolError("a head must not contain NUL, vertical tabs or form feeds")
     lines = head.split(b"\r\n")
     if (request := _REQUEST_LINE.fullmatch(lines[0])) and request[3] not in (b"1.0", b"1.1"):
         raise LocalProtocolError("the version must be HTTP/1.1 or HTTP/1.0")
