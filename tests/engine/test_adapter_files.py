@@ -279,6 +279,18 @@ def test_files_that_change_while_they_are_read_are_refused(
     assert read_adapter(folder, LIMITS).modules[0].scale == 40
 
 
+def test_a_file_that_is_cut_short_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, read_header = write_adapter(tmp_path, tensors(), CONFIG), adapter_module.header_bytes
+
+    def then_it_is_cut(path: Path, *arguments: Any) -> bytes:
+        os.truncate(path, 4)
+        return read_header(path, *arguments)
+
+    monkeypatch.setattr(adapter_module, "header_bytes", then_it_is_cut)
+    with pytest.raises(ModelLoadError, match="cut short while it was read"):
+        read_adapter(folder, LIMITS)
+
+
 @pytest.mark.parametrize("path", ["", "/no/such/place", "three/parts/here", "x" * 5000, "a\0b"])
 def test_what_is_no_place_of_an_adapter_is_not_found(path: str) -> None:
     with pytest.raises(AdapterNotFoundError):

@@ -146,7 +146,9 @@ def header_bytes(path: Path, file: BinaryIO, size: int, most: int = _MAX_HEADER_
     """Return the header's bytes in a file of `size` bytes; ModelLoadError if they are more than `most`."""
     if size < 8:
         raise ModelLoadError(f"{path}: {size} bytes is too short for a safetensors file; fetch it again")
-    (length,) = struct.unpack("<Q", first := file.read(8))
+    if len(first := file.read(8)) < 8:
+        raise ModelLoadError(f"{path}: it was cut short while it was read")
+    (length,) = struct.unpack("<Q", first)
     if length > size - 8:
         raise ModelLoadError(
             f"{path}: a header of {length} bytes in a file of {size}: cut short, or not a safetensors file"

@@ -12,7 +12,7 @@ import mmap
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -197,9 +197,12 @@ def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
 
 def _versions(directory: Path) -> list[tuple[int, int, int]]:
     """Return values that change when a file is written to or replaced."""
-    files = (directory / name for name in (CONFIG_FILE, WEIGHTS_FILE))
-    found = [file.stat() for file in files if file.exists()]
-    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found]
+    found = []
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        with suppress(OSError):  # it does not exist, or was removed just now
+            stat = (directory / name).stat()
+            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return found
 
 
 @contextmanager
