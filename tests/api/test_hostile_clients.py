@@ -38,7 +38,7 @@ from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.logs import JSONLines
 from octavo_engine.server import serving, text_worker
-from octavo_engine.server.admission.auth import ANYONE, Key
+from octavo_engine.server.admission.auth import ANYONE, Key, KeyRing
 from octavo_engine.server.admission.bytes_in_use import BytesInUse
 from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.admission.refusal import RefusedError
@@ -46,6 +46,7 @@ from octavo_engine.server.connections import acceptor, client_flow, connection, 
 from octavo_engine.server.connections.full_response import FullResponse
 from octavo_engine.server.connections.spare_connection import spare_connections
 from octavo_engine.server.connections.strict_http import StrictBuffer
+from octavo_engine.server.connections.waiting_connections import WaitingConnections
 from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_clients
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.generation import Generation
@@ -741,6 +742,26 @@ def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -
             accepting.taken()
         stayed = [opened.enter_context(given.get(timeout=30)) for _ in range(3)]
         assert {each.getpeername() for each in stayed} == {each.getsockname() for each in waiting[2:]}
+
+
+def test_connections_of_one_key_that_wait_for_the_loop_leave_room_for_those_of_others(tmp_path: Path) -> None:
+    """Eight attacks at once had connections of another key reset, or wait for two seconds."""
+    ring = KeyRing(write_keys(tmp_path / "keys.yaml", "rude", "other"))
+    heads = {
+        "rude": b"POST / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-rude\r\n\r\n",
+        "other": b"POST / HTTP/1.1\r\nx-api-key:  sk-other \r\n\r\n",
+        "": b"POST / HTTP/1.1\r\nAuthorization: Bearer sk-wrong\r\n\r\n",
+    }
+    waiting, dropped = WaitingConnections(6), []
+    for number, name in enumerate(["rude"] * 6 + ["", "other", "rude", "other"]):
+        assert ring.name_in(heads[name]) == name
+        if (closed := waiting.add(name, Mock(spec=socket.socket, number=number))) is not None:
+            dropped.append(closed.number)
+    assert dropped == [5, 4, 8, 3]
+    assert [each.number for each in waiting] == [0, 1, 2, 6, 7, 9]
+    assert [waiting.take().number for _ in range(6)] == [0, 6, 7, 1, 9, 2]
+    assert not len(waiting)
+    assert ring.name_in(b"POST / HTTP/1.1\r\n") == ""
 
 
 @pytest.mark.parametrize("event", ["more connections", "no more files", "the end"])

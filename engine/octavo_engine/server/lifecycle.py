@@ -68,7 +68,10 @@ class Server:
         self._batches = application.batches
         probes = create_probes(serving)
         most = possible_connections(serving.config.max_connections, MAX_ALL_TRANSFERS)
-        self._connections = HttpConnections(application.serve, probes, most, listener, metrics_listener, _CLOSING)
+        owner_of = serving.keys.name_in if serving.keys is not None else lambda _: ""
+        self._connections = HttpConnections(
+            application.serve, probes, most, listener, metrics_listener, _CLOSING, owner_of
+        )
 
     async def run(self) -> int:
         """Serve until a signal, then return 0; EngineDeadError if the engine or a part of this process ends before."""

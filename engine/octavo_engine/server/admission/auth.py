@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import logging
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ log = logging.getLogger("octavo.server")
 
 _MAX_KEYS = 10_000
 _FLAG = "--api-key-file"
+_PRESENTED = re.compile(rb"\r\n(?:authorization:[ \t]*bearer[ \t]|x-api-key:)([^\r\n]*)", re.IGNORECASE)
+"""The headers by which a request presents its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,15 @@ class KeyRing:
     def owner_of(self, key: str) -> Key | None:
         """Return the name and limits of the key that a client presents; None if the key is not known."""
         return self._known.get(_digest(key))
+
+    def name_in(self, first: bytes) -> str:
+        """Return the name of the key that a request's first bytes present; empty if they present no known one.
+
+        It decides only whose turn it is before the request is read. May be called from any thread.
+        """
+        found = _PRESENTED.search(first)
+        key = self.owner_of(found[1].strip().decode("latin-1")) if found else None
+        return key.name if key is not None else ""
 
     def named(self, name: str) -> Key | None:
         """Return the key of this name; None if there is none."""

@@ -17,12 +17,12 @@ import resource
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from octavo_engine.server.connections.connection import HEAD_SECONDS
 from octavo_engine.server.connections.paced import PacedConnections
+from octavo_engine.server.connections.waiting_connections import WaitingConnections
 
 log = logging.getLogger("octavo.server")
 
@@ -79,7 +79,7 @@ class Acceptor:
     """The accepting thread with its event loop, and the connections that have sent nothing yet (silent ones).
 
     At most half of `most` connections may be silent; beyond that, the oldest silent connection is closed. As many may
-    wait for the server's loop; beyond that, new ones that are no probes are closed.
+    wait for the server's loop; beyond that, the newest of the owner with most is closed. Probes do not wait there.
     """
 
     def __init__(
@@ -89,9 +89,11 @@ class Acceptor:
         hand_over: Callable[[socket.socket], None],
         probes: Callable[[asyncio.AbstractEventLoop], ProtocolFactory],
         metrics_listener: socket.socket | None = None,
+        owner_of: Callable[[bytes], str] = lambda _: "",
     ) -> None:
         """Prepare the thread, which will call `hand_over`. `probes` makes the protocols that answer probes in its loop.
 
+        `owner_of` returns the owner of a connection, by its first bytes; owners take turns.
         Connections of `metrics_listener` (--metrics-port) are all answered in the thread; scrapes of `listener` are not
         answered there then.
         """
@@ -101,7 +103,8 @@ class Acceptor:
             self._listeners.append((metrics_listener, self._answer))
         self._most_silent = max(1, most // 2)
         self._hand_over, self._probes = hand_over, probes
-        self._waiting: deque[socket.socket] = deque()
+        self._owner_of = owner_of
+        self._waiting = WaitingConnections(self._most_silent)
         """Connections that have sent something and wait for the server's loop."""
         self._handed = 0
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -151,17 +154,17 @@ class Acceptor:
     def _close(self) -> None:
         """Close all sockets and the loop, after handing the waiting and not yet accepted connections to the server."""
         self._closing = True
+        last: list[socket.socket] = []
         for listener, _ in self._listeners:
             self._loop.remove_reader(listener)
         for silent in list(self._silent):
             self._forget(silent)
-            if _has_bytes(silent):
-                self._waiting.append(silent)
+            if _first_bytes(silent):
+                last.append(silent)
             else:
                 silent.close()
         self._scrapes.close()
         self._loop.run_until_complete(self._end_tasks())  # nothing is left that begins another task meanwhile
-        last: list[socket.socket] = []
         self._accept(self._listeners[0][0], last.append, _MOST_AT_THE_END)
         for listener, _ in self._listeners:
             listener.close()
@@ -220,38 +223,44 @@ class Acceptor:
             self._log("a connection was closed by an error of the server: %r", error)
 
     def _await_request(self, connection: socket.socket) -> None:
-        """Wait for the first bytes of a new connection; close the oldest silent one if there are too many."""
+        """Wait for the first bytes of a new connection, unless some have arrived with it.
+
+        The oldest silent connection is closed if there are too many. Not to wait for bytes that are there saves half of
+        the thread's system calls, for each of which it may have to wait for the server's loop to pause.
+        """
+        if first := _first_bytes(connection):
+            self._pass_on(connection, first)
+            return
         if len(self._silent) >= self._most_silent:
             self._expire(next(iter(self._silent)))
         self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._expire, connection)
         self._loop.add_reader(connection, self._on_first_bytes, connection)
 
     def _on_first_bytes(self, connection: socket.socket) -> None:
-        """Answer a probe, queue a scrape or a connection for the server, by its first bytes; close an ended one."""
+        """Pass on a connection that is silent no longer, or close one that has ended."""
         self._forget(connection)
-        try:
-            first = connection.recv(_PEEK, socket.MSG_PEEK)
-        except OSError:
-            first = b""
-        if not first:
+        if first := _first_bytes(connection):
+            self._pass_on(connection, first)
+        else:
             connection.close()
-        elif _END_OF_HEAD not in first:
-            self._hand_later(connection)
+
+    def _pass_on(self, connection: socket.socket, first: bytes) -> None:
+        """Answer a probe, queue a scrape or a connection for the server, by its first bytes."""
+        if _END_OF_HEAD not in first:
+            self._hand_later(connection, first)
         elif _PROBE.match(first):
             self._answer(connection)
         elif self._answers_scrapes and _SCRAPE.match(first):
             if not self._scrapes.add(connection):
                 self._log("a scrape was closed: %d wait for their turn", len(self._scrapes))
         else:
-            self._hand_later(connection)
+            self._hand_later(connection, first)
 
-    def _hand_later(self, connection: socket.socket) -> None:
-        """Queue a connection for the server's loop; close it if too many wait. Probes do not wait there."""
-        if len(self._waiting) >= self._most_silent:
-            connection.close()
+    def _hand_later(self, connection: socket.socket, first: bytes) -> None:
+        """Queue a connection for the server's loop; close one if too many wait. Probes do not wait there."""
+        if (dropped := self._waiting.add(self._owner_of(first), connection)) is not None:
+            dropped.close()
             self._log("a connection was closed: %d wait for the server's loop", len(self._waiting))
-            return
-        self._waiting.append(connection)
         self._hand_on()
 
     def _hand_next(self) -> None:
@@ -261,7 +270,7 @@ class Acceptor:
     def _hand_on(self) -> None:
         """Hand waiting connections to the server's loop, at most _HANDED_AT_ONCE at a time; close abandoned ones."""
         while self._waiting and self._handed < _HANDED_AT_ONCE:
-            connection = self._waiting.popleft()
+            connection = self._waiting.take()
             if _has_closed(connection):
                 connection.close()
                 continue
@@ -286,8 +295,9 @@ class Acceptor:
 
         The loop may not have looked at them yet: this process may not have run, or very many connections came at once.
         """
-        if _has_bytes(connection):
-            self._on_first_bytes(connection)
+        if first := _first_bytes(connection):
+            self._forget(connection)
+            self._pass_on(connection, first)
             return False
         self._close_silent(connection)
         return True
@@ -316,11 +326,12 @@ class Acceptor:
             log.warning(message, *arguments)
 
 
-def _has_bytes(connection: socket.socket) -> bool:
+def _first_bytes(connection: socket.socket) -> bytes:
+    """Return bytes that wait in a connection, without reading them; none if it has ended."""
     try:
-        return bool(connection.recv(1, socket.MSG_PEEK))
+        return connection.recv(_PEEK, socket.MSG_PEEK)
     except OSError:
-        return False
+        return b""
 
 
 def _has_closed(connection: socket.socket) -> bool:

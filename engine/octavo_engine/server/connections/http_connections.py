@@ -46,9 +46,11 @@ class HttpConnections:
         listener: socket.socket,
         metrics_listener: socket.socket | None,
         closing_seconds: float,
+        owner_of: Callable[[bytes], str],
     ) -> None:
         """Prepare both, for at most `most` connections to `app`; the acceptor answers by `probes`.
 
+        `owner_of` returns the name of the API key that a request's first bytes present.
         Requests that still run `closing_seconds` after `stop` are cancelled.
         """
         self._probes = probes
@@ -57,7 +59,9 @@ class HttpConnections:
         self._unread_input = UnreadInput()
         self.http = _Uvicorn(_http_config(app, self._closing_seconds))
         self._most = most
-        self.acceptor = Acceptor(listener, self._most, self._hand_over, self._probe_protocols, metrics_listener)
+        self.acceptor = Acceptor(
+            listener, self._most, self._hand_over, self._probe_protocols, metrics_listener, owner_of
+        )
 
     async def serve(self) -> None:
         """Serve the connections that are handed over, until `stop`."""
