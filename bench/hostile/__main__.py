@@ -119,15 +119,21 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
 
 
 async def attack_all(serving: Serving, args: argparse.Namespace) -> list[Line]:
-    """Run all attacks that --only selects."""
+    """Run all attacks that --only and --part select."""
     honest, lines = Honest(serving.port, "sk-honest"), []
     async with honest.run():
         await asyncio.sleep(5)  # warm-up
-        for name in ATTACKS:
-            if re.search(args.only, name):
-                lines.append(await measure(serving, honest, name, args))
-                print(json.dumps(asdict(lines[-1]), ensure_ascii=False), flush=True)
+        for name in selected(args.only, *map(int, args.part.split("/"))):
+            lines.append(await measure(serving, honest, name, args))
+            print(json.dumps(asdict(lines[-1]), ensure_ascii=False), flush=True)
     return lines
+
+
+def selected(only: str, part: int, parts: int) -> list[str]:
+    """Return the names of the attacks in one of some equal parts that a regular expression is found in."""
+    names = list(ATTACKS)
+    begin, end = (len(names) * each // parts for each in (part - 1, part))
+    return [name for name in names[begin:end] if re.search(only, name)]
 
 
 def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
@@ -164,6 +170,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8, help="of each attack")
     parser.add_argument("--quiet", type=float, default=3, help="seconds before each attack")
     parser.add_argument("--only", default="", help="attacks in whose name this regular expression is found")
+    parser.add_argument("--part", default="1/1", help="part of all attacks, such as 2/6")
     parser.add_argument("--name", default="hostile", help="of the result files, after the date")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -7,10 +7,23 @@ import contextlib
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.hostile import connections, corners, floods, probes, secrets, several_keys, shapes, stored, unread_bytes
+from bench.hostile import (
+    adapter_files,
+    bodies,
+    connections,
+    corners,
+    floods,
+    probes,
+    secrets,
+    several_keys,
+    shapes,
+    sockets,
+    stored,
+    unread_bytes,
+)
 from bench.hostile.kinds import Attack, held, posts, unread, users
 from bench.hostile.wire import Target
 
@@ -153,6 +166,7 @@ def tool(number: int, index: int) -> dict[str, Any]:
 
 
 _CALL = {"tool_choice": "required"}
+_FILLING = {"n": 8, "max_tokens": 3000, "ignore_eos": True}
 _PRIMES = {"type": "integer", "allOf": [{"multipleOf": prime} for prime in (999_983, 999_979, 999_961, 999_959)]}
 _BOMBS: tuple[dict[str, Any], ...] = (
     {"$ref": "#"}, _PRIMES, {"type": "string", "pattern": "a{1000000000}"},
@@ -245,6 +259,9 @@ ATTACKS: dict[str, Attack] = {
     **shapes.SHAPES,
     **corners.CORNERS,
     **unread_bytes.UNREAD,
+    **adapter_files.ADAPTERS,
+    **sockets.SOCKETS,
+    **bodies.BODIES,
 }  # fmt: skip
 ATTACKS |= {
     f"{several_keys.KEYS} keys: {name}": several_keys.by_several_keys(attack)
@@ -253,5 +270,25 @@ ATTACKS |= {
         ("128 answers, 24 at once", posts(TEXT, lambda n: {"prompt": f"{n}", "n": 128, "max_tokens": 40}, 24)),
         ("131,000 characters to /tokenize", ATTACKS["131,000 characters to /tokenize"]),
         ("8 MB chats that are too long", posts(CHAT, lambda _: chat(WORDS * 200_000), 16)),
+        ("prompts of 6,500 tokens", ATTACKS["prompts of 6,500 tokens"]),
+        ("schemas and patterns in long texts (G, H)", ATTACKS["schemas and patterns in long texts (G, H)"]),
+        ("schemas that multiply (H)", ATTACKS["schemas that multiply (H)"]),
+        ("odd JSON", ATTACKS["odd JSON"]),
+        ("very many items to /v1/responses", ATTACKS["very many items to /v1/responses"]),
+        ("answers that use up the KV cache", posts(TEXT, lambda n: {"prompt": f"{n}", **_FILLING}, 32)),
     )
+}
+
+
+def at_once(names: Sequence[str]) -> Attack:
+    """Return an attack that is several others at the same time."""
+
+    async def attack(target: Target) -> None:
+        await asyncio.gather(*(ATTACKS[name](target) for name in names), return_exceptions=True)
+
+    return attack
+
+
+ATTACKS |= {
+    f"eight attacks at once, {number}": at_once(random.Random(number).sample(sorted(ATTACKS), 8)) for number in range(3)
 }

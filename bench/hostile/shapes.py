@@ -111,7 +111,7 @@ _GRAMMARS = (
     'start: %json {"$ref": "#"}',
     "start: /[^\\x00]*x{999}/",
 )
-_LONG = {"max_tokens": 300, "ignore_eos": True, "logit_bias": {"104": 100, "11792": 100, "105": 90}}
+_LONG = {"max_tokens": 300, "logit_bias": {"104": 100, "11792": 100, "105": 90}}
 
 
 def grammar(number: int) -> dict[str, Any]:
