@@ -772,7 +772,6 @@ def test_a_connection_that_has_sent_its_request_is_not_closed_as_a_silent_one(ev
     accepting = acceptor.Acceptor(listener, 4, given.append, lambda _: asyncio.Protocol)
     with contextlib.ExitStack() as opened:
         clients = [opened.enter_context(socket.create_connection(listener.getsockname())) for _ in range(3)]
-        clients[0].sendall(b"GET /version HTTP/1.1\r\n\r\n")
 
         def accept() -> None:
             connection = opened.enter_context(listener.accept()[0])
@@ -780,8 +779,9 @@ def test_a_connection_that_has_sent_its_request_is_not_closed_as_a_silent_one(ev
             accepting._await_request(connection)
 
         accept()
-        assert select.select([next(iter(accepting._silent))], [], [], PATIENCE)[0]
         accept()
+        clients[0].sendall(b"GET /version HTTP/1.1\r\n\r\n")
+        assert select.select([next(iter(accepting._silent))], [], [], PATIENCE)[0]
         if event == "more connections":
             accept()
         elif event == "no more files":
