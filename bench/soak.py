@@ -39,6 +39,7 @@ from bench.hostile.several_keys import KEYS
 from bench.report import save
 from bench.server import Serving, octavo
 from bench.soak_losses import Client, Loss, LossRecorder, losses_page
+from bench.soak_plot import plot
 
 _KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude, rights: [adapters]}\n"
 _KEYS += "".join(f"- {{name: rude{number}, key: sk-rude-{number}}}\n" for number in range(KEYS))
@@ -324,7 +325,7 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
         f"server in which it was largest: {growth}. Problems: {'; '.join(soak.problems) or 'none'}.\n\n"
         f"| end of a request | count |\n| --- | --- |\n{ends}\n\n| what happened | count |\n| --- | --- |\n{events}\n\n"
         f"| server | minute | {' | '.join(_MOST_GROWTH)} |\n|{' --- |' * (2 + len(_MOST_GROWTH))}\n"
-        f"{sample_rows(soak.lives)}\n{losses_page(soak.losses)}"
+        f"{sample_rows(soak.lives)}\n\n![over time]({title}.png)\n{losses_page(soak.losses)}"
     )
 
 
@@ -351,7 +352,8 @@ def main() -> int:
     result = {"machine": machine, "arguments": vars(soak.args), "events": soak.events, "verdict": found,
               "problems": soak.problems, "losses": [asdict(loss) for loss in soak.losses],
               "lives": [asdict(life) for life in soak.lives]}  # fmt: skip
-    save(soak.args.name, result, lambda title: page(title, soak, found))
+    stem = save(soak.args.name, result, lambda title: page(title, soak, found))
+    plot([asdict(life) for life in soak.lives], stem.with_suffix(".png"))
     return int(bool(found["lost"] or soak.problems))
 
 

@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from bench.hostile.kinds import Attack, users
@@ -46,7 +46,7 @@ def adapter(folder: Path, weights: bytes | None = None, config: bytes | None = N
     return folder
 
 
-def with_adapters(attack: Callable[[Target, Path], asyncio._CoroutineLike[None]]) -> Attack:
+def with_adapters(attack: Callable[[Target, Path], Awaitable[None]]) -> Attack:
     """Return an attack that has a folder for its files, which is removed when it has ended."""
 
     async def attack_in_folder(target: Target) -> None:

@@ -91,7 +91,8 @@ def test_an_error_with_one_connection_does_not_end_accepting(
         return original(*arguments)
 
     monkeypatch.setattr(owner, method, failing)
-    data = b"GET /health HTTP/1.1\r\n\r\n" if method == "connect_accepted_socket" else b"GET /version HTTP/1.1\r\n"
+    probe = b"GET /health HTTP/1.1\r\n\r\n"
+    data = {"connect_accepted_socket": probe, "add_reader": b""}.get(method, b"GET / HTTP/1.1\r\n")
     served = [accepting.is_served(accepting.connect(data)) for _ in range(3)]
     assert accepting.is_served(accepting.connect())
     assert len(failed) == 3
