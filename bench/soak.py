@@ -62,6 +62,8 @@ class Record:
     end: str
     """complete, error CODE, cut or refused."""
     text: str = ""
+    killed: bool = False
+    """Whether the engine had been ended by then."""
 
 
 @dataclass
@@ -173,7 +175,9 @@ class Soak:
             prompt, tokens = self.chance.randrange(len(_PROMPTS)), self.chance.choice((8, 24, 60))
             started, client = time.monotonic(), self._recorder.begin()
             end, text = await ask(serving.port, prompt, tokens, client)
-            self.records.append(Record(server, prompt, tokens, time.monotonic() - started, end, text))
+            self.records.append(
+                Record(server, prompt, tokens, time.monotonic() - started, end, text, self.lives[server].killed)
+            )
             if end != "complete":
                 await self._recorder.record(client, end)
 
@@ -300,7 +304,7 @@ def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
     for record in records:
         if record.end == "complete":
             answers.setdefault((record.prompt, record.tokens), Counter())[record.text] += 1
-    lost = [record for record in records if record.end in ("cut", "refused") and not lives[record.server].killed]
+    lost = [record for record in records if record.end in ("cut", "refused") and not record.killed]
     return {
         "requests": len(records),
         "ends": dict(ends),
