@@ -21,6 +21,8 @@ PARIS = ("weather", {"city": 'Paris "the" {one}', "days": 2})
 PARIS_JSON = json.dumps(PARIS[1])
 NOW = ("now", {})
 
+CODE = "<function_calls>now()\nx = 1</function_calls>"
+
 Said = tuple[str, str, list[tuple[str, Any]]]
 """Content, reasoning, calls."""
 
@@ -112,6 +114,18 @@ ANSWERS: dict[str, tuple[str, str, Said]] = {
         "[weather(city='Paris \"the\" {one}', days=2), now()]",
         ("", "", [PARIS, NOW]),
     ),
+    "olmo 3": (
+        "olmo3",
+        "So.\n<function_calls>\nweather(city='Paris \"the\" {one}',\n  days=2)\nnow()\n</function_calls>",
+        ("So.", "", [PARIS, NOW]),
+    ),
+    "olmo 3, words of JSON": (
+        "olmo3",
+        "<function_calls>now(a=true, b='x', c=[null])</function_calls>",
+        ("", "", [("now", {"a": True, "b": "x", "c": [None]})]),
+    ),
+    "olmo 3, code": ("olmo3", CODE, (CODE, "", [])),
+    "olmo 3, cut off": ("olmo3", "<function_calls>now(", ("<function_calls>now(", "", [])),
     "pythonic, a list": ("pythonic", "[1, 2] are numbers", ("[1, 2] are numbers", "", [])),
     "pythonic, code": ("pythonic", "[__import__('os').system('x')]", ("[__import__('os').system('x')]", "", [])),
     "pythonic, a set": ("pythonic", "[now(a={1, 2})]", ("[now(a={1, 2})]", "", [])),
@@ -235,6 +249,7 @@ TEMPLATES = {
     "{% if tools %}<|channel|>final<|message|>": "openai",
     "{% if tools %}<｜tool▁calls▁begin｜>": "deepseek_v3",
     '{% if tools %}{"name": n, "parameters": p} <|eom_id|>': "llama3_json",
+    "{% if tools %}<function_calls></function_calls>": "olmo3",
     "{% if tools %}[func_name1(params_name1=": "pythonic",
 }
 

@@ -92,6 +92,7 @@ SHAPES = {
     "mistral[CALL_ID][ARGS]": "[TOOL_CALLS]FUNCTION[CALL_ID]abcDEF123[ARGS]JSON",
     "llama3_json": '{"name": "FUNCTION", "parameters": JSON}',
     "pythonic": "[FUNCTION(LINES)]",
+    "olmo3": "<function_calls>\nFUNCTION(LINES)\n</function_calls>",
     "openai": "<|channel|>analysis<|message|>Which < one?<|end|><|start|>assistant<|channel|>commentary "
     "to=functions.FUNCTION <|constrain|>json<|message|>JSON",
     "forced": '[{"name": "FUNCTION", "arguments": JSON}]',
@@ -101,6 +102,7 @@ LINES = {
     "qwen3_coder": "<parameter=KEY>\nVALUE\n</parameter>\n",
     "glm45": "<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n",
     "pythonic": "KEY=VALUE",
+    "olmo3": "KEY=VALUE",
 }
 """One argument, in the formats that write them one by one."""
 
@@ -110,13 +112,13 @@ def written(name: str, template: str, tool: str, arguments: dict[str, Any]) -> s
     lines = []
     for key, value in arguments.items():
         text = json.dumps(value)
-        if name == "pythonic":
+        if name in ("pythonic", "olmo3"):
             text = {"true": "True"}.get(text, text)
         elif isinstance(value, str):
             text = value
         lines.append(LINES.get(name, "").replace("KEY", key).replace("VALUE", text))
     shape = SHAPES[name + template].replace("FUNCTION", tool)
-    return shape.replace("LINES", (", " if name == "pythonic" else "").join(lines)).replace(
+    return shape.replace("LINES", (", " if name in ("pythonic", "olmo3") else "").join(lines)).replace(
         "JSON", json.dumps(arguments)
     )
 
@@ -125,6 +127,7 @@ TWO = {
     "hermes": "\n", "qwen3_coder": "\n", "glm45": "\n", "deepseek_v3": "<｜tool▁calls▁end｜><｜tool▁calls▁begin｜>",
     "deepseek_v3```json": "<｜tool▁calls▁end｜><｜tool▁calls▁begin｜>", "mistral": "][TOOL_CALLS] [", "forced": "][",
     "llama3_json": "; ", "pythonic": "][", "mistral[ARGS]": "", "mistral[CALL_ID][ARGS]": "",
+    "olmo3": "\n</function_calls><function_calls>\n",
 }  # fmt: skip
 """What comes between two calls that are each written alone; the texts around all calls are replaced by a separator."""
 
@@ -133,7 +136,7 @@ def two(name: str, template: str, first: str, second: str) -> str:
     """Two answers of one call each as one answer of two calls."""
     seam = TWO[name + template]
     kept = {"deepseek_v3": "\n" if template else "", "mistral": "" if template else ", ", "forced": ", ",
-            "pythonic": ", "}.get(name)  # fmt: skip
+            "pythonic": ", ", "olmo3": "\n"}.get(name)  # fmt: skip
     return first + seam + second if kept is None else (first + second).replace(seam, kept)
 
 

@@ -1,4 +1,4 @@
-"""Llama 3.2 and 4, OLMo 3: calls as a Python list, `[f(a=1, b="x"), g()]`, of constants alone. Nothing is evaluated."""
+"""Llama 3.2 and 4: calls as a Python list, `[f(a=1, b="x"), g()]`, of constants alone. Nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from octavo_engine.output_parsing.streamed_text import MORE, Steps, StreamedText
 _TAGS = ("<|python_start|>", "<|python_tag|>")
 _END = "<|python_end|>"
 _COMMENT = r"#[^\n]*\n"
-_LONGEST = 1 << 16
+LONGEST = 1 << 16
 """Characters that are parsed as Python; a longer list has to have JSON values."""
 _ANY_ARGUMENT = sequence(
     pattern(ARGUMENT_NAME.pattern), words("="), either([*map(words, ("True", "False", "None")), json_form({})])
@@ -76,14 +76,22 @@ def _list(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
 
 def _calls(source: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]] | None:
     """Return the names and arguments as JSON; None if it is anything but a list of calls of these tools."""
-    if len(source) > _LONGEST:
+    if len(source) > LONGEST:
         return None
     try:
         tree = ast.parse(source, mode="eval").body
         if not isinstance(tree, ast.List) or not tree.elts:
             return None
-        return [_call(element, tools) for element in tree.elts]
-    except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError):  # TypeError: a set is no JSON
+        return python_calls(tree.elts, tools)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def python_calls(elements: Sequence[ast.expr], tools: Mapping[str, Tool]) -> list[tuple[str, str]] | None:
+    """Return the names and arguments as JSON of calls of these tools; None if there is none, or anything else."""
+    try:
+        return [_call(element, tools) for element in elements] or None
+    except (TypeError, ValueError, RecursionError, MemoryError):  # TypeError: a set is no JSON
         return None
 
 
@@ -98,10 +106,11 @@ def _call(element: ast.expr, tools: Mapping[str, Tool]) -> tuple[str, str]:
 
 
 def _list_of_calls(tools: Sequence[Tool], template: str, *, several: bool) -> Form:  # noqa: ARG001
-    return sequence(words("["), listed(_any_call(tools), ", ", several=several), words("]"))
+    return sequence(words("["), listed(any_call(tools), ", ", several=several), words("]"))
 
 
-def _any_call(tools: Sequence[Tool]) -> Form:
+def any_call(tools: Sequence[Tool]) -> Form:
+    """Return the form of a call of one of the tools; NoFormError if the format cannot follow a tool's schema."""
     return either([sequence(words(f"{tool.name}("), *_arguments_form(tool)) for tool in tools])
 
 
@@ -144,7 +153,7 @@ def _text_or_calls(tools: Sequence[Tool], *, several: bool, unless: str) -> Form
     unless = f"{called}|{unless}" if unless else called
     calls = _list_of_calls(tools, "", several=several)
     begun = [sequence(pattern(rf"\s{{0,4}}\[{re.escape(tool.name)}\("), *_arguments_form(tool)) for tool in tools]
-    others = listed(sequence(words(", "), _any_call(tools)), "", most=MOST_CALLS - 1)
+    others = listed(sequence(words(", "), any_call(tools)), "", most=MOST_CALLS - 1)
     more = [optional(others)] if several else []
     tagged = [sequence(text_until(tag, unless=unless), calls, optional(marker(_END))) for tag in _TAGS]
     return either([any_text(unless), *tagged, sequence(either(begun), *more, words("]"))])
