@@ -234,6 +234,23 @@ def test_retry_after_follows_the_rate() -> None:
     assert 25 <= wait_of(admission) <= 30
 
 
+def test_retry_after_without_a_queue_is_the_time_until_a_slot_is_free() -> None:
+    """Only the time of prefills was measured, so that a server with --max-queued-requests 0 answered 1."""
+    admission = ManualAdmission(requests=0)
+    for _ in range(3):
+        four = [admission.place(tokens=10, answer=90) for _ in range(4)]
+        for admitted in four:
+            admitted.begin()
+        for admitted in four:  # one answer ends each 10 s
+            admission.now += 10
+            admitted.end(begun=True)
+            admitted.leave()
+    for admitted in [admission.place(tokens=10, answer=90) for _ in range(4)]:
+        admitted.begin()
+    admission.engine.running = 4
+    assert 6 <= wait_of(admission) <= 12
+
+
 def test_retry_after_of_tokens_follows_the_rate_of_tokens() -> None:
     admission = ManualAdmission(requests=1000, tokens=2000)
     several = [admission.place(tokens=100) for _ in range(20)]

@@ -262,7 +262,9 @@ class Admission:
         if full and not self._is_reserved(own + sequences, queued + sequences, self.limits.requests):
             detail = f"{queued} requests are waiting and this one has {sequences}"
             flag = f"--max-queued-requests {self.limits.requests}"
-            raise self._full("queued_requests", self.total.requests, f"{detail} ({flag})")
+            waits = self.total.requests.seconds_to_free(self.total.requests.used), self._seconds_to_slot()
+            seconds = max((each for each in waits if each is not None), default=None)
+            raise RefusedError(503, "queued_requests", f"{detail} ({flag})", retry_after(seconds))
         self._check_share(mine, own, sequences, self.limits.requests, free, "requests", "--max-queued-requests")
 
     def check_tokens(self, key: Key, tokens: int) -> None:
@@ -359,6 +361,11 @@ class Admission:
                 f"the {ahead} requests before this one take about {min(seconds, _DAY):.0f} s and {limit} {most:.3g} s"
             )
             raise RefusedError(503, "deadline", detail, retry_after(seconds - most))
+
+    def _seconds_to_slot(self) -> float | None:
+        """Return the seconds until one of the accepted sequences has ended, judged by the KV tokens that are freed."""
+        sequences = self.begun + self.total.requests.used
+        return self.total.kv.seconds_to_free(self.total.kv.used / sequences) if sequences else None
 
     def _full(self, reason: Rejection, occupancy: Occupancy, detail: str) -> RefusedError:
         return RefusedError(503, reason, detail, retry_after(occupancy.seconds_to_free(occupancy.used)))

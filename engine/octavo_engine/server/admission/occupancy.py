@@ -41,7 +41,7 @@ class Occupancy:
             self._freed += amount * served
             self._returns += served
 
-    def seconds_to_free(self, amount: int) -> float | None:
+    def seconds_to_free(self, amount: float) -> float | None:
         """Return the seconds until `amount` is released at the present rate; None while no rate is known."""
         self._pass_time()
         if self._returns < _EVIDENCE or self._seconds <= 0:
