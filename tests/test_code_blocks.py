@@ -37,6 +37,7 @@ OTHERS = {
     "curl": "a running server",
     "ctr": "a node with containerd",
     "skopeo": "skopeo and a registry",
+    "cp": "a disk to copy to",
     "lm_eval": "pip install lm-eval",
     "uv": "pip install uv",
     "VLLM/bin/python": "the environment that the lines before make",
