@@ -50,10 +50,8 @@ ELECTRA_SIZES = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_siz
 
 
 def bert_parts(fields: Fields) -> tuple[AttentionSpec, MLPSpec]:
-    """Return attention without RoPE and a feed-forward without a gate, both with biases.
-
-    `sinusoidal_pos_embds` says how the table of positions began, and is not read: files hold that table, too.
-    """
+    """Return attention without RoPE and a feed-forward without a gate, both with biases."""
+    # sinusoidal_pos_embds says how the table of positions began, and is not read: files hold that table, too.
     name = "position_embedding_type"
     if fields.text(name, "absolute") != "absolute":
         raise fields.wrong(name, fields.values[name], "is not supported, only absolute")

@@ -24,6 +24,7 @@ _ATTENTION = {
     "norm_k": "k_norm",
 }
 _STORED_NAMES = StoredNames(
+    renamed=tuple((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
     ignored=tuple(f"{part}." for part in ("blocks", "merger", "patch_embed", "pos_embed", "deepstack_merger_list")),
     endings=tuple(
         (f".self_attn.{there}.{part}", f".self_attn.{here}.{part}")

@@ -30,7 +30,6 @@ STORED_NAMES = StoredNames(
         ("thinker.model.language_model.", "model."),  # Qwen's models that also speak
         ("thinker.model.", "model."),
         ("thinker.lm_head.", "lm_head."),
-        *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),  # Cosmos 3: no prefix
     ),
     ignored=(
         "mtp.",  # layers of multi-token prediction (Qwen3-Next)
@@ -48,7 +47,7 @@ STORED_NAMES = StoredNames(
 def within_wrapper(own: StoredNames) -> StoredNames:
     """Return the names of tensors in a wrapper's files; `own`: those in files of the language model alone."""
     inner = (*((f"language_model.{there}", here) for there, here in own.renamed), ("language_model.", ""))
-    renamed, ignored = STORED_NAMES.renamed + inner, STORED_NAMES.ignored + own.ignored
+    renamed, ignored = STORED_NAMES.renamed + inner + own.renamed, STORED_NAMES.ignored + own.ignored
     return StoredNames(renamed=renamed, ignored=ignored, endings=own.endings)
 
 
