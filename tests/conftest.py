@@ -8,6 +8,8 @@ from octavo_engine.openmp import sleep_soon
 # Threads that spin while they wait for each other make small steps 15 times as slow on a machine with other work.
 # There is such work in `make test`: the cluster's pods run beside all other tests.
 sleep_soon(os.environ)
+# For tiny models a second thread adds a third of CPU time and no speed. Tests of what threads share ask for more.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 gc.disable()  # until all modules are imported
 

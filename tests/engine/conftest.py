@@ -1,12 +1,25 @@
 """Shared fixtures of the engine's tests; also makes the helpers in this folder importable."""
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="module")
+def several_threads() -> Iterator[None]:
+    """Compute with several threads, as a user's engine does: for tests of kernels that divide their work."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(2, len(os.sched_getaffinity(0))))
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

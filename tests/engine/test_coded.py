@@ -20,6 +20,8 @@ from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.model.layers.operations.products import kernel_coded_product, multiplies_codes, torch_product
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 ROWS = (37, 16)
 """Of the two parts of each weight."""
 CASES = {

@@ -25,6 +25,8 @@ from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.memory import MemoryNeed
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 CPU = torch.device("cpu")
 AVX2 = CPUFeatures(avx2=True)
 AVX512 = CPUFeatures(avx2=True, avx512=True)

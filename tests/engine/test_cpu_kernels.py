@@ -27,6 +27,8 @@ from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.operations.pointwise import CPUPointwise, TorchPointwise
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 FLAGS = cpu_flags()
 SAME_CODE = "avx512_vnni"
 """All of its parts are tested with `avx512_bf16` or `avx512`, so that it need not be compiled."""

@@ -52,6 +52,8 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import RopeSpec
 from octavo_engine.runner.kv_cache import allocate_cache
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 CPU = torch.device("cpu")
 FP8 = torch.float8_e4m3fn
 PARIS = [{"role": "user", "content": "Name the capital of France."}]

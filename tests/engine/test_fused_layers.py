@@ -46,6 +46,8 @@ from octavo_engine.model.spec import (
     RouterSpec,
 )
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 SIZES = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
 STEPS = {
     "one token": [(1, 1)],

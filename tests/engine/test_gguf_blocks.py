@@ -33,6 +33,8 @@ from octavo_engine.model.quantization.linear_method import LinearShape, Projecti
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import DEMO_MODEL, ModelFiles, resolve_model
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
 LINEARS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")

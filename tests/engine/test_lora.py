@@ -31,6 +31,8 @@ from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.source import ModelFiles
 from tests.engine.pretended import PretendedProposer
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 GREEDY = SamplingParams(max_tokens=10, temperature=0.0, logprobs=0)
 SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "num_kv_blocks": 60, "max_model_len": 120}
 PROMPTS = [[(29 * i + j * j) % 131 for j in range(18 + 5 * i)] for i in range(6)]

@@ -19,6 +19,8 @@ from reference import assert_prompts, assert_same
 
 from octavo_engine import LLM, SamplingParams
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 GREEDY = SamplingParams(max_tokens=64, temperature=0.0, logprobs=20, ignore_eos=True)
 SHORT = replace(GREEDY, max_tokens=32)
 PROMPTS = [
