@@ -77,6 +77,14 @@ def test_a_batch_is_answered_in_the_lowest_class(start: Start, tmp_path: Path) -
     assert errors["gone"]["response"]["status_code"] == 404
     assert errors["long"]["response"]["body"]["error"]["code"] == "answer_too_large"  # at any time, so never again
     assert {request.priority for request in server.engine.requests} == {1000}
+    used = [each["response"]["body"]["usage"] for each in answers.values()]
+    assert batch.model == "smollm2" and batch.usage is not None
+    assert batch.usage.input_tokens == sum(each["prompt_tokens"] for each in used)
+    assert batch.usage.output_tokens == sum(each["completion_tokens"] for each in used) == 20
+    assert batch.usage.total_tokens == sum(each["total_tokens"] for each in used)
+    assert batch.usage.input_tokens_details.cached_tokens == 16 * 5
+    foreign = server.http.get("/v1/files", headers={"anthropic-version": "2023-06-01"})
+    assert (foreign.status_code, foreign.json()["error"]["type"]) == (404, "not_found_error")
 
     file = client.files.retrieve(batch.output_file_id or "")
     assert (file.purpose, file.bytes) == ("batch_output", len(client.files.content(file.id).content))
@@ -114,6 +122,9 @@ def test_a_restart_repeats_nothing_and_loses_nothing(start: Start, tmp_path: Pat
     done = ended(again, client, batch)
     assert done.status == "completed" and set(lines_of(client, done.output_file_id)) == {f"a{n}" for n in range(6)}
     assert sorted(request.sampling.max_tokens for request in again.engine.requests) == [3, 4, 5, 6]
+    used = [each["response"]["body"]["usage"] for each in lines_of(client, done.output_file_id).values()]
+    assert done.usage is not None and done.usage.output_tokens == sum(each["completion_tokens"] for each in used)
+    assert done.usage.input_tokens == sum(each["prompt_tokens"] for each in used) == 6 * used[0]["prompt_tokens"]
 
 
 def test_a_batch_that_is_cancelled_or_expires_says_so(start: Start, tmp_path: Path) -> None:

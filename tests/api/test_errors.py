@@ -121,6 +121,11 @@ CASES: list[tuple[str, Any, str | None, str]] = [
     (RESPONSES, {"input": "\ud800"}, "input", "surrogate"),
     (RESPONSES, {"input": "x", "\ud800": 1}, None, "the body: contains an unpaired surrogate"),
     (RESPONSES, {"input": "x", "tools": [{"type": "\ud800"}]}, "tools[0].type", "surrogate"),
+    (CHAT, {"messages": [HI], "tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type",
+     "tools of type custom are not supported"),
+    (RESPONSES, {"input": [{}]}, "input[0].type", "input[0].type is required"),
+    (RESPONSES, {"input": [5]}, "input[0]", "Input should be an object"),
+    (RESPONSES, {"input": "x", "text": {"format": {"type": "xml"}}}, "text.format.type", "must be one of 'text', "),
     (RESPONSES, {"input": [{"role": "robot", "content": "x"}]}, "input[0].role", "'user'"),
     (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input[0].arguments", "required"),
     (RESPONSES, {"input": "x", "text": {"format": {"type": "json_schema", "schema": {}}}},
@@ -214,7 +219,7 @@ def test_broken_bodies(server: Served, content: bytes, kind: str, code: str) -> 
     [(RESPONSES, {"n" * 100_000: 1}, "unknown field; leave it out"),
      (CHAT, {"metadata": {"n" * 100_000: 1}}, "metadata.nnn"),
      (CHAT, {"logit_bias": {"n" * 100_000: 1}}, "should match pattern"),
-     (RESPONSES, {"text": {"format": {"type": "n" * 100_000}}}, "expected tags: 'text'")],
+     (RESPONSES, {"text": {"format": {"type": "n" * 100_000}}}, "must be one of 'text'")],
 )  # fmt: skip
 def test_an_error_quotes_little_of_what_a_client_sends(
     server: Served, path: str, fields: dict[str, Any], says: str

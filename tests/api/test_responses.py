@@ -233,4 +233,6 @@ def test_what_changes_nothing_is_taken(server: Served) -> None:
         extra_body={"seed": 5, "conversation": None},
     )  # fmt: skip
     assert server.engine.requests[-1].sampling.seed == 5
-    assert server.http.get(f"{PATH}/resp_1").status_code == 404
+    for method in ("GET", "DELETE"):
+        answer = server.http.request(method, f"{PATH}/resp_1")
+        assert (answer.status_code, "stores no responses" in answer.text) == (404, True)

@@ -89,7 +89,8 @@ def test_answers_tell_the_use_of_their_tokens_how_they_were_computed_and_how_lon
     model = LoadedModel(READY, server.tokenizer)
     for path, body in ((CHAT, {"messages": ASK["messages"]}), (TEXT, {"prompt": "a"})):
         answer = server.http.post(path, json=body)
-        assert answer.json()["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+        names = ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
+        assert answer.json()["usage"]["completion_tokens_details"] == dict.fromkeys(names, 0)
         assert answer.json()["system_fingerprint"] == model.fingerprint
         assert {chunk["system_fingerprint"] for chunk in chunks(server, path, **body)} == {model.fingerprint}
         assert 0 <= int(answer.headers["openai-processing-ms"]) < 120_000

@@ -196,21 +196,25 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
         location.append(first["ctx"]["name"])
     if not location:
         return not_an_object()
-    param = param_of(location)
     message = _in_json_terms(kind, str(first.get("msg", "is not valid")))
+    if kind in ("union_tag_invalid", "union_tag_not_found"):  # the tag says which variant of an object it is
+        location.append(first["ctx"]["discriminator"].strip("'"))
+        kind = "missing_member" if kind == "union_tag_not_found" else kind
+        message = "" if kind == "missing_member" else f"must be one of {first['ctx']['expected_tags']}"
+    param = param_of(location)
     if kind == "extra_forbidden":
         message = f"{param}: unknown field; leave it out"
         return APIError(400, message, param=param, code="unknown_parameter")
     null = len(location) == 1 and isinstance(sent, dict) and sent.get(str(location[0]), "") is None
     if kind in ("missing", "missing_member") or null:
-        where = f" {message}" if kind == "missing_member" else ""
-        return APIError(400, f"{param} is required{where}", param=param, code="missing_required_parameter")
+        where = message if kind == "missing_member" else ""
+        return APIError(400, f"{param} is required {where}".rstrip(), param=param, code="missing_required_parameter")
     return APIError(400, f"{param}: {message}", param=param, code=_code_of(kind, first.get("ctx", {})))
 
 
 def _in_json_terms(kind: str, message: str) -> str:
     """Return pydantic's message without words about Python: a body has objects, and no instances of classes."""
-    if kind in ("dict_type", "model_type"):
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
         return "Input should be an object"
     return message.removeprefix("Value error, ").replace(" after validation", "")
 

@@ -53,7 +53,7 @@ def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) 
             text, overrides={"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
         )
     except (ValueError, RecursionError) as error:
-        raise GrammarError(str(error)) from None
+        raise GrammarError(_in_plain_words(str(error))) from None
 
 
 def json_object_grammar(*, compact: bool = False) -> str:
@@ -129,7 +129,26 @@ def check_grammar(grammar: str) -> None:
     """Raise GrammarError if the grammar cannot be compiled."""
     wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
     if wrong:
-        raise GrammarError(messages[0].strip()[:500])
+        raise GrammarError(_in_plain_words(messages[0].strip())[:500])
+
+
+def _in_plain_words(message: str) -> str:
+    """Return a message of llguidance about a schema or a regular expression in words that a client can act upon."""
+    if (names := message.removeprefix("Unimplemented keys: ")) != message:
+        return f"the schema has keywords that are not supported: {names.strip('[]')}"
+    if (name := message.removeprefix("Unknown format: ")) != message:
+        return f"the format {name!r} is not supported"
+    if message.startswith("oneOf constraints are not supported"):
+        return "oneOf is supported only where at most one of its schemas can match, as by a const; use anyOf"
+    if message.startswith(("regex parse error", "at 1(8): invalid regex")):  # all of the grammar is this expression
+        return f"the regular expression is not valid: {_regex_reason(message)}"
+    return message
+
+
+def _regex_reason(message: str) -> str:
+    if "lookarounds not supported" in message:
+        return "word boundaries and look-around are not supported"
+    return message.rpartition("\nerror: ")[2].partition("\n")[0]
 
 
 def _check_length(text: str) -> None:

@@ -11,15 +11,19 @@ from octavo_engine.text.logprobs import PromptLogprobs, TextLogprobs
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """How many of the prompt's tokens came from the prefix cache."""
+    """How many of the prompt's tokens came from the prefix cache. Audio is not supported."""
 
     cached_tokens: int = 0
+    audio_tokens: int = 0
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """How many of the answers' tokens are reasoning."""
+    """How many of the answers' tokens are reasoning. Audio is not supported, and `prediction` is ignored."""
 
     reasoning_tokens: int = 0
+    audio_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 class Usage(msgspec.Struct):

@@ -35,10 +35,21 @@ class FunctionDefinition(_Body):
     """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
 
 
+def _is_function(value: Any) -> Any:
+    if isinstance(value, str) and value != "function":
+        message = "tools of type {kind} are not supported by this version; there are functions only"
+        raise PydanticCustomError("unsupported_parameter", message, {"kind": value[:100]})
+    return value
+
+
+FunctionType = Annotated[Literal["function"], BeforeValidator(_is_function)]
+"""The only type of tools. Tools that OpenAI's servers run, and custom ones with free text, are refused by name."""
+
+
 class ToolDefinition(_Body):
     """An entry of `tools`."""
 
-    type: Literal["function"]
+    type: FunctionType
     function: FunctionDefinition
 
 
@@ -107,7 +118,7 @@ class ToolCall(_Body):
     """One call in an earlier answer."""
 
     id: Annotated[str, Field(max_length=256)] | None = None
-    type: Literal["function"] = "function"
+    type: FunctionType = "function"
     function: CalledFunction
 
 

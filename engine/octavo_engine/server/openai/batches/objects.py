@@ -55,6 +55,28 @@ class RequestCounts(msgspec.Struct):
     failed: int = 0
 
 
+class InputTokensDetails(msgspec.Struct):
+    """How many of a batch's prompt tokens came from the prefix cache."""
+
+    cached_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct):
+    """How many of a batch's answer tokens are reasoning."""
+
+    reasoning_tokens: int = 0
+
+
+class BatchUsage(msgspec.Struct):
+    """The numbers of tokens of all lines that were answered."""
+
+    input_tokens: int = 0
+    input_tokens_details: InputTokensDetails = msgspec.field(default_factory=InputTokensDetails)
+    output_tokens: int = 0
+    output_tokens_details: OutputTokensDetails = msgspec.field(default_factory=OutputTokensDetails)
+    total_tokens: int = 0
+
+
 class ExpiresAfter(msgspec.Struct, kw_only=True):
     """The expiry of the files that a batch writes: `seconds` after each has been listed."""
 
@@ -69,6 +91,7 @@ class BatchObject(msgspec.Struct, kw_only=True):
     object: str = "batch"
     endpoint: str
     model: str | None = None
+    """The model that gave all answers so far; None if there are several."""
     errors: LineErrors | None = None
     input_file_id: str
     completion_window: str
@@ -85,6 +108,7 @@ class BatchObject(msgspec.Struct, kw_only=True):
     cancelling_at: int | None = None
     cancelled_at: int | None = None
     request_counts: RequestCounts
+    usage: BatchUsage | None = None
     metadata: dict[str, str] | None = None
     output_expires_after: ExpiresAfter | None = None
 

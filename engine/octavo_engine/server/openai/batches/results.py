@@ -21,15 +21,10 @@ from octavo_engine.server.openai.batches.objects import (
     encode,
 )
 from octavo_engine.server.openai.batches.storage import Owned, Storage, append, on_disk, result_ids, with_retries
-
-
-class _Written(msgspec.Struct):
-    id: str
-
+from octavo_engine.server.openai.batches.usage import Tally, WrittenLine, read_line
 
 _OK = 200
 _OUTPUT, _ERRORS = 0, 1
-_written = msgspec.json.Decoder(_Written)
 
 
 class Results:
@@ -42,6 +37,7 @@ class Results:
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Future[None]] = set()
         """Writes that have begun. A write continues if the batch line that waits for it is cancelled."""
+        self._tally = Tally()
         self.done: set[int] = set()
         """Numbers of the lines that have ended."""
 
@@ -50,13 +46,14 @@ class Results:
         ended = []
         for file_id in self._ids:
             (await with_retries(partial(self._storage.create, self._owner, file_id))).close()
-            numbers, size, cut = await asyncio.to_thread(_recover, self._owner.path(file_id))
+            numbers, size, cut = await asyncio.to_thread(_recover, self._owner.path(file_id), self._tally)
             self._sizes.append(size)
             self._owner.bytes -= cut
             ended.append(numbers)
         self.done = set().union(*ended)
         counts = self._batch.request_counts
         counts.completed, counts.failed = map(len, ended)
+        self._tally.show(self._batch)
 
     async def add(self, number: int, custom_id: str, answer: Answer) -> None:
         """Append the answer to a line: to the output file if its status is 200, else to the error file."""
@@ -100,24 +97,31 @@ class Results:
 
     async def _write(self, path: Path, data: bytes) -> None:
         async with self._writing:  # if a write fails, what it has written is cut off, and that must be no other line
-            await with_retries(partial(on_disk, _append_to, path, data))
+            self._tally.add(await with_retries(partial(on_disk, _append_to, path, data)))
+        self._tally.show(self._batch)
 
 
-def _append_to(path: Path, data: bytes) -> None:
+def _append_to(path: Path, data: bytes) -> WrittenLine:
     """Append to a file that is open only for this time: there may be very many batches, and each has two."""
     with path.open("ab", buffering=0) as file:
         append(file, data)
+    return read_line(data)
 
 
-def _recover(path: Path) -> tuple[set[int], int, int]:
-    """Return the numbers of the complete lines and their bytes; an incomplete last line is cut off the file."""
+def _recover(path: Path, tally: Tally) -> tuple[set[int], int, int]:
+    """Return the numbers of the complete lines and their bytes, and add the lines to `tally`.
+
+    An incomplete last line is cut off the file.
+    """
     found: set[int] = set()
     complete = 0
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
                 complete += len(line)
-                found.add(int(_written.decode(line).id.rpartition("-")[2]))
+                written = read_line(line)
+                found.add(int(written.id.rpartition("-")[2]))
+                tally.add(written)
     cut = path.stat().st_size - complete
     os.truncate(path, complete)
     return found, complete, cut

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from octavo_engine.server.admission.auth import key_of
 from octavo_engine.server.admission.bytes_in_use import BytesInUse
 from octavo_engine.server.connections.full_response import LIST_SECONDS, FullResponse
-from octavo_engine.server.errors import APIError
+from octavo_engine.server.errors import APIError, for_anthropic
 from octavo_engine.server.middleware.body_limit import upload_of
 from octavo_engine.server.openai.batches.batches import Batches
 from octavo_engine.server.openai.batches.file_content import FileContent
@@ -133,7 +133,13 @@ def _add_batches(router: APIRouter, batches: Batches, unread: BytesInUse) -> Non
 
 
 async def _owner(request: Request, storage: Storage) -> Owned:
-    """Return the files and batches of the request's key that have not expired."""
+    """Return the files and batches of the request's key that have not expired; APIError 404 for Anthropic's SDK.
+
+    Its files are for prompts, and are other objects.
+    """
+    if for_anthropic(request.scope):
+        message = "Anthropic's Files API is not supported: files on this server are input of OpenAI's batches"
+        raise APIError(404, message, code="not_found", headers={"Connection": "close"})
     owner = storage.of(key_of(request.scope).name)
     with contextlib.suppress(StorageError):  # it has been logged; a file that cannot be removed stops no other request
         await storage.expire(owner)

@@ -118,7 +118,7 @@ def _only_functions(value: Any) -> Any:
     for tool in value if isinstance(value, list) else ():
         kind = tool.get("type") if isinstance(tool, dict) else None
         if isinstance(kind, str) and kind != "function":
-            message = "the tool {kind} is not supported by this version; there are functions only"
+            message = "tools of type {kind} are not supported by this version; there are functions only"
             raise PydanticCustomError("unsupported_parameter", message, {"kind": kind[:100]})
     return value
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.answering import answer, json_answer
 from octavo_engine.server.openai.responses.writer import ResponseWriter
 from octavo_engine.server.serving import Serving
@@ -22,5 +23,12 @@ def routes(serving: Serving) -> APIRouter:
     @router.post("/v1/responses/input_tokens", response_model=None)
     async def input_tokens(request: Request) -> Response:
         return await json_answer(serving, request, "input_tokens")
+
+    @router.delete("/v1/responses/{response_id}", include_in_schema=False)
+    @router.head("/v1/responses/{response_id}", include_in_schema=False)
+    @router.get("/v1/responses/{response_id}", include_in_schema=False)
+    async def stored() -> Response:
+        message = "this server stores no responses: use what POST /v1/responses returned"
+        raise APIError(404, message, param="response_id", code="not_found")
 
     return router
