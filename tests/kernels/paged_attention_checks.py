@@ -314,6 +314,39 @@ def _rows_without_context(device: torch.device) -> None:
     assert bool(output[2].isnan().all())
 
 
+def _padding_of_a_mixed_step(device: torch.device) -> None:
+    """Check a step padded as a CUDA graph with chunks is: the results of its tokens are right, and padding gives zeros.
+
+    Two decodes and room for two more without a token, two chunks and room for two more, and last a sequence without
+    context that has all tokens of padding. Lengths on the host are bounds.
+    """
+    tokens = 96
+    for window in (None, 200):
+        case = Case(((1, 700), (1, 5), (40, 1500), (9, 9)), window=window, dtype=torch.float32)
+        step = make_step(case, device)
+        starts = torch.tensor([0, 1, 2, 2, 2, 42, 51, 51, 51, tokens], dtype=torch.int32, device=device)
+        contexts = torch.tensor([700, 5, 0, 0, 1500, 9, 0, 0, 0], dtype=torch.int32, device=device)
+        table = step.inputs.block_tables[0]
+        table = torch.cat((table[:2], torch.zeros_like(table[:2]), table[2:], torch.zeros_like(table[:3])))
+        rest = tokens - len(step.query)
+        inputs = replace(
+            step.inputs,
+            positions=torch.zeros(tokens, dtype=torch.int64, device=device),
+            cu_query_lens=starts,
+            context_lens=contexts,
+            block_tables=(table,),
+            query_lens_host=(1,) * 4 + (tokens, 0, 0, 0, 0),
+            context_lens_host=(table.shape[1] * case.block_size,) * 9,
+        )
+        padded = replace(step, inputs=inputs, query=torch.cat((step.query, step.query[:rest])))
+        decodes, chunks = padded.launches()
+        assert step.split(decodes).launched > 1
+        assert (step.split(chunks).launched > 1) == (window is None)
+        output = padded.attend()
+        assert_right(output[:-rest], step.expected())
+        assert not output[-rest:].any()
+
+
 def _layers_of_a_group_differ_in_heads(device: torch.device) -> None:
     """Check that each layer's launches are as its own heads need them (Laguna): tiles have room for fewer tokens.
 
@@ -433,6 +466,7 @@ CHECKS = [
     Check("contexts_of_very_many_are_whole", _contexts_of_very_many_are_whole),
     Check("as_many_programs_share_a_list_as_have_registers", _as_many_programs_share_a_list_as_have_registers),
     Check("rows_without_context", _rows_without_context),
+    Check("padding_of_a_mixed_step", _padding_of_a_mixed_step),
     Check("layers_of_a_group_differ_in_heads", _layers_of_a_group_differ_in_heads),
     Check("tokens_of_no_sequence", _tokens_of_no_sequence),
     Check("replayed_with_other_contexts", _replayed_with_other_contexts),
@@ -458,7 +492,7 @@ _TYPES = (
     | dict.fromkeys(("partial_maxima", "partial_totals"), "*fp32")
     | dict.fromkeys(("block_table", "cu_query_lens", "context_lens"), "*i32")
     | dict.fromkeys(("query_stride", "query_head_stride", "output_stride", "output_head_stride"), "i32:16")
-    | dict.fromkeys(("num_seqs", "table_stride", "max_query_len", "most", "least"), "i32")
+    | dict.fromkeys(("num_seqs", "table_stride", "one_query", "most", "least"), "i32")
     | dict.fromkeys(("scale", "value_scale"), "fp32")
 )
 _VECTORS = "LDGSTS.E.BYPASS.128"

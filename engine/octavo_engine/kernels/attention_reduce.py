@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.attention_segments import segment_size, visible_range
+from octavo_engine.kernels.attention_segments import segment_size, sequence_at, visible_range
 
 _NUMBERS = 4096
 """Of the sums that one program adds up: 32 for each thread of four warps."""
@@ -57,7 +57,8 @@ def store_partials(partial_sums, partial_maxima, partial_totals, cells, kept, su
         "partial_totals",
         "cu_query_lens",
         "context_lens",
-        "max_query_len",
+        "num_seqs",
+        "one_query",
         "most",
         "least",
     ]
@@ -69,7 +70,8 @@ def attention_reduce_kernel(
     partial_totals,
     cu_query_lens,  # [S + 1]
     context_lens,  # [S]
-    max_query_len,
+    num_seqs,
+    one_query,  # whether each sequence has at most one query token
     most,  # segments of a context
     least,  # tiles of a segment
     output_stride,
@@ -88,7 +90,10 @@ def attention_reduce_kernel(
 
     Where no context is cut each program only finds that out, so that there should be few.
     """
-    sequence, query = tl.program_id(0) // max_query_len, tl.program_id(0) % max_query_len
+    sequence, query = tl.program_id(0), 0
+    if one_query == 0:
+        sequence = sequence_at(cu_query_lens, sequence, num_seqs, 1, 0)
+        query = tl.program_id(0) - (tl.load(cu_query_lens + sequence) - tl.load(cu_query_lens))
     first_row = tl.load(cu_query_lens + sequence)
     query_len = tl.load(cu_query_lens + sequence + 1) - first_row
     context_len = tl.load(context_lens + sequence)
@@ -119,7 +124,7 @@ def reduce_segments(
     cu_query_lens: torch.Tensor,
     context_lens: torch.Tensor,
     *,
-    max_query_len: int,
+    one_query: bool,
     tile_queries: int,
     tile_tokens: int,
     least: int,
@@ -130,20 +135,22 @@ def reduce_segments(
 
     `cu_query_lens` [S + 1] and `context_lens` [S] are those of the launch, in which a tile had `tile_queries` query
     tokens, a turn `tile_tokens` cached ones and a segment at least `least` turns. No context has more segments than
-    `max_segments`, a power of two.
+    `max_segments`, a power of two. `one_query` says that no sequence has more than one query token.
     """
     num_heads, head_dim = output.shape[1:]
+    programs = len(context_lens) if one_query else len(partials.sums)
     head_dim_padded = partials.sums.shape[3]
     columns = min(head_dim_padded, _NUMBERS // max_segments)
     heads = math.gcd(num_heads, _NUMBERS // (max_segments * columns))
-    attention_reduce_kernel[len(context_lens) * max_query_len, num_heads // heads, head_dim_padded // columns](
+    attention_reduce_kernel[programs, num_heads // heads, head_dim_padded // columns](
         output,
         partials.sums,
         partials.maxima,
         partials.totals,
         cu_query_lens,
         context_lens,
-        max_query_len,
+        len(context_lens),
+        int(one_query),
         partials.sums.shape[2],
         least,
         *output.stride()[:2],

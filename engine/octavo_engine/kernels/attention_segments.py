@@ -21,8 +21,9 @@ _MOST_TOKENS = 256
 """Query tokens of a step whose contexts are cut: with more, all others take as long as the longest context."""
 _LEAST_OF_MANY = 1024
 """Tokens of a segment at least where many sequences decode: partial results are 1 % of what is read then."""
-_SHARED = 384
-"""Programs that run at a time. Where few sequences decode, their contexts of 1,024 tokens are cut for so many."""
+_SHARED = 3 * _BUSY
+"""Programs that run at a time, three on each multiprocessor. Where few sequences decode, their contexts of 1,024 tokens
+are cut for so many."""
 _LEAST_OF_CHUNK = 256
 """Tokens of a segment at least for a chunk of a prompt: a tile's partial results are as large as 130 tokens' keys."""
 _LANES = 512
@@ -96,6 +97,25 @@ def visible_range(position, queries, context_len, WINDOW: tl.constexpr, TILE_TOK
     if WINDOW > 0:
         begin = tl.maximum(position - WINDOW + 1, 0) // TILE_TOKENS * TILE_TOKENS
     return begin, tl.minimum(position + queries, context_len)
+
+
+@triton.jit
+def sequence_at(cu_query_lens, place, num_seqs, SIZE: tl.constexpr, ROOM: tl.constexpr):
+    """Return the sequence that has `place`.
+
+    Sequence s has the places from (cu_query_lens[s] - cu_query_lens[0]) // SIZE + s * ROOM on. Sequences without a
+    token have none where ROOM is 0. A place beyond the last one is the last sequence's.
+    """
+    base = tl.load(cu_query_lens)
+    low = 0
+    high = num_seqs
+    while low < high:
+        middle = (low + high) // 2
+        if (tl.load(cu_query_lens + middle) - base) // SIZE + middle * ROOM <= place:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
 
 
 @triton.jit
@@ -193,7 +213,8 @@ def split_contexts(
     num_seqs, tokens, most = len(sequences.context_lens), sequences.num_tokens, max_segments(kv_heads)
     one_tile, few = sequences.max_query_len <= tile_queries, tokens * kv_heads <= _BUSY
     if not one_tile:
-        most, least = min(most, max(1, _BUSY // (num_tiles(sequences, tile_queries) * kv_heads))), _LEAST_OF_CHUNK
+        # Tiles of one sequence: a graph has room for many, of which most steps have one or two.
+        most, least = min(most, max(1, _BUSY // (-(-tokens // tile_queries) * kv_heads))), _LEAST_OF_CHUNK
     else:
         shares = triton.next_power_of_2(tokens) * kv_heads
         least = min(_LEAST_OF_MANY, _LEAST_OF_MANY * shares // _SHARED)
@@ -205,7 +226,8 @@ def split_contexts(
         longest = min(longest, window + tile_queries + tile_tokens)
     launched = max(1, min(most, -(-longest // tile_tokens) // least))
     if not one_tile:
-        return ContextSplit(most, least, launched, None, num_tiles(sequences, tile_queries), few=True)
+        tiles = num_tiles(sequences, tile_queries)
+        return ContextSplit(most, least, launched, None, tiles, few=True)
     device = sequences.context_lens.device
     listed = torch.empty(1 + num_seqs * launched, dtype=torch.int32, device=device)
     list_segments_kernel[num_seqs,](

@@ -176,7 +176,7 @@ def latent_attention(
             partials,
             sequences.cu_query_lens,
             sequences.context_lens,
-            max_query_len=1,
+            one_query=True,
             tile_queries=1,
             tile_tokens=_TILE_TOKENS,
             least=1,

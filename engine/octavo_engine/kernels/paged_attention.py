@@ -115,7 +115,7 @@ def paged_attention(
             partials,
             sequences.cu_query_lens,
             sequences.context_lens,
-            max_query_len=sequences.max_query_len,
+            one_query=sequences.max_query_len <= 1,
             tile_queries=tile.rows * kv_heads // num_heads,
             tile_tokens=tile.tokens,
             least=split.least,

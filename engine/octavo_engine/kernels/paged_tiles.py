@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from octavo_engine.kernels.attention_segments import sequence_at
+
 
 @triton.jit
 def find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES: tl.constexpr):
@@ -13,16 +15,7 @@ def find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES: tl.constexpr):
     Sequence s has its tiles from (cu_query_lens[s] - cu_query_lens[0]) // TILE_QUERIES + s on, which leaves room for
     one partly filled tile in each.
     """
-    base = tl.load(cu_query_lens)
-    low = 0
-    high = num_seqs
-    while low < high:
-        middle = (low + high) // 2
-        if (tl.load(cu_query_lens + middle) - base) // TILE_QUERIES + middle <= tile:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
+    return sequence_at(cu_query_lens, tile, num_seqs, TILE_QUERIES, 1)
 
 
 @triton.jit
