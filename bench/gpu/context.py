@@ -34,6 +34,8 @@ class Scale:
     """Tokens of a cached prefix, and those that come after it."""
     beside: tuple[int, int, int]
     """Decodes, their context, and tokens of a prompt that comes beside them."""
+    short: tuple[int, ...]
+    """Tokens of prompts that a CUDA graph computes, alone and beside such decodes."""
     rounds: int
     steps: int
     """Decode steps per round."""
@@ -66,6 +68,7 @@ FULL = Scale(
     ragged=(16384, *(1024,) * 31),
     after=(8192, 64),
     beside=(32, 1024, 2048),
+    short=(16, 64, 256, 448),
     rounds=5,
     steps=32,
     offline=((512, 1000, 1000), (1024, 128, 512)),
@@ -89,6 +92,7 @@ TINY = Scale(
     ragged=(64, 16, 16),
     after=(32, 4),
     beside=(2, 16, 8),
+    short=(8,),
     rounds=2,
     steps=4,
     offline=((4, 8, 8),),

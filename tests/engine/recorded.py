@@ -126,6 +126,7 @@ class StaticAttention:
 
     name = "static"
     graph_safe = True
+    mixed_graph_safe = True
 
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

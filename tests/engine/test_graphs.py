@@ -17,8 +17,10 @@ import torch
 from recorded import CannotBeRecordedError, RecordedOperations, Recorder, StaticAttention
 
 from octavo_engine import LLM
-from octavo_engine.attention.backend import AttentionBackend, StepInputs
+from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, RowSpec, StateSpec, StepInputs
+from octavo_engine.attention.flashinfer import FlashInferAttention
 from octavo_engine.attention.torch_reference import TorchAttention
+from octavo_engine.attention.varlen import VarlenAttention
 from octavo_engine.capture import Capture
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableChange
@@ -35,7 +37,15 @@ from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model
 from octavo_engine.model.spec import ModelSpec
-from octavo_engine.runner.graphs import first_inputs, ladder, padding_inputs, uses_graphs
+from octavo_engine.runner.graphs import (
+    ladder,
+    mixed_inputs,
+    mixed_ladder,
+    mixed_sequences,
+    padding_inputs,
+    uses_graphs,
+    uses_mixed_graphs,
+)
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
@@ -47,6 +57,7 @@ from octavo_engine.sampling_params import SamplingParams
 CPU = torch.device("cpu")
 SIZE, ROWS, LENGTH, BLOCKS = 8, 12, 96, 160
 RUNGS = [1, 2, 4, 8, 11]
+MIXED = [16, 32, 64, 96]
 CUT, CUT_OF_CHUNK = 64, 256
 """Tokens of a context that Triton's attention does not cut yet, in a decode and after a chunk of a prompt."""
 
@@ -62,6 +73,15 @@ def test_the_ladder_is_close_and_ends_at_the_most_there_can_be() -> None:
     for most in range(1, 600):
         sizes = ladder(most)
         assert sizes == sorted(set(sizes)) and sizes[-1] == min(most, 512)
+
+
+def test_steps_with_prompts_have_sizes_of_their_own() -> None:
+    assert mixed_ladder(8) == []
+    assert mixed_ladder(100) == [16, 32, 64, 96]
+    assert mixed_ladder(8192)[-5:] == [256, 320, 384, 448, 512]
+    assert mixed_sequences(max_sampled=300, max_num_seqs=300, tokens=512) == (256, 17)
+    assert mixed_sequences(max_sampled=300, max_num_seqs=300, tokens=16) == (16, 17)
+    assert mixed_sequences(max_sampled=4, max_num_seqs=4, tokens=512) == (4, 5)
 
 
 def load_tiny(folder: Path) -> tuple[Decoder, ModelSpec]:
@@ -82,6 +102,7 @@ def make_worker(
     capture: Capture | None,
     backend: AttentionBackend | None = None,
     rungs: Sequence[int] = RUNGS,
+    mixed: Sequence[int] = MIXED,
 ) -> Worker:
     """A worker whose cache holds NaN wherever nothing has been written."""
     decoder, spec = model
@@ -93,7 +114,7 @@ def make_worker(
         tensor.fill_(torch.nan)
     worker = Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, SIZE, len(groups), CPU))
     if capture is not None:
-        worker.capture(capture, list(rungs))
+        worker.capture(capture, list(rungs), mixed=mixed)
     return worker
 
 
@@ -119,6 +140,8 @@ class RandomPlans:
         """Tokens known of each row, the last of them not yet computed."""
         self.free = list(range(BLOCKS))
         self.blocks: dict[int, list[int]] = {}
+        self.begun: dict[int, tuple[int, int]] = {}
+        """Tokens of a prompt that are computed, and all of it, of rows whose prompt is not computed whole."""
 
     def plan(self) -> StepPlan:
         rng = self.rng
@@ -126,17 +149,24 @@ class RandomPlans:
             del self.lengths[row]
             self.free += self.blocks.pop(row)
         rng.shuffle(self.free)
-        begun = [row for row in range(ROWS) if row not in self.lengths and rng.random() < 0.3]
+        begun = [row for row in range(ROWS) if row not in {*self.lengths, *self.begun} and rng.random() < 0.3]
         news, chunks, changes = [], [], []
         decodes = rng.sample(sorted(self.lengths), len(self.lengths))
+        grown = list(decodes)
+        for row, (done, whole) in list(self.begun.items()) if rng.random() < 0.6 else []:
+            chunks.append(self.chunk(row, done, whole))
+            grown += [row] * (row in self.lengths)
         for row in begun if rng.random() < 0.4 or not self.lengths else []:
             prompt = [rng.randrange(64) for _ in range(rng.randint(1, 60))]
             way = SamplingParams(max_tokens=99, temperature=rng.choice([0.0, 1.0]), seed=row, logprobs=0)
             news.append(NewRow(row, f"r{row}", tuple(prompt), len(prompt), way))
-            chunks.append(Chunk(row, 0, len(prompt), True))
-            self.blocks[row], self.lengths[row] = [], len(prompt)
+            blocks = [self.free.pop() for _ in range(-(-len(prompt) // SIZE))]
+            self.blocks[row] = blocks
+            changes.append(TableChange(row, 0, 0, tuple(blocks)))
+            chunks.append(self.chunk(row, 0, len(prompt)))
+            grown += [row] * (row in self.lengths)
         starts = [self.lengths[row] - 1 for row in decodes]
-        for row in [*decodes, *(new.row for new in news)]:
+        for row in grown:
             have, need = len(self.blocks[row]), -(-self.lengths[row] // SIZE)
             if need > have:
                 more = [self.free.pop() for _ in range(need - have)]
@@ -144,6 +174,16 @@ class RandomPlans:
                 changes.append(TableChange(row, 0, have, tuple(more)))
             self.lengths[row] += 1
         return StepPlan(0, tuple(news), tuple(changes), decode_rows=decodes, decode_starts=starts, chunks=tuple(chunks))
+
+    def chunk(self, row: int, done: int, whole: int) -> Chunk:
+        """The rest of a prompt, or a part of it; a row whose prompt is computed decodes from the next plan on."""
+        count = self.rng.choice([whole - done, self.rng.randint(1, whole - done)])
+        self.begun.pop(row, None)
+        if done + count < whole:
+            self.begun[row] = (done + count, whole)
+        else:
+            self.lengths[row] = whole
+        return Chunk(row, done, count, done + count == whole)
 
 
 def assert_alike(got: StepResult, expected: StepResult) -> None:
@@ -159,36 +199,84 @@ def poison(inputs: StepInputs, logits: torch.Tensor) -> None:
     for tensor, worst in (
         (inputs.token_ids, 64),
         (inputs.positions, LENGTH),
+        (inputs.cu_query_lens, len(inputs.token_ids)),
         (inputs.context_lens, LENGTH),
         (inputs.slot_mapping[0], BLOCKS * SIZE),
         (inputs.block_tables[0], BLOCKS),
     ):
         tensor.copy_(torch.randint(0, worst, tensor.shape))
+    inputs.token_indices.fill_(1 << 40)
     logits.fill_(torch.nan)
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_steps_by_graphs_are_as_eager_ones(model: tuple[Decoder, ModelSpec], number: int) -> None:
+    """Decodes, and steps with whole prompts and parts of prompts."""
     capture = RecordedOperations()
     eager, graphed = make_worker(model, None), make_worker(model, capture)
     graphs = graphed._graphs
-    assert graphs is not None and capture.recorded == len(RUNGS)
-    assert graphs.logits.dtype == model[0].logits_dtype
+    assert graphs is not None and capture.recorded == len(RUNGS) + len(MIXED)
     plans, sizes = RandomPlans(number), set()
     for _ in range(60):
         plan = plans.plan()
         if not plan.num_tokens:
             continue
-        poison(graphs.whole, graphs.logits)
+        for graph in graphs.all():
+            assert graph.logits.dtype == model[0].logits_dtype
+            poison(graph.inputs, graph.logits)
         before = capture.replays
         expected = eager.execute(plan)
         assert_alike(graphed.execute(plan), expected)
-        by_graph = not plan.chunks and len(plan.decode_rows) <= RUNGS[-1]
-        assert capture.replays - before == by_graph
-        if not plan.chunks:
-            sizes.add(len(plan.decode_rows))
-    assert capture.replays > 10
-    assert len(sizes) > 3
+        largest = MIXED[-1] if plan.chunks else RUNGS[-1]
+        assert capture.replays - before == (plan.num_tokens <= largest)
+        sizes.add((bool(plan.chunks), plan.num_tokens))
+    assert sum(chunks for chunks, _ in sizes) > 5
+    assert sum(not chunks for chunks, _ in sizes) > 3
+    for mine, theirs in zip(graphed._cache.tensors(0), eager._cache.tensors(0), strict=True):
+        torch.testing.assert_close(mine[:BLOCKS], theirs[:BLOCKS], equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_graphs_of_mixed_steps_are_dropped_if_their_logits_are_others(
+    model: tuple[Decoder, ModelSpec], caplog: pytest.LogCaptureFixture, right: bool
+) -> None:
+    capture = RecordedOperations()
+    worker = make_worker(model, capture)
+    graphs = worker._graphs
+    assert graphs is not None
+    if not right:
+        graphs._mixed[0] = replace(graphs._mixed[0], replay=lambda: None)
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, BLOCKS, SIZE, LENGTH)
+    setup = setup_of(model[1], "cuda", StaticAttention(), plan)
+    setup = replace(setup, config=replace(setup.config, cudagraph_mode="full"))
+    assert setup.resolved.mixed_graphs(setup.config)
+    worker_setup._check_mixed_graphs(worker, setup, plan)
+    assert len(graphs.mixed()) == (len(MIXED) if right else 0)
+    assert ("these run eagerly" in caplog.text) == (not right)
+    assert capture.replays == len(MIXED) - (not right)
+
+
+def test_what_graphs_cannot_compute_runs_eagerly(model: tuple[Decoder, ModelSpec]) -> None:
+    """Log probabilities of a prompt, more chunks than there is room for, and more tokens."""
+    capture = RecordedOperations()
+    worker = make_worker(model, capture, mixed=[16, 32])
+    graphs, plan = worker._graphs, begin(0, [1, 2, 3])
+    assert graphs is not None
+    asked = replace(plan.new_rows[0], sampling=replace(plan.new_rows[0].sampling, prompt_logprobs=0))
+    for each, replays in ((plan, 1), (replace(plan, new_rows=(asked,)), 0), (begin(0, list(range(40))), 0)):
+        before = capture.replays
+        result = worker.execute(each)
+        assert capture.replays - before == replays
+        assert len(result.token_ids) == 1
+    small = graphs.graph_of(plan)
+    assert small is not None and len(small.inputs.token_ids) == 16
+    rows = [Chunk(row, 0, 1, True) for row in range(ROWS)]
+    assert graphs.graph_of(replace(plan, chunks=tuple(rows))) is small
+    assert graphs.graph_of(replace(plan, chunks=(*rows, Chunk(0, 0, 1, True)))) is None
+    assert graphs.graph_of(replace(plan, decode_rows=[0] * 12, decode_starts=[0] * 12)) is None
+    assert graphs.graph_of(replace(plan, chunks=(Chunk(0, 0, 17, True),))) is not small
+    graphs.drop_mixed()
+    assert graphs.graph_of(plan) is None
 
 
 def test_every_batch_size_up_to_one_more_than_the_largest_rung(model: tuple[Decoder, ModelSpec]) -> None:
@@ -223,11 +311,11 @@ def test_inputs_of_a_graph_hold_the_step_and_padding_and_nothing_else(model: tup
         table.apply(StepPlan(0, (NewRow(row, "r", (5, 6, 7, 8, 9), 5, greedy),), changes))
     plan = StepPlan(0, decode_rows=[2, 0, 1], decode_starts=[3, 4, 2])
     step = gather_inputs(plan, table).inputs
-    whole = padding_inputs(table, 8)
+    whole = padding_inputs(table, 4)
     assert (whole.slot_mapping[0] == -1).all() and not whole.context_lens.any()
     poison(whole, torch.zeros(1))
-    got = gather_inputs(plan, table, first_inputs(whole, 4)).inputs
-    assert got.token_ids.data_ptr() == whole.token_ids.data_ptr()
+    got = gather_inputs(plan, table, whole).inputs
+    assert got is whole
     assert got.token_ids.tolist() == [8, 9, 7, 0]
     assert got.positions.tolist() == [3, 4, 2, 0]
     assert got.context_lens.tolist() == [4, 5, 3, 0]
@@ -241,6 +329,37 @@ def test_inputs_of_a_graph_hold_the_step_and_padding_and_nothing_else(model: tup
         assert getattr(got, name).dtype == getattr(step, name).dtype, name
     for name in ("block_tables", "slot_mapping"):
         assert [t.dtype for t in getattr(got, name)] == [t.dtype for t in getattr(step, name)], name
+
+
+def test_inputs_of_a_graph_with_chunks_have_padding_in_both_parts_and_at_the_end() -> None:
+    table = StateTable(ROWS, LENGTH, SIZE, 1, CPU)
+    greedy = SamplingParams(max_tokens=9, temperature=0.0)
+    for row in range(4):
+        changes = (TableChange(row, 0, 0, (7 + row, 20 + row)),)
+        table.apply(StepPlan(0, (NewRow(row, "r", tuple(range(12)), 12, greedy),), changes))
+    chunks = (Chunk(1, 5, 4, False), Chunk(3, 0, 3, True))
+    plan = StepPlan(0, decode_rows=[2], decode_starts=[9], chunks=chunks)
+    whole = mixed_inputs(table, 16, decodes=3, chunks=4)
+    assert (whole.slot_mapping[0] == -1).all() and not whole.context_lens.any()
+    assert whole.cu_query_lens.tolist() == [0] * 7 + [16]
+    poison(whole, torch.zeros(1))
+    step = gather_inputs(plan, table, whole)
+    got = step.inputs
+    assert got is whole
+    assert got.token_ids.tolist() == [9, 5, 6, 7, 8, 0, 1, 2] + [0] * 8
+    assert got.positions.tolist() == [9, 5, 6, 7, 8, 0, 1, 2] + [0] * 8
+    assert got.cu_query_lens.tolist() == [0, 1, 1, 1, 5, 8, 8, 16]
+    assert got.context_lens.tolist() == [10, 0, 0, 9, 3, 0, 0]
+    slots = [22 * 8 + 1, *(8 * 8 + i for i in (5, 6, 7)), 21 * 8, *(10 * 8 + i for i in range(3))]
+    assert got.slot_mapping[0].tolist() == slots + [-1] * 8
+    assert got.block_tables[0][:, :2].tolist() == [[9, 22], [0, 0], [0, 0], [8, 21], [10, 23], [0, 0], [0, 0]]
+    assert got.token_indices[:2].tolist() == [0, 7], "the decode, and the chunk that ends its prompt"
+    assert sorted(got.token_indices[2:].tolist()) == [0, 0, 4, 7, 15], "tokens that there are, for places of padding"
+    assert (got.query_lens_host, got.context_lens_host) == ((1, 1, 1, 16, 0, 0, 0), (LENGTH,) * 7)
+    assert (step.sampled.rows, step.sampled.positions) == ([2, 3], [10, 3])
+    expected = gather_inputs(plan, table)
+    assert torch.equal(step.sampled.rows_device, expected.sampled.rows_device)
+    assert torch.equal(step.sampled.positions_device, expected.sampled.positions_device)
 
 
 def test_the_stand_in_refuses_what_a_gpu_could_not_record(model: tuple[Decoder, ModelSpec]) -> None:
@@ -293,6 +412,21 @@ def test_graphs_are_for_gpus_and_backends_that_can_and_can_be_turned_off() -> No
     assert not uses_graphs(replace(config, enforce_eager=True), cuda, StaticAttention())
     assert not uses_graphs(config, cuda, TorchAttention())
     assert not uses_graphs(config, CPU, StaticAttention())
+
+
+def test_mixed_steps_are_graphs_where_layers_and_backend_allow_it() -> None:
+    config, backend = EngineConfig(model="x", cudagraph_mode="full"), StaticAttention()
+    full = KVGroupSpec("full", (0,), 1, 8)
+    assert uses_mixed_graphs(config, backend, (full, replace(full, window=8)))
+    assert not uses_mixed_graphs(EngineConfig(model="x"), backend, (full,))
+    for other in (
+        KVGroupSpec("recurrent", (1,), 1, 8, states=(StateSpec(4),)),
+        KVGroupSpec("full", (1,), 1, 8, rows=(RowSpec("keys", 4),)),
+        replace(full, latent=4),
+    ):
+        assert not uses_mixed_graphs(config, backend, (full, other))
+    for name, backends in (("flashinfer", FlashInferAttention), ("varlen", VarlenAttention)):
+        assert not backends.mixed_graph_safe, f"{name} reads the lengths of chunks on the host"
 
 
 def resolved_of(spec: ModelSpec, device: torch.device, backend: AttentionBackend, seqs: int = 256) -> ResolvedConfig:
@@ -348,22 +482,25 @@ def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
         return replace(replan(sizing, graphs), num_kv_blocks=21)
 
     monkeypatch.setattr(Sizing, "replan", smaller)
+    monkeypatch.setattr(ResolvedConfig, "mixed_graphs", lambda *_: [16, 48])
     monkeypatch.setattr(worker_setup, "_capture", lambda _: capture)
     monkeypatch.setattr(resolved_config, "select_backend", lambda *_, measure: StaticAttention())
     with caplog.at_level(logging.INFO):
         llm = LLM(str(tiny_model), progress=lambda *step: reported.append(step), **settings)
-    assert planned == [RecordedOperations.BYTES * 4]
-    assert capture.recorded == 2 * len(ladder(8)) == 8
+    assert planned == [RecordedOperations.BYTES * 6]
+    assert capture.recorded == 2 * (len(ladder(8)) + 2) == 12
+    assert capture.replays == 2, "each graph of steps with prompts, compared with an eager step"
     assert llm.info.num_kv_blocks == 21
     details = [detail for phase, _, detail in reported if phase == "warmup"]
-    assert {"CUDA graphs: 0 of 4, a trial", "CUDA graphs: 4 of 4"} <= set(details)
+    assert {"CUDA graphs: 0 of 6, a trial", "CUDA graphs: 6 of 6"} <= set(details)
     ratios = [ratio for _, ratio, _ in reported]
     assert ratios == sorted(ratios)
-    assert "decodes of 4 batch sizes up to 8 captured in" in caplog.text
-    assert "19.5 KiB measured" in caplog.text
+    assert "decodes of 4 batch sizes up to 8, steps with prompts of 2 sizes up to 48 tokens captured in" in caplog.text
+    assert "these run eagerly" not in caplog.text
+    assert "29.3 KiB measured" in caplog.text
     assert "memory plan, graphs measured: " in caplog.text
     assert [answer.token_ids for answer in llm.generate(prompts, greedy)] == expected
-    assert capture.replays >= 11
+    assert capture.replays >= 2 + 12
     llm.close()
 
 

@@ -51,6 +51,7 @@ GRAPHED = 50
 WINDOWED = 30
 SPECULATED = 24
 RUNGS = [1, 2, 5]
+MIXED = [16, 48]
 """Fewer than there can be rows, and not all there are below."""
 VOCABULARY = 64
 LONGEST_ANSWER = 20
@@ -123,7 +124,7 @@ class Model:
                 layer.value.fill_(torch.nan)
         worker = Worker(self.decoder, backend, cache, StateTable(rows, length, block_size, len(groups), CPU))
         if graphs is not None:
-            worker.capture(graphs, [size for size in RUNGS if size <= rows])
+            worker.capture(graphs, [size for size in RUNGS if size <= rows], mixed=MIXED)
         return worker
 
     def groups(self, blocks: int, swap: int, shares: BlockShares) -> list[KVGroup]:

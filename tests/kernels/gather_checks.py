@@ -101,7 +101,7 @@ def _into_buffers_that_are_too_long(device: torch.device, block_size: int) -> No
     assert buffers.cu_query_lens.tolist() == list(range(9)), "one query token each"
     width = -(-334 // block_size)
     assert all((blocks[:, width:] == -(1 << 30)).all() for blocks in buffers.block_tables), "left as it was"
-    assert (buffers.token_indices[3:] == -(1 << 30)).all()
+    assert buffers.token_indices.tolist() == list(range(8)), "of padding, too: a token that there is"
     step = replace(
         buffers,
         token_ids=buffers.token_ids[:3],
@@ -115,6 +115,31 @@ def _into_buffers_that_are_too_long(device: torch.device, block_size: int) -> No
         context_lens_host=(71, 1, 334),
     )
     _assert_same(replace(got, inputs=step), _by_torch(plan, table))
+
+
+def _into_buffers_of_mixed_steps(device: torch.device, block_size: int) -> None:
+    """Check buffers of a CUDA graph with chunks: what a CPU writes into them, padding included."""
+    table = make_table(device, block_size, 2)
+    chunks = tuple(Chunk(row, *chunk) for row, chunk in zip((5, 1, 3), _CHUNKS[::2], strict=True))
+    plan = StepPlan(1, decode_rows=[4, 0, 7], decode_starts=[70, 0, 333], chunks=chunks)
+    host = {"query_lens_host": (1,) * 8 + (2048,) + (0,) * 6, "context_lens_host": (LENGTH,) * 15}
+    starts = torch.full((16,), -(1 << 30), dtype=torch.int32, device=device)
+    short = _poisoned(table, 15)
+    buffers = [
+        replace(_poisoned(table, 2048), cu_query_lens=starts.clone(), context_lens=short.context_lens.clone(), **host)
+        for _ in range(2)
+    ]
+    buffers = [
+        replace(
+            each,
+            token_indices=short.token_indices.clone(),
+            block_tables=tuple(blocks.clone() for blocks in short.block_tables),
+        )
+        for each in buffers
+    ]
+    got = gather_inputs(plan, table, buffers[0])
+    step = _by_torch(plan, table)
+    _assert_same(got, replace(step, inputs=torch_inputs._copied(plan, step.inputs, buffers[1])))
 
 
 _CHUNKS = [(0, 1, True), (17, 2500, False), (1024, 1024, True), (LENGTH - 1, 1, True), (3, 40, False)]
@@ -132,6 +157,7 @@ CHECKS = [
         Check(f"into_buffers_that_are_too_long-{size}", partial(_into_buffers_that_are_too_long, block_size=size))
         for size in (16, 64)
     ),
+    Check("into_buffers_of_mixed_steps", partial(_into_buffers_of_mixed_steps, block_size=16)),
 ]
 
 _INT64 = ("columns", "positions", "slots", "token_indices", "state_rows", "sample_positions")

@@ -556,6 +556,7 @@ _reduce = partial(
     signature={n: _TYPES[n] for n in attention_reduce_kernel.arg_names if n in _TYPES},
     max_registers=128,
     max_shared=4096,
+    max_loop={"all": 16},  # the search for a token's sequence
 )
 BUILDS = [
     # Decode: 3 blocks of 128 threads fit a multiprocessor with 168 registers a thread and 75 KiB; of some only 2.

@@ -218,11 +218,12 @@ def parity(shape: Shape | Tiny, lengths: Sequence[int], count: int, device: torc
 
 @contextmanager
 def _graph_messages() -> Iterator[list[str]]:
-    """Collect the log's messages about captured graphs."""
+    """Collect the log's messages about captured graphs, and about those that are not used."""
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("octavo_engine.runner.graphs")
+    handler.addFilter(lambda record: record.getMessage().startswith("CUDA graphs"))
+    logger = logging.getLogger("octavo_engine.runner")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -233,8 +234,10 @@ def _graph_messages() -> Iterator[list[str]]:
         logger.setLevel(level)
 
 
-def _graphs_equal_eager(shape: Shape | Tiny, dtype: str, device: torch.device) -> str:
-    """The same answers with CUDA graphs as without, token for token, but for ties.
+def _graphs_equal_eager(shape: Shape | Tiny, dtype: str, device: torch.device, tokens: int = 128) -> str:
+    """The same answers with CUDA graphs as without, token for token, but for ties; steps have at most so many tokens.
+
+    Steps with prompts are graphs as well, except where layers keep a state or have a latent cache.
 
     A graph is padded to a batch of its ladder, for which cuBLAS may choose another kernel: bfloat16 then rounds
     otherwise, and of two tokens that are equally likely but for that the other one may win. Each of both may be as far
@@ -245,11 +248,14 @@ def _graphs_equal_eager(shape: Shape | Tiny, dtype: str, device: torch.device) -
     with tempfile.TemporaryDirectory() as temporary:
         folder = _write(shape, Path(temporary), device)
         with _graph_messages() as captured:
-            graphs = _answers(folder, shape, device, _LENGTHS, 48, dtype=dtype)
+            settings = {"dtype": dtype, "max_num_batched_tokens": tokens, "cudagraph_mode": "full"}
+            graphs = _answers(folder, shape, device, _LENGTHS, 48, **settings)
         with _graph_messages() as none:
-            eager = _answers(folder, shape, device, _LENGTHS, 48, dtype=dtype, enforce_eager=True)
+            eager = _answers(folder, shape, device, _LENGTHS, 48, **settings, enforce_eager=True)
         slack = 1e-3 if dtype == "float32" else 2 * (2 * _their_largest(folder, device, eager) + 1e-2)
-    assert captured and not none, f"graphs were captured: {captured}; with --enforce-eager: {none}"
+    mixed = "" if isinstance(shape, Tiny) else f"up to {tokens} tokens captured"
+    assert captured and all(mixed in message for message in captured), f"CUDA graphs of other steps: {captured}"
+    assert not none, f"with --enforce-eager: {none}"
     equal = 0
     for one, other in zip(graphs, eager, strict=True):
         for place, (a, b) in enumerate(zip(one.logprobs, other.logprobs, strict=True)):
@@ -291,6 +297,12 @@ CHECKS = [
         )
     ),
     Check("graphs_bfloat16", partial(_graphs_equal_eager, shapes.LLAMA_1B, "bfloat16"), large=True, alone=True),
+    Check(
+        "graphs_of_512_tokens",
+        partial(_graphs_equal_eager, shapes.LLAMA_1B, "bfloat16", tokens=512),
+        large=True,
+        alone=True,
+    ),
     Check("graphs_float32", partial(_graphs_equal_eager, shapes.LLAMA_1B, "float32"), large=True, alone=True),
     *(
         Check(f"graphs_{model.name}", partial(_graphs_equal_eager, model, "float32"), large=True, alone=True)

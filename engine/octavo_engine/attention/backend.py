@@ -157,13 +157,26 @@ class StepInputs:
     token_indices: Tensor
     """[R] int64, the tokens of T whose hidden states give logits."""
     query_lens_host: tuple[int, ...]
-    """Each sequence's query tokens, on the host, so that no device sync is needed. The context lengths below are upper
-    bounds inside a CUDA graph, for all steps that it will run."""
+    """Each sequence's query tokens, on the host, so that no device sync is needed. Inside a CUDA graph these are bounds
+    for all steps that it will run: the context lengths below, and of chunks' query tokens the sum and the largest."""
     context_lens_host: tuple[int, ...]
     long_context: Tensor | None = None
     """[T] bool, whether the token belongs to a long sequence (LongRoPE); None if the model does not distinguish."""
     second_text: Tensor | None = None
     """[T] bool, whether the token belongs to the second text of a pair; None if the step has no pairs."""
+
+    @property
+    def num_decodes(self) -> int:
+        """The number of sequences before the first that has more than one query token."""
+        lens = self.query_lens_host
+        return (
+            next((index for index, count in enumerate(lens) if count > 1), len(lens)) if self.has_chunks else len(lens)
+        )
+
+    @property
+    def has_chunks(self) -> bool:
+        """True if there is a sequence with more than one query token, or in a CUDA graph room for one."""
+        return max(self.query_lens_host, default=0) > 1
 
 
 class AttentionBackend(Protocol):
@@ -173,6 +186,8 @@ class AttentionBackend(Protocol):
     graph_safe: bool
     """Whether CUDA graphs can capture decodes: no method of a step waits for the device, and host lengths are used only
     as upper bounds."""
+    mixed_graph_safe: bool
+    """Whether they can capture steps with chunks of prompts, too."""
 
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

@@ -28,6 +28,7 @@ class CPUAttention:
 
     name = "cpu"
     graph_safe = False
+    mixed_graph_safe = False
 
     def __init__(self, kernels: CPUKernels) -> None:
         self._kernels = kernels

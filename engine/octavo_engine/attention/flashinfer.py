@@ -110,6 +110,7 @@ class FlashInferAttention(TritonAttention):
     """Backend `flashinfer`. Caches are [num_blocks, B, K, D], written as the Triton backend does."""
 
     name = "flashinfer"
+    mixed_graph_safe = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -74,6 +74,7 @@ class TorchAttention:
 
     name = "torch"
     graph_safe = False
+    mixed_graph_safe = False
 
     def __init__(self, chunked: frozenset[int] = frozenset()) -> None:
         """`chunked` are the indices of the KV groups whose windows are chunks."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -51,6 +50,7 @@ class TritonAttention:
 
     name = "triton"
     graph_safe = True
+    mixed_graph_safe = True
 
     def __init__(self) -> None:
         self._scratch: dict[tuple[int, torch.device], Tensor] = {}
@@ -67,8 +67,7 @@ class TritonAttention:
         Launches depend on the host's query lengths and the block table's width, but not on context lengths, so that a
         CUDA graph can be replayed with any contexts that fit into its table.
         """
-        query_lens = inputs.query_lens_host
-        decodes = sum(1 for _ in takewhile(lambda count: count <= 1, query_lens))
+        query_lens, decodes = inputs.query_lens_host, inputs.num_decodes
         parts = (slice(0, decodes), slice(decodes, len(query_lens)))
         return TritonMetadata(
             slots=inputs.slot_mapping[group],
@@ -84,7 +83,7 @@ class TritonAttention:
                 if part.stop > part.start
             ),
             window=window,
-            no_padding=sum(query_lens) == len(inputs.positions),
+            no_padding=sum(query_lens) >= len(inputs.positions),
         )
 
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:

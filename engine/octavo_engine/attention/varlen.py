@@ -49,6 +49,7 @@ class VarlenAttention(TritonAttention):
     """Backend `varlen`. Caches are [num_blocks, B, K, D], written as the Triton backend does."""
 
     name = "varlen"
+    mixed_graph_safe = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ from octavo_engine.model.short_contexts import for_contexts
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import CGROUP, usable_cores
-from octavo_engine.runner.graphs import uses_graphs
+from octavo_engine.runner.graphs import mixed_ladder, uses_graphs, uses_mixed_graphs
 
 _MOST_SEQS, _SEQS_OF_A_CORE = 256, 24
 """The defaults of --max-num-seqs: in all, and for each core of a CPU. On two cores SmolLM2 gives fewer tokens a second
@@ -64,8 +64,14 @@ class ResolvedConfig:
         return self.blueprint.kv_groups
 
     def uses_graphs(self, config: EngineConfig) -> bool:
-        """Return True if decodes run as CUDA graphs. A model that does not generate has none."""
+        """Return True if steps run as CUDA graphs. A model that does not generate has none."""
         return self.spec.head is not None and uses_graphs(config, self.device, self.backend)
+
+    def mixed_graphs(self, config: EngineConfig) -> list[int]:
+        """Return the numbers of tokens of steps with prompts that run as CUDA graphs, ascending; [] if none does."""
+        if not (self.uses_graphs(config) and uses_mixed_graphs(config, self.backend, self.kv_groups)):
+            return []
+        return mixed_ladder(config.max_num_batched_tokens)
 
     @property
     def num_heads(self) -> int:

@@ -13,7 +13,7 @@ from octavo_engine.model import footprint
 from octavo_engine.model.lora.slots import lora_bytes, lora_step_bytes, lora_targets
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.runner.graphs import ladder
+from octavo_engine.runner.graphs import ladder, mixed_sequences
 from octavo_engine.runner.kv_blocks import WindowNeed
 from octavo_engine.runner.memory import (
     DeviceMemory,
@@ -136,9 +136,13 @@ def _graph_bytes(resolved: ResolvedConfig, config: EngineConfig, length: int) ->
     """Return an estimate of the memory of CUDA graphs, which is measured once they are captured."""
     if not resolved.uses_graphs(config):
         return 0
-    sizes = ladder(resolved.max_sampled)
-    scratch = _scratch_bytes(resolved, length, sizes[-1], sizes[-1])
-    return footprint.graph_bytes(resolved.blueprint, sizes, length, config.block_size, scratch)
+    decodes, mixed = ladder(resolved.max_sampled), resolved.mixed_graphs(config)
+    tokens = max([decodes[-1], *mixed])
+    rooms = [sum(mixed_sequences(decodes[-1], resolved.max_num_seqs, size)) for size in mixed]
+    sequences = max([decodes[-1], *rooms])
+    scratch = _scratch_bytes(resolved, length, tokens, sequences)
+    counts = tokens, sequences, len(decodes) + len(mixed)
+    return footprint.graph_bytes(resolved.blueprint, *counts, length, config.block_size, scratch)
 
 
 def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int, int]:

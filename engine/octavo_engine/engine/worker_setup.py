@@ -108,7 +108,8 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
         report("warmup", 0.5, "first steps")
         _warm_up(worker, setup, plan)
         if capture is not None:
-            worker.capture(capture, ladder(setup.resolved.max_sampled), _half(report, 1))
+            _capture_all(worker, setup, capture, _half(report, 1))
+            _check_mixed_graphs(worker, setup, plan)
     except (torch.OutOfMemoryError, MemoryError) as error:
         have, share = device_memory(resolved.device), setup.config.gpu_memory_utilization
         raise DoesNotFitError(
@@ -157,6 +158,12 @@ def _capture(setup: WorkerSetup) -> Capture | None:
     return None
 
 
+def _capture_all(worker: Worker, setup: WorkerSetup, capture: Capture, captured: Captured) -> None:
+    """Capture graphs of decodes, and of steps with prompts if they run as graphs."""
+    resolved = setup.resolved
+    worker.capture(capture, ladder(resolved.max_sampled), captured, resolved.mixed_graphs(setup.config))
+
+
 def _measure_graphs(
     setup: WorkerSetup, decoder: Decoder, slots: LoraSlots | None, capture: Capture, report: Progress
 ) -> int:
@@ -168,13 +175,38 @@ def _measure_graphs(
     worker, _ = _make_worker(setup, decoder, slots, pilot)
     before = capture.taken()
     _warm_up(worker, setup, pilot)
-    worker.capture(capture, ladder(setup.resolved.max_sampled), _half(report, 0))
+    _capture_all(worker, setup, capture, _half(report, 0))
     taken, planned = capture.taken() - before, setup.plan.need.graphs
     if taken < 0:
         log.warning("CUDA graphs: not measured, as other processes freed memory; %s planned", format_size(planned))
         return planned
     log.info("CUDA graphs: %s measured, %s planned", format_size(taken), format_size(planned))
     return taken
+
+
+def _check_mixed_graphs(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
+    """Let the worker compare its graphs of mixed steps with an eager step of a decode and the end of a prompt.
+
+    It uses the first two rows, and two blocks for each, which no request has yet. If there are not so many, nothing is
+    compared.
+    """
+    config, resolved = setup.config, setup.resolved
+    size, groups = plan.block_size, resolved.kv_groups
+    blocks = min(plan.blocks_of(group.window, states=bool(group.states)) for group in groups)
+    first, second, end = size + 3, size - 1, 5  # the second row begins its second block in the step that is compared
+    longest = min(plan.max_model_len, config.max_num_batched_tokens)
+    if not resolved.mixed_graphs(config) or resolved.max_num_seqs < 2 or blocks < 4 or longest <= first + second:
+        return
+    greedy = SamplingParams(max_tokens=2, temperature=0.0)
+    tokens = tuple(token % resolved.spec.vocab_size for token in range(first + second + end))
+    rows = (
+        NewRow(0, "warm-up", tokens[:first], first, greedy),
+        NewRow(1, "warm-up", tokens[first:], second + end, greedy),
+    )
+    tables = tuple(TableChange(row, group, 0, (2 * row, 2 * row + 1)) for row in (0, 1) for group in range(len(groups)))
+    before = StepPlan(0, rows, tables, chunks=(Chunk(0, 0, first, True), Chunk(1, 0, second, False)))
+    checked = StepPlan(0, decode_rows=[0], decode_starts=[first], chunks=(Chunk(1, second, end, True),))
+    worker.check_mixed_graphs(before, checked)
 
 
 def _half(report: Progress, half: int) -> Captured:
@@ -212,7 +244,8 @@ def _make_worker(
         config.seed,
         long_context(resolved.spec),
     )
-    adapters = None if slots is None else RowAdapters(slots, len(table.tokens), resolved.max_sampled, resolved.device)
+    graph_tokens = max([resolved.max_sampled, *resolved.mixed_graphs(config)])
+    adapters = None if slots is None else RowAdapters(slots, len(table.tokens), graph_tokens, resolved.device)
     pooling = pooling_of(setup.files, resolved.spec)
     decoder.dense = DenseModules(pooling.dense, resolved.device)
     return Worker(decoder, resolved.backend, cache, table, adapters, pooling.kind), cache

@@ -5,7 +5,7 @@ The memory plan at start, `octavo-engine plan`, and the message that a model doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 
@@ -149,16 +149,18 @@ def widening_bytes(decoder: Decoder, max_tokens: int) -> int:
     return max(_FLOAT32_BYTES * (rows * (columns + 1) + max_tokens * (rows + columns)) for rows, columns in shapes)
 
 
-def graph_bytes(decoder: Decoder, sizes: Sequence[int], max_model_len: int, block_size: int, scratch: int) -> int:
-    """Return roughly the bytes of CUDA graphs of decodes of `sizes` sequences: a step's memory, inputs, logits, nodes.
+def graph_bytes(
+    decoder: Decoder, tokens: int, sequences: int, graphs: int, max_model_len: int, block_size: int, scratch: int
+) -> int:
+    """Return roughly the bytes of so many CUDA graphs: a step's memory, inputs, logits, nodes.
 
-    `scratch` is the attention backend's for the largest of them.
+    The largest of them have so many `tokens` and `sequences`, and `scratch` is the attention backend's for these.
     """
-    largest, groups = max(sizes), len(decoder.kv_groups)
-    step = step_bytes(decoder, largest, largest, scratch)
+    groups = len(decoder.kv_groups)
+    step = step_bytes(decoder, tokens, sequences, scratch)
     tables = groups * -(-max_model_len // block_size) * _INT32_BYTES
-    kept = largest * (logits_width(decoder) * _FLOAT32_BYTES + tables + input_bytes(groups))
-    return step + kept + len(sizes) * len(decoder.layers) * _NODES_OF_A_LAYER * _NODE_BYTES
+    kept = sequences * (logits_width(decoder) * _FLOAT32_BYTES + tables) + tokens * input_bytes(groups)
+    return step + kept + graphs * len(decoder.layers) * _NODES_OF_A_LAYER * _NODE_BYTES
 
 
 def input_bytes(groups: int) -> int:

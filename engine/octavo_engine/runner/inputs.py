@@ -33,15 +33,14 @@ class GatheredStep:
 def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = None) -> GatheredStep:
     """Return the inputs of a plan that computes at least one token.
 
-    If `into` is given, the plan has only decodes, and the inputs are written into the tensors of `into`, which have
-    room for at least as many decodes; the remaining rows become padding: one query token of a sequence without context,
-    whose slot is -1.
+    If `into` is given, the inputs are written into its tensors, which are those of a CUDA graph with room for the plan
+    (runner/graphs.py). What remains becomes padding: tokens of sequences without context, whose slot is -1.
     """
     if triton_runs_on(table.device):
         step = _by_kernel(plan, table, into)
     else:
         step = _mixed(plan, table) if plan.chunks else _decodes(plan, table)
-        step = step if into is None else replace(step, inputs=_copied(step.inputs, into))
+        step = step if into is None else replace(step, inputs=_copied(plan, step.inputs, into))
     if any(table.second_texts[chunk.row] for chunk in plan.chunks):
         step = replace(step, inputs=_with_second_texts(step.inputs, plan, table))
     if table.long_rows is None:
@@ -88,26 +87,70 @@ def _decode_tokens(plan: StepPlan) -> tuple[list[int], list[int]]:
     return rows, starts
 
 
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """The sequences of a step as the host knows them, decodes before chunks; a row of -1 is padding."""
+
+    rows: list[int]
+    starts: list[int]
+    """The position of each one's first token of the step."""
+    counts: list[int]
+    """The number of each one's tokens of the step."""
+    sampling: list[int]
+    """The indices of those that sample."""
+
+    @classmethod
+    def of(cls, plan: StepPlan, into: StepInputs | None) -> _Sequences:
+        """List a plan's sequences, with padding where `into` has room for more."""
+        rows, starts = map(list, _decode_tokens(plan))
+        sequences = cls(rows, starts, [1] * len(rows), list(range(len(rows))))
+        if into is not None:  # where the last sequence has the tokens of padding, the others have none
+            sequences._pad(into.num_decodes - len(rows), 0 if into.has_chunks else 1)
+        for chunk in plan.chunks:
+            if chunk.samples:
+                sequences.sampling.append(len(rows))
+            rows.append(chunk.row)
+            starts.append(chunk.start)
+            sequences.counts.append(chunk.num_tokens)
+        if into is not None and into.has_chunks:
+            sequences._pad(len(into.context_lens) - len(rows), 0)
+            sequences.counts[-1] += len(into.token_ids) - plan.num_tokens
+        return sequences
+
+    def _pad(self, sequences: int, tokens: int) -> None:
+        self.rows.extend([-1] * sequences)
+        self.starts.extend([0] * sequences)
+        self.counts.extend([tokens] * sequences)
+
+    def ends(self) -> list[int]:
+        """Return the number of tokens of each sequence after the step; 0 for padding."""
+        columns = zip(self.rows, self.starts, self.counts, strict=True)
+        return [0 if row < 0 else start + count for row, start, count in columns]
+
+    def places(self, *, padded: bool) -> list[int]:
+        """Return each sequence's place among those that sample, -1 if it does not; all have one in a `padded` step."""
+        places = [-1] * len(self.rows)
+        for place, sequence in enumerate(self.sampling):
+            places[sequence] = place
+        if padded:
+            others = (sequence for sequence, place in enumerate(places) if place < 0)
+            for place, sequence in enumerate(list(others), len(self.sampling)):
+                places[sequence] = place
+        return places
+
+
 def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> GatheredStep:
     """Gather the inputs of any plan with the Triton kernel; decodes come before chunks."""
     from octavo_engine.kernels.gather import GatherOutputs, gather_step
 
-    decode_rows, decode_starts = _decode_tokens(plan)
-    decodes, device = len(decode_rows), table.device
-    rows = decode_rows + [chunk.row for chunk in plan.chunks]
-    starts = decode_starts + [chunk.start for chunk in plan.chunks]
-    counts = [1] * decodes + [chunk.num_tokens for chunk in plan.chunks]
-    ends = [start + count for start, count in zip(starts, counts, strict=True)]
-    sampling = list(range(decodes)) + [decodes + i for i, chunk in enumerate(plan.chunks) if chunk.samples]
-    places = [-1] * len(rows)
-    for place, sequence in enumerate(sampling):
-        places[sequence] = place
+    sequences = _Sequences.of(plan, into)
+    rows, sampling, ends = sequences.rows, sequences.sampling, sequences.ends()
     width = -(-max(ends) // table.block_size)
-    inputs = _empty_inputs(table, counts, ends, len(sampling), width) if into is None else into
-    padding = len(inputs.context_lens) - len(rows)
-    columns = [*rows, *[-1] * padding, *starts, *[0] * padding, *places, *[-1] * padding]
-    columns += accumulate(counts + [1] * padding, initial=0)
-    state_rows, sample_positions = torch.empty(2, len(sampling), dtype=torch.int64, device=device)
+    inputs = _empty_inputs(table, sequences.counts, ends, len(sampling), width) if into is None else into
+    columns = [*rows, *sequences.starts, *sequences.places(padded=into is not None)]
+    columns += accumulate(sequences.counts, initial=0)
+    samples = len(sampling) if into is None else len(rows)
+    state_rows, sample_positions = torch.empty(2, samples, dtype=torch.int64, device=table.device)
     out = GatherOutputs(
         token_ids=inputs.token_ids,
         positions=inputs.positions,
@@ -120,9 +163,17 @@ def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> Ga
         sample_positions=sample_positions,
     )
     gather_step(
-        to_device(columns, device), table.tokens, table.block_tables, out, width=width, block_size=table.block_size
+        to_device(columns, table.device),
+        table.tokens,
+        table.block_tables,
+        out,
+        width=width,
+        block_size=table.block_size,
     )
-    sampled = SampledRows([rows[i] for i in sampling], [ends[i] for i in sampling], state_rows, sample_positions)
+    real = slice(0, len(sampling))
+    sampled = SampledRows(
+        [rows[i] for i in sampling], [ends[i] for i in sampling], state_rows[real], sample_positions[real]
+    )
     return GatheredStep(inputs, sampled)
 
 
@@ -171,16 +222,26 @@ def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
     return GatheredStep(inputs, SampledRows(rows_host, ends_host, rows, ends))
 
 
-def _copied(step: StepInputs, into: StepInputs) -> StepInputs:
-    """Copy a step of decodes into the tensors of `into`, pad the rest, and return `into`."""
-    for buffer, values in ((into.token_ids, step.token_ids), (into.positions, step.positions)):
-        _put(buffer, values, 0)
-    _put(into.context_lens, step.context_lens, 0)
+def _copied(plan: StepPlan, step: StepInputs, into: StepInputs) -> StepInputs:
+    """Copy a plan's inputs into the tensors of `into`, pad the rest as the kernel does, and return `into`."""
+    sequences, device = _Sequences.of(plan, into), into.token_ids.device
+    starts = list(accumulate(sequences.counts, initial=0))
+    last_tokens = [0] * len(sequences.rows)
+    for sequence, place in enumerate(sequences.places(padded=True)):
+        last_tokens[place] = starts[sequence + 1] - 1
+    into.cu_query_lens.copy_(to_device(starts, device))
+    into.token_indices.copy_(to_device(last_tokens, device))
+    for tokens, new_tokens in ((into.token_ids, step.token_ids), (into.positions, step.positions)):
+        _put(tokens, new_tokens, 0)
     for slots, new_slots in zip(into.slot_mapping, step.slot_mapping, strict=True):
         _put(slots, new_slots, -1)
-    for table, new_table in zip(into.block_tables, step.block_tables, strict=True):
-        # Columns beyond the step's longest context keep block ids of earlier steps, which are never read.
-        _put(table[:, : new_table.shape[1]], new_table, 0)
+    width = step.block_tables[0].shape[1]
+    # Columns beyond the step's longest context keep block ids of earlier steps, which are never read.
+    tables = zip((table[:, :width] for table in into.block_tables), step.block_tables, strict=True)
+    room, decodes = into.num_decodes, plan.num_decode_tokens
+    for buffer, values in ((into.context_lens, step.context_lens), *tables):
+        _put(buffer[:room], values[:decodes], 0)
+        _put(buffer[room:], values[decodes:], 0)
     return into
 
 

@@ -15,12 +15,12 @@ from octavo_engine.model.lora.slots import LoraSlots
 class RowAdapters:
     """The adapters on the device by their digests, and the slots of rows. Only the device thread uses it."""
 
-    def __init__(self, slots: LoraSlots, rows: int, max_sampled: int, device: torch.device) -> None:
-        """Start without adapters, for `rows` of the state table, of which a step samples `max_sampled` tokens."""
+    def __init__(self, slots: LoraSlots, rows: int, graph_tokens: int, device: torch.device) -> None:
+        """Start without adapters, for `rows` of the state table, and CUDA graphs of at most `graph_tokens` tokens."""
         self._slots = slots
         self._digests = [""] * slots.num_slots
         self._slot_of_row = [NO_SLOT] * rows
-        self._graph_slots = torch.full((max_sampled,), NO_SLOT, dtype=torch.int32, device=device)
+        self._graph_slots = torch.full((graph_tokens,), NO_SLOT, dtype=torch.int32, device=device)
         """The slots of the tokens of a step that a CUDA graph computes."""
 
     def write(self, write: AdapterWrite) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,7 +20,16 @@ from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.runner.block_ops import run_block_ops
-from octavo_engine.runner.graphs import Captured, DecodeGraphs, padding_inputs
+from octavo_engine.runner.compare_graphs import equal_eager
+from octavo_engine.runner.graphs import (
+    Captured,
+    StepGraph,
+    StepGraphs,
+    block_tables,
+    mixed_inputs,
+    mixed_sequences,
+    padding_inputs,
+)
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.masks import NO_MASKS, Masks, by_place
@@ -89,25 +99,63 @@ class Worker:
         self._group_of_layer, self._state_groups = cache.group_of_layer, cache.state_groups
         self._row_groups = cache.row_groups
         self._adapters = adapters
-        self._graphs: DecodeGraphs | None = None
-        self._adapter_graphs: DecodeGraphs | None = None
+        self._graphs: StepGraphs | None = None
+        self._adapter_graphs: StepGraphs | None = None
         """The graphs of steps in which any token has an adapter."""
         self._prompts = PromptOutputs(decoder, table, pooling)
 
     @torch.inference_mode()
-    def capture(self, capture: Capture, sizes: list[int], captured: Captured = lambda *_: None) -> None:
+    def capture(
+        self, capture: Capture, sizes: list[int], captured: Captured = lambda *_: None, mixed: Sequence[int] = ()
+    ) -> None:
         """Capture graphs for steps of decodes alone, with up to the largest of `sizes` (ascending) sequences.
 
-        The graphs hold the addresses of this worker's cache. Capturing writes nothing into the cache.
+        Steps with chunks of prompts get graphs, too, for the numbers of tokens in `mixed`. The graphs hold the
+        addresses of this worker's cache. Capturing writes nothing into the cache.
         """
-        decoder, most = self._decoder, sizes[-1]
+        decoder = self._decoder
+        inputs = self._graph_inputs(sizes, mixed)
+        most = max(len(each.token_indices) for each in inputs)
         logits = torch.zeros(most, decoder.spec.vocab_size, dtype=decoder.logits_dtype, device=self._table.device)
-        inputs = padding_inputs(self._table, most)
-        self._graphs = DecodeGraphs(capture, sizes, inputs, logits, self._forward, captured)
+        self._graphs = StepGraphs(capture, inputs, logits, self._forward, captured)
         if self._adapters is not None:
             forward = partial(self._forward_with_adapters, self._adapters)
-            self._adapter_graphs = DecodeGraphs(capture, sizes, inputs, logits, forward, captured)
+            self._adapter_graphs = StepGraphs(capture, inputs, logits, forward, captured)
             self._adapters.use(())
+
+    def _graph_inputs(self, sizes: list[int], mixed: Sequence[int]) -> list[StepInputs]:
+        """Return the buffers of all graphs."""
+        table = self._table
+        room = [mixed_sequences(sizes[-1], len(table.tokens), tokens) for tokens in mixed]
+        tables = block_tables(table, max([sizes[-1], *map(sum, room)]))
+        inputs = [padding_inputs(table, rows, tables) for rows in sizes]
+        return inputs + [mixed_inputs(table, tokens, *each, tables) for tokens, each in zip(mixed, room, strict=True)]
+
+    @torch.inference_mode()
+    def check_mixed_graphs(self, before: StepPlan, plan: StepPlan) -> None:
+        """Compute a plan with chunks by graphs and eagerly, and drop the graphs of mixed steps if they differ.
+
+        The step `before` it, which computes the contexts, runs eagerly. All ranks do as the first one, which has the
+        logits. Graphs with adapters are dropped with those without.
+        """
+        graphs, ranks = self._graphs, self._decoder.ranks
+        if graphs is None or not graphs.mixed():
+            return
+        self._graphs = None
+        self.execute(before)
+        self._graphs = graphs
+
+        def eager(inputs: StepInputs) -> Tensor:
+            return self._decoder.logits(self._hidden(inputs))
+
+        right = equal_eager(graphs.mixed(), plan, self._table, eager, compares=ranks.shard.rank == 0)
+        if not ranks.alone:
+            right = bool(ranks.broadcast(torch.tensor([int(right)], device=self._table.device)).item())
+        if not right:
+            log.warning("CUDA graphs of steps with prompts give other logits than eager steps: these run eagerly")
+            for each in (graphs, self._adapter_graphs):
+                if each is not None:
+                    each.drop_mixed()
 
     def close(self) -> None:
         """Disconnect from the other ranks. Graphs are freed first: NCCL may hang while they hold its resources.
@@ -141,13 +189,15 @@ class Worker:
         if not plan.num_tokens:
             return ForwardedStep(plan, timer)
         slots = [] if self._adapters is None else self._adapters.begin(plan)
-        graphs, decodes = self._graphs_for(plan, with_adapters=bool(slots)), plan.num_decode_tokens
-        step = gather_inputs(plan, self._table, None if graphs is None else graphs.inputs(decodes))
+        graph = self._graph_for(plan, with_adapters=bool(slots))
+        step = gather_inputs(plan, self._table, None if graph is None else graph.inputs)
         if self._adapters is not None:
-            self._adapters.use(slots) if graphs is None else self._adapters.fill_graph(slots)
-        if graphs is not None:
-            return ForwardedStep(plan, timer, step.sampled, graphs.replay(decodes))
-        return self._forwarded(plan, timer, step)
+            self._adapters.use(slots) if graph is None else self._adapters.fill_graph(slots)
+        if graph is None:
+            return self._forwarded(plan, timer, step)
+        graph.replay()
+        samples = len(step.sampled.rows)
+        return ForwardedStep(plan, timer, step.sampled, graph.logits[:samples] if samples else None)
 
     @torch.inference_mode()
     def sample(self, step: ForwardedStep, masks: Masks = NO_MASKS) -> LaunchedStep:
@@ -182,10 +232,10 @@ class Worker:
         prompts = {index: readback.read() for index, readback in launched.prompts.items()}
         return replace(result, prompts=prompts) if prompts else result
 
-    def _graphs_for(self, plan: StepPlan, *, with_adapters: bool) -> DecodeGraphs | None:
-        """Return the graphs that compute a plan; None if its forward pass runs eagerly."""
+    def _graph_for(self, plan: StepPlan, *, with_adapters: bool) -> StepGraph | None:
+        """Return the graph that computes a plan; None if it runs eagerly, as where outputs of prompts are asked for."""
         graphs = self._adapter_graphs if with_adapters else self._graphs
-        return graphs if graphs is not None and not plan.chunks and graphs.covers(plan.num_decode_tokens) else None
+        return None if graphs is None or self._prompts.reads(plan) else graphs.graph_of(plan)
 
     def _forwarded(self, plan: StepPlan, timer: StepTimer, step: GatheredStep) -> ForwardedStep:
         """Run the forward pass of a step eagerly, and begin to read the outputs of its prompts."""

@@ -22,8 +22,8 @@ folder that belongs to one server while a service has several behind one name.""
 
 EXTRA = (
     "allow-credentials", "no-allow-credentials", "allowed-headers", "allowed-methods", "allowed-origins",
-    "attention-backend", "block-size", "device", "disable-custom-all-reduce", "no-disable-custom-all-reduce",
-    "enable-prefix-caching", "no-enable-prefix-caching",
+    "attention-backend", "block-size", "cudagraph-mode", "device", "disable-custom-all-reduce",
+    "no-disable-custom-all-reduce", "enable-prefix-caching", "no-enable-prefix-caching",
     "enforce-eager", "no-enforce-eager", "generation-config", "kv-cache-dtype", "kv-cache-memory", "log-format",
     "lora-target-modules",
     "max-connections", "max-cpu-loras", "max-lora-rank", "max-loras", "max-num-batched-tokens", "max-key-share",
