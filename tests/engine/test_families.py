@@ -162,8 +162,8 @@ def test_a_step_takes_no_more_memory_than_planned(name: str, dtype: torch.dtype,
     with peak_memory() as peak:
         stepper.step([(Sequence([7] * 8), 8) for _ in range(20)], sample=list(range(7, 160, 8)))
     planned = footprint.step_bytes(decoder, 160, 20, footprint.compressed_attention_bytes(decoder, 160, 8))
-    planned += decoder.compute.widens * footprint.widening_bytes(decoder, 160)
-    assert planned / 8 < peak.bytes <= planned
+    widened = decoder.compute.widens * footprint.widening_bytes(decoder, 160)  # an upper bound
+    assert planned / 8 < peak.bytes <= planned + widened
 
 
 def test_zero_experts_take_no_more_memory_than_planned_where_all_tokens_choose_them(
