@@ -297,7 +297,8 @@ def test_a_crd_that_goes_back_changes_nothing_for_what_serves(
 def stored_as(cluster: Client, versions: list[dict[str, Any]]) -> None:
     """Serves LLMServices in these versions, rewrites all objects, and forgets other versions that were stored."""
     crd = cluster.get("crd", CRD)
-    cluster.kubectl("patch", "crd", CRD, "--type=merge", "-p", json.dumps({"spec": {"versions": versions}}))
+    patch = json.dumps({"spec": {"versions": versions}})  # two versions are longer than an argument may be
+    cluster.kubectl("patch", "crd", CRD, "--type=merge", "--patch-file=/dev/stdin", input=patch)
     (stored,) = [version["name"] for version in versions if version["storage"]]
     path = f"/apis/octavo.dev/{stored}/llmservices"
     cluster.wait_until(lambda: cluster.http.get(path).is_success, 30, f"{stored} is served")
