@@ -32,9 +32,13 @@ FIRST_CLUSTER = [
     )
 ]
 """In these modules real engines load a model."""
+BEFORE_FIRST = ["tests/operator"]
+"""Need no cluster; in the first cluster's process, before its cluster starts, as a cluster computes also while no test
+uses it."""
 BEFORE_SECOND = [
     f"tests/{name}"
     for name in (
+        "kernels",
         "bench",
         "demo",
         "monitoring",
@@ -57,12 +61,12 @@ MOST_REASONS = 100
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the pytest arguments of each process, by its name. A user's own cluster is used by one process only."""
-    elsewhere = (*BEFORE_SECOND, CLUSTER)
+    elsewhere = (*BEFORE_FIRST, *BEFORE_SECOND, CLUSTER)
     rest = {"without a cluster": ["tests", *(f"--ignore={folder}" for folder in elsewhere)]}
     if environment.get("TEST_KUBECONFIG"):
         return {**rest, "with the cluster": [*elsewhere]}
     second = [*BEFORE_SECOND, CLUSTER, *(f"--ignore={module}" for module in FIRST_CLUSTER)]
-    return {**rest, "with the first cluster": FIRST_CLUSTER, "with the second cluster": second}
+    return {**rest, "with the first cluster": [*BEFORE_FIRST, *FIRST_CLUSTER], "with the second cluster": second}
 
 
 def main(arguments: list[str]) -> int:
