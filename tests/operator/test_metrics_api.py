@@ -62,6 +62,7 @@ WRONG = [
     ("", "has no octavo_requests_waiting and no octavo_requests_running"),
     ("octavo_requests_waiting 1\n", "has no octavo_requests_running"),
     (metrics(float("nan"), 1), "impossible numbers"),
+    (metrics(1.7e308, 1), "impossible numbers"),  # twice as many are infinitely many, and an error of all arithmetic
     (metrics(-1, 1), "impossible numbers"),
     ("octavo_requests_waiting{ 1\n", "cannot be read"),
     ('octavo_requests_waiting{model_name="b",\t="y"} 2e3 # aa="b"} 1\n', "cannot be read"),

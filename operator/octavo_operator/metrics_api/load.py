@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from octavo_operator.api.names import WAITING_METRIC
 
 _RUNNING_METRIC = "octavo_requests_running"
+_MOST_REQUESTS = 1e12
+"""The most requests that a pod can be believed to have. What answers is not trusted: sums of larger numbers would
+exceed a float's range, and the arithmetic of scaling would fail for all LLMServices."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,6 @@ def parse(text: str) -> Load:
     missing = [name for name in wanted if name not in sums]
     if missing:
         raise NoMetricsError(f"its /metrics has no {' and no '.join(missing)}")
-    if not all(math.isfinite(value) and value >= 0 for value in sums.values()):
+    if not all(0 <= value <= _MOST_REQUESTS for value in sums.values()):  # False for NaN
         raise NoMetricsError("its /metrics has impossible numbers of requests")
     return Load(round(sums[WAITING_METRIC]), round(sums[_RUNNING_METRIC]))
