@@ -137,12 +137,14 @@ def _graph_bytes(resolved: ResolvedConfig, config: EngineConfig, length: int) ->
     if not resolved.uses_graphs(config):
         return 0
     decodes, mixed = ladder(resolved.max_sampled), resolved.mixed_graphs(config)
-    tokens = max([decodes[-1], *mixed])
     rooms = [sum(mixed_sequences(decodes[-1], resolved.max_num_seqs, size)) for size in mixed]
-    sequences = max([decodes[-1], *rooms])
-    scratch = _scratch_bytes(resolved, length, tokens, sequences)
-    counts = tokens, sequences, len(decodes) + len(mixed)
-    return footprint.graph_bytes(resolved.blueprint, *counts, length, config.block_size, scratch)
+    sizes = footprint.GraphSizes(
+        graphs=len(decodes) + len(mixed),
+        tokens=max([decodes[-1], *mixed]),
+        sequences=max([decodes[-1], *rooms]),
+    )
+    scratch = _scratch_bytes(resolved, length, sizes.tokens, sizes.sequences)
+    return footprint.graph_bytes(resolved.blueprint, sizes, length, config.block_size, scratch)
 
 
 def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int, int]:

@@ -101,10 +101,11 @@ def visible_range(position, queries, context_len, WINDOW: tl.constexpr, TILE_TOK
 
 @triton.jit
 def sequence_at(cu_query_lens, place, num_seqs, SIZE: tl.constexpr, ROOM: tl.constexpr):
-    """Return the sequence that has `place`.
+    """Return the sequence that the tile (of SIZE query tokens) number `place` belongs to.
 
-    Sequence s has the places from (cu_query_lens[s] - cu_query_lens[0]) // SIZE + s * ROOM on. Sequences without a
-    token have none where ROOM is 0. A place beyond the last one is the last sequence's.
+    Sequence s has the tiles from (cu_query_lens[s] - cu_query_lens[0]) // SIZE + s * ROOM on. A ROOM of 1 is for the
+    partly filled tile that each may have; with 0 and tiles of one token, sequences without a token have none. A number
+    beyond the last tile is the last sequence's.
     """
     base = tl.load(cu_query_lens)
     low = 0

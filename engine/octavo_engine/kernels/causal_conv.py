@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.paged_tiles import find_sequence
+from octavo_engine.kernels.attention_segments import sequence_at
 
 _BLOCK = 128
 
@@ -35,7 +35,7 @@ def causal_conv_kernel(
 ):
     """One program: TILE_TOKENS tokens of one sequence, BLOCK channels."""
     tile = tl.program_id(1)
-    sequence = find_sequence(cu_query_lens, tile, num_seqs, TILE_TOKENS)
+    sequence = sequence_at(cu_query_lens, tile, num_seqs, TILE_TOKENS, 1)
     first_row = tl.load(cu_query_lens + sequence)
     query_len = tl.load(cu_query_lens + sequence + 1) - first_row
     first = (tile - (first_row - tl.load(cu_query_lens)) // TILE_TOKENS - sequence) * TILE_TOKENS

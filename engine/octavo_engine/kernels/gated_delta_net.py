@@ -27,7 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.paged_tiles import find_sequence
+from octavo_engine.kernels.attention_segments import sequence_at
 
 RECURRENT_TOKENS = 8
 """A sequence with at most so many tokens in a step is computed token by token."""
@@ -140,7 +140,7 @@ def chunk_kernel(
     """One program: one chunk of one sequence, one head."""
     head = tl.program_id(0)
     slot = tl.program_id(1)
-    sequence = find_sequence(cu_query_lens, slot, num_seqs, CHUNK)
+    sequence = sequence_at(cu_query_lens, slot, num_seqs, CHUNK, 1)
     first_row = tl.load(cu_query_lens + sequence)
     query_len = tl.load(cu_query_lens + sequence + 1) - first_row
     first = (slot - (first_row - tl.load(cu_query_lens)) // CHUNK - sequence) * CHUNK

@@ -9,16 +9,6 @@ from octavo_engine.kernels.attention_segments import sequence_at
 
 
 @triton.jit
-def find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES: tl.constexpr):
-    """Return the sequence that tile number `tile` belongs to.
-
-    Sequence s has its tiles from (cu_query_lens[s] - cu_query_lens[0]) // TILE_QUERIES + s on, which leaves room for
-    one partly filled tile in each.
-    """
-    return sequence_at(cu_query_lens, tile, num_seqs, TILE_QUERIES, 1)
-
-
-@triton.jit
 def find_tile(cu_query_lens, num_seqs, TILE_QUERIES: tl.constexpr, ONE_TILE: tl.constexpr):
     """Return this program's sequence, the sequence's first token in T, and the tile's first query token in it."""
     if ONE_TILE:
@@ -28,7 +18,7 @@ def find_tile(cu_query_lens, num_seqs, TILE_QUERIES: tl.constexpr, ONE_TILE: tl.
     else:
         # The last tiles of a sequence see most: they begin first, so that none is left over at the end.
         tile = tl.num_programs(0) - 1 - tl.program_id(0)
-        sequence = find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES)
+        sequence = sequence_at(cu_query_lens, tile, num_seqs, TILE_QUERIES, 1)
         first_row = tl.load(cu_query_lens + sequence)
         tiles_before = (first_row - tl.load(cu_query_lens)) // TILE_QUERIES + sequence
         first_query = (tile - tiles_before) * TILE_QUERIES

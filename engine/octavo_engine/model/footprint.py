@@ -6,6 +6,7 @@ The memory plan at start, `octavo-engine plan`, and the message that a model doe
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
@@ -149,18 +150,27 @@ def widening_bytes(decoder: Decoder, max_tokens: int) -> int:
     return max(_FLOAT32_BYTES * (rows * (columns + 1) + max_tokens * (rows + columns)) for rows, columns in shapes)
 
 
-def graph_bytes(
-    decoder: Decoder, tokens: int, sequences: int, graphs: int, max_model_len: int, block_size: int, scratch: int
-) -> int:
-    """Return roughly the bytes of so many CUDA graphs: a step's memory, inputs, logits, nodes.
+@dataclass(frozen=True, slots=True)
+class GraphSizes:
+    """The number of an engine's CUDA graphs, and the size of the largest of them."""
 
-    The largest of them have so many `tokens` and `sequences`, and `scratch` is the attention backend's for these.
+    graphs: int
+    tokens: int
+    """Tokens of the steps that the largest graph computes."""
+    sequences: int
+    """Sequences of the steps for which a graph has room at most."""
+
+
+def graph_bytes(decoder: Decoder, sizes: GraphSizes, max_model_len: int, block_size: int, scratch: int) -> int:
+    """Return roughly the bytes of CUDA graphs: a step's memory, inputs, logits, nodes.
+
+    `scratch` is the bytes that the attention backend needs for the largest graph.
     """
     groups = len(decoder.kv_groups)
-    step = step_bytes(decoder, tokens, sequences, scratch)
+    step = step_bytes(decoder, sizes.tokens, sizes.sequences, scratch)
     tables = groups * -(-max_model_len // block_size) * _INT32_BYTES
-    kept = sequences * (logits_width(decoder) * _FLOAT32_BYTES + tables) + tokens * input_bytes(groups)
-    return step + kept + graphs * len(decoder.layers) * _NODES_OF_A_LAYER * _NODE_BYTES
+    kept = sizes.sequences * (logits_width(decoder) * _FLOAT32_BYTES + tables) + sizes.tokens * input_bytes(groups)
+    return step + kept + sizes.graphs * len(decoder.layers) * _NODES_OF_A_LAYER * _NODE_BYTES
 
 
 def input_bytes(groups: int) -> int:
