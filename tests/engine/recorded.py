@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.torch_reference import allocate_blocks
@@ -166,6 +166,6 @@ class StaticAttention:
         return rows.repeat_interleave(heads // blocks.shape[2], dim=2)
 
     def scratch_bytes(
-        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+        self, task: AttentionTask, group: KVGroupSpec, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        return 4 * max_tokens * max_context * num_heads * group.head_dim
+        return 4 * max_tokens * max_context * task.num_heads * group.head_dim

@@ -183,11 +183,12 @@ def test_fp8_is_written_as_the_nearest_number_there_is():
     assert owned.float().abs().max() == 448
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("variant", [AttentionVariant(1.0), AttentionVariant(1.0, 30.0, torch.zeros(8))])
-def test_scratch_bytes_bounds_what_a_step_allocates(variant):
+def test_scratch_bytes_bounds_what_a_step_allocates(variant, dtype):
     heads, kv_heads, head_dim, max_tokens, max_seqs, max_context = 8, 2, 32, 600, 40, 3000
     for lens in ([(600, 3000)], [(1, 2990 - s) for s in range(40)], [(1, 50)] * 39 + [(500, 501)]):
-        batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+        batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)
         backend = TorchAttention()
         cache = poisoned_cache(backend, batch)
         with peak_memory() as preparing:
@@ -196,21 +197,26 @@ def test_scratch_bytes_bounds_what_a_step_allocates(variant):
         with peak_memory() as attending:
             backend.attend(query, cache, metadata, variant)
         used = preparing.bytes + attending.bytes
-        bound = backend.scratch_bytes(batch.group, heads, max_tokens, max_seqs, max_context)
+        task = AttentionTask((batch.group,), 16, dtype, dtype, heads, plain=variant.plain)
+        bound = backend.scratch_bytes(task, batch.group, max_tokens, max_seqs, max_context)
         result = batch.query.nbytes
         assert used <= bound + result, f"{lens[:2]} used {used}, bound {bound}"
 
 
-def test_scratch_bytes_bounds_what_decodes_over_an_fp8_cache_allocate():
-    """A full bucket: its values come as bytes and in float32 while the keys are there."""
+@pytest.mark.parametrize("latent", [None, 48])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scratch_bytes_bounds_what_decodes_over_an_fp8_cache_allocate(dtype, latent):
+    """A full bucket: its last numbers come as bytes and in float32 while the others are there."""
     count, context = 40, 1638
-    batch = make_batch([(1, context)] * count, heads=8, kv_heads=2, head_dim=64)
-    backend = TorchAttention()
+    lens = [(1, context)] * count
+    batch = make_batch(lens, heads=8, kv_heads=2 if latent is None else 1, head_dim=64, dtype=dtype)
+    backend, group = TorchAttention(), replace(batch.group, latent=latent)
     blocks = int(batch.inputs.block_tables[0].max()) + 1
-    cache = backend.allocate(batch.group, blocks, 16, FP8, torch.device("cpu"))[0]
+    cache = backend.allocate(group, blocks, 16, FP8, torch.device("cpu"))[0]
     with peak_memory() as peak:
         backend.attend(batch.query, cache, backend.prepare(batch.inputs, 0, 16, None), AttentionVariant(1.0))
-    bound = backend.scratch_bytes(batch.group, 8, count, count, context) + batch.query.nbytes
+    task = AttentionTask((group,), 16, dtype, FP8, 8)
+    bound = backend.scratch_bytes(task, group, count, count, context) + batch.query.nbytes
     assert bound / 2 < peak.bytes <= bound
 
 

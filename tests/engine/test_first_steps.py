@@ -20,6 +20,7 @@ from octavo_engine.attention.states import StateStep
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
 from octavo_engine.engine import worker_setup
+from octavo_engine.engine.resolved_config import attention_task
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
@@ -209,7 +210,8 @@ def test_a_prompt_by_the_kernels_takes_no_more_memory_than_planned(launched: lis
     with peak_memory() as peak:
         worker.forward(plan)
     attending = [group for group in decoder.kv_groups if not group.states]
-    scratch = max(backend.scratch_bytes(group, 4, tokens, 1, LENGTH) for group in attending)
+    task = attention_task(decoder, 16, decoder.dtype)
+    scratch = max(backend.scratch_bytes(task, group, tokens, 1, LENGTH) for group in attending)
     assert peak.bytes <= footprint.step_bytes(decoder, tokens, 1, scratch)
     assert kernels <= {launch.kernel for launch in launched}
 

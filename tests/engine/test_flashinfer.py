@@ -169,7 +169,7 @@ def test_memory_is_within_what_is_planned() -> None:
         )
         backend.attend(batch.query, written(batch), backend.prepare(inputs, group, 16, None), AttentionVariant(1.0))
     kept = sum(len(workspace) for workspace in backend._workspaces.values()) + 2 * (flashinfer._PLAN_BYTES + (8 << 20))
-    assert kept < backend.scratch_bytes(FULL, 8, 100, 10, 1000) < kept + (8 << 20)
+    assert kept < backend.scratch_bytes(TASK, FULL, 100, 10, 1000) < kept + (8 << 20)
 
 
 @pytest.mark.parametrize(

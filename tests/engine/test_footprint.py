@@ -10,8 +10,10 @@ import torch
 from peak_memory import peak_memory
 from stepper import Sequence, Stepper
 
+from octavo_engine.attention.backend import AttentionTask
 from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
+from octavo_engine.engine.resolved_config import attention_task
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
@@ -24,6 +26,7 @@ from octavo_engine.model.spec import (
     AttentionSpec,
     GatedDeltaNetSpec,
     HeadSpec,
+    LatentAttentionSpec,
     LayerNorms,
     LayerSpec,
     MLPSpec,
@@ -95,6 +98,10 @@ def make_decoder(dtype: torch.dtype, quantization: FP8Scheme | None = None, **ch
     return decoder
 
 
+def task_of(decoder: Decoder) -> AttentionTask:
+    return attention_task(decoder, 16, decoder.dtype)
+
+
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("lens", "computed"), [((700, 200, 100), 0), ((300,) * 20, 299)], ids=["prefill", "decode"])
 @pytest.mark.parametrize(("path", "dtype"), CASES, ids=str)
@@ -109,7 +116,7 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, path, monkeypatc
     with peak_memory() as peak:
         stepper.step(work, sample=sample)
     (group,) = decoder.kv_groups
-    scratch = stepper.backend.scratch_bytes(group, decoder.spec.layers[0].mixer.num_heads, tokens, len(lens), max(lens))
+    scratch = stepper.backend.scratch_bytes(task_of(decoder), group, tokens, len(lens), max(lens))
     bound = footprint.step_bytes(decoder, tokens, len(lens), scratch)
     bound += decoder.compute.widens * footprint.widening_bytes(decoder, tokens)
     assert peak.bytes <= bound
@@ -122,12 +129,28 @@ DELTA_NET = GatedDeltaNetSpec(
     num_heads=16, num_kv_heads=8, key_dim=32, value_dim=32, width=4, activation="silu", norm_eps=1e-6
 )
 
+LATENTS = LatentAttentionSpec(
+    num_heads=8,
+    query_rank=64,
+    latent=128,
+    plain_dim=32,
+    rotary_dim=16,
+    value_dim=32,
+    scale=48**-0.5,
+    rope=RopeSpec(10000.0),
+    norm=NormSpec(1e-5),
+)
+KINDS = {"experts": {"feed_forward": MIXTURE}, "hybrid": {"mixer": DELTA_NET}, "latents": {"mixer": LATENTS}}
+
 
 @pytest.mark.parametrize(("lens", "computed"), [((700, 200, 100), 0), ((300,) * 20, 299)], ids=["prefill", "decode"])
-@pytest.mark.parametrize("changes", [{"feed_forward": MIXTURE}, {"mixer": DELTA_NET}], ids=["experts", "hybrid"])
+@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_step_bytes_bounds_a_step_of_experts_and_hybrids(changes, lens, computed, dtype):
-    """The bound counts an expert's rows and a chunk's scores once, not for each token of a prompt."""
+def test_step_bytes_bounds_a_step_of_other_layers(changes, lens, computed, dtype):
+    """The bound counts an expert's rows and a chunk's scores once, not for each token of a prompt.
+
+    It has no place for the scores of latent attention, nor for a copy of the keys for each head.
+    """
     spec = make_decoder(dtype, **WIDE).spec
     spec = replace(spec, layers=tuple(replace(layer, **changes) for layer in spec.layers))
     decoder = Decoder(spec, dtype=dtype, device=torch.device("cpu"))
@@ -140,13 +163,14 @@ def test_step_bytes_bounds_a_step_of_experts_and_hybrids(changes, lens, computed
         stepper.step(work, sample=list(range(tokens - len(work), tokens)))
     attending = [group for group in decoder.kv_groups if group.for_backend]
     scratch = max(
-        (stepper.backend.scratch_bytes(group, 8, tokens, len(lens), max(lens)) for group in attending), default=0
+        (stepper.backend.scratch_bytes(task_of(decoder), group, tokens, len(lens), max(lens)) for group in attending),
+        default=0,
     )
     bound = footprint.step_bytes(decoder, tokens, len(lens), scratch + footprint.module_scratch_bytes(decoder))
     widened = decoder.compute.widens * footprint.widening_bytes(decoder, tokens)
     assert peak.bytes <= bound + widened
     if not computed:  # attention's scratch is a large part for decodes; what is widened may be so at another moment
-        assert peak.bytes > bound / (2 if "mixer" in changes else 4)
+        assert peak.bytes > bound / (2 if changes.get("mixer") is DELTA_NET else 4)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -163,7 +187,7 @@ def test_step_bytes_bounds_a_step_in_one_call_of_the_kernels(shape, lens, comput
     with peak_memory() as peak:
         stepper.step(work, sample=list(range(tokens - len(work), tokens)))
     (group,) = decoder.kv_groups
-    scratch = stepper.backend.scratch_bytes(group, decoder.spec.layers[0].mixer.num_heads, tokens, len(lens), max(lens))
+    scratch = stepper.backend.scratch_bytes(task_of(decoder), group, tokens, len(lens), max(lens))
     bound = footprint.step_bytes(decoder, tokens, len(lens), scratch, fused=True)
     assert bound / 8 < peak.bytes <= bound < footprint.step_bytes(decoder, tokens, len(lens), scratch)
 
@@ -179,9 +203,8 @@ def test_step_bytes_bounds_a_step_that_dequantizes(lens, granularity, dtype):
     stepper.caches = stepper.backend.allocate(group, 64, 16, torch.float8_e4m3fn, torch.device("cpu"))
     with peak_memory() as peak:
         stepper.step([(Sequence([7] * count), count) for count in lens], sample=[0])
-    scratch = stepper.backend.scratch_bytes(
-        group, decoder.spec.layers[0].mixer.num_heads, sum(lens), len(lens), max(lens)
-    )
+    task = attention_task(decoder, 16, torch.float8_e4m3fn)
+    scratch = stepper.backend.scratch_bytes(task, group, sum(lens), len(lens), max(lens))
     scratch += footprint.module_scratch_bytes(decoder)
     bound = footprint.step_bytes(decoder, sum(lens), len(lens), scratch)
     bound += decoder.compute.widens * footprint.widening_bytes(decoder, sum(lens))

@@ -21,7 +21,7 @@ from test_shard import group_logits
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.cli import main
-from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.engine.resolved_config import attention_task, make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe_autotune import torch_mixture_of_experts
@@ -399,7 +399,8 @@ def test_step_bytes_bounds_a_step(
     stepper = Stepper(decoder, num_blocks=64)
     with peak_memory() as peak:
         stepper.step([(Sequence([7] * count), count) for count in (300, 100)], sample=[0, 399])
-    scratch = max(stepper.backend.scratch_bytes(group, 8, 400, 2, 300) for group in spec.kv_groups)
+    task = attention_task(decoder, 16, decoder.dtype)
+    scratch = max(stepper.backend.scratch_bytes(task, group, 400, 2, 300) for group in decoder.kv_groups)
     bound = footprint.step_bytes(decoder, 400, 2, scratch + footprint.module_scratch_bytes(decoder))
     bound += decoder.compute.widens * footprint.widening_bytes(decoder, 400)
     assert peak.bytes <= bound

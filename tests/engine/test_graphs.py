@@ -25,7 +25,7 @@ from octavo_engine.capture import Capture
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableChange
 from octavo_engine.engine import resolved_config, worker_setup
-from octavo_engine.engine.resolved_config import ResolvedConfig, make_blueprint
+from octavo_engine.engine.resolved_config import ResolvedConfig, attention_task, make_blueprint
 from octavo_engine.engine.sizing import Sizing, memory_need
 from octavo_engine.engine.startup import config_of_ranks
 from octavo_engine.engine.worker_setup import WorkerSetup
@@ -430,9 +430,8 @@ def test_mixed_steps_are_graphs_where_layers_and_backend_allow_it() -> None:
 
 
 def resolved_of(spec: ModelSpec, device: torch.device, backend: AttentionBackend, seqs: int = 256) -> ResolvedConfig:
-    return ResolvedConfig(
-        device, spec, make_blueprint(spec, torch.float32, Shard()), torch.float32, backend, seqs, seqs
-    )
+    blueprint = make_blueprint(spec, torch.float32, Shard())
+    return ResolvedConfig(device, spec, blueprint, attention_task(blueprint, 16, torch.float32), backend, seqs, seqs)
 
 
 def test_what_graphs_may_take_is_planned_before_anything_is_loaded(model: tuple[Decoder, ModelSpec]) -> None:

@@ -94,7 +94,7 @@ class AttentionTask:
     kv_dtype: torch.dtype
     """The dtype of the cache."""
     num_heads: int
-    """The number of query heads."""
+    """The number of query heads, in the layer that has the most."""
     plain: bool = True
     """Whether every layer's AttentionVariant is `plain`."""
 
@@ -213,6 +213,9 @@ class AttentionBackend(Protocol):
         """Compute causal attention of queries [T, H, D] over their own sequences in the cache; return [T, H, D]."""
 
     def scratch_bytes(
-        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+        self, task: AttentionTask, group: KVGroupSpec, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """Return an upper bound of the bytes that `attend` needs besides arguments and result, with what it keeps."""
+        """Return an upper bound of the bytes that `attend` needs besides arguments and result, with what it keeps.
+
+        It is that of a group of `task`, in steps with no more tokens, sequences and tokens of a context.
+        """

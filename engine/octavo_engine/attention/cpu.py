@@ -96,12 +96,12 @@ class CPUAttention:
         return output
 
     def scratch_bytes(
-        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+        self, task: AttentionTask, group: KVGroupSpec, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
         """Return the bytes of the parts' results in float32 and of their descriptions."""
         alone = min(max_tokens, (_CHUNK - 1) * max_seqs)
         parts = alone + (_MOST_PARTS - 1) * min(max_seqs, max_tokens)
-        return parts * (num_heads * (group.head_dim + 2) * 4 + 64) + max_tokens * 64
+        return parts * (task.num_heads * (group.head_dim + 2) * 4 + 64) + max_tokens * 64
 
 
 def computes(task: AttentionTask) -> bool:

@@ -166,11 +166,11 @@ class FlashInferAttention(TritonAttention):
         return output
 
     def scratch_bytes(
-        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+        self, task: AttentionTask, group: KVGroupSpec, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
         """Return the bytes of XQA's workspace, prefill wrappers, block ids and a copy of the decodes' queries."""
         pages = 32 * min(max_seqs, max_tokens) * -(-max_context // _BLOCK_SIZES[0])
-        queries = min(max_seqs, max_tokens) * num_heads * group.head_dim * 4
+        queries = min(max_seqs, max_tokens) * task.num_heads * group.head_dim * task.dtype.itemsize
         return _XQA_BYTES + _GROUPS * _WRAPPER_BYTES + pages + queries
 
     def _workspace(self, device: torch.device) -> Tensor:

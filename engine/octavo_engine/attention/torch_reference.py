@@ -21,6 +21,7 @@ from octavo_engine.attention.rope import Rope
 
 _QUERY_TILE = 512
 """The most query tokens of a prefill that are computed at once, which bounds the mask's size."""
+_FLOAT32_BYTES = 4
 _BUCKET_TOKENS = 1 << 16
 """The most context tokens of decodes that are gathered at once, unless a single sequence has more."""
 
@@ -136,27 +137,31 @@ class TorchAttention:
         size = cache.latent or query.shape[2]
         output = query.new_zeros(*query.shape[:2], size)
         for bucket in metadata.decodes:
-            output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, variant)
+            output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, variant)[..., :size]
         for tile in metadata.prefills:
             rows = slice(tile.first_row, tile.first_row + tile.num_rows)
-            output[rows] = _attend_tile(query[rows], cache, tile, variant)
+            output[rows] = _attend_tile(query[rows], cache, tile, variant)[..., :size]
         return output
 
     def scratch_bytes(
-        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+        self, task: AttentionTask, group: KVGroupSpec, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """Return the bytes of gathered keys and values, masks, scores and a padded copy of the queries, in float32.
+        """Return the bytes of gathered keys and values, of masks, and of the queries and results of one call.
 
-        Numbers gathered from an FP8 cache take one byte more each.
+        What is gathered from an FP8 cache becomes float32 before it gets the queries' dtype. Scores are in memory only
+        where they are not `plain`.
         """
-        token = group.num_kv_heads * group.head_dim * 4
-        context = max_context + 128  # whole blocks
-        decode = min(max_seqs * 2 * context, max(_BUCKET_TOKENS, context))
-        gathered = (2 * token + token // 4) * max(decode, context)
-        masks = 5 * max(decode, min(_QUERY_TILE, max_tokens) * context) + max_seqs * 2 * context
-        scores = 2 * token * context + 12 * context * max(num_heads, min(_QUERY_TILE, max_tokens))
-        queries = 3 * max_tokens * num_heads * group.head_dim * 4
-        return gathered + masks + scores + queries
+        size, numbers = task.dtype.itemsize, group.num_kv_heads * group.head_dim
+        context, tile = max_context + 128, min(_QUERY_TILE, max_tokens)  # contexts are whole blocks
+        decode = min(max_seqs * context, max(_BUCKET_TOKENS, context))
+        through_float32 = 0 if task.kv_dtype == task.dtype else task.kv_dtype.itemsize + _FLOAT32_BYTES * (size < 4)
+        gathered = numbers * ((1 if group.latent else 2) * size + through_float32) * decode
+        masks = 5 * max(decode, tile * context) + max_seqs * 2 * context
+        queries = max(3 * max_seqs, 2 * tile) * task.num_heads * group.head_dim * size
+        if task.plain:
+            return gathered + masks + queries
+        scores = _FLOAT32_BYTES * context * (2 * numbers + 3 * max(task.num_heads, tile))
+        return gathered + masks + queries + scores
 
 
 def allocate_blocks(
@@ -274,10 +279,14 @@ def _gather(blocks: Tensor, indices: Tensor, dtype: torch.dtype, scale: float) -
 
 
 def _gather_both(cache: LayerCache, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Gather the keys and values of some blocks."""
+    """Gather the keys and values of some blocks; of a latent cache the keys twice.
+
+    The first numbers of what is attended to are the result then. PyTorch's flash attention needs keys and values of one
+    size; with other sizes it computes all scores at once, which takes three to ten times as long and far more memory.
+    """
     if cache.latent is not None:
         key = _gather(cache.key, blocks, dtype, cache.key_scale)
-        return key, key[..., : cache.latent]
+        return key, key
     return _gather(cache.key, blocks, dtype, cache.key_scale), _gather(cache.value, blocks, dtype, cache.value_scale)
 
 

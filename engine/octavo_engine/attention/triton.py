@@ -168,14 +168,14 @@ class TritonAttention:
             )
 
     def scratch_bytes(
-        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+        self, task: AttentionTask, group: KVGroupSpec, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
         """Return the bytes of the kept segments' results, of their list and of a contiguous copy of the queries."""
         if group.latent is not None:
             kept = 4 * latent_scratch_floats(group.latent)
         else:
-            kept = 4 * scratch_floats(num_heads, group.num_kv_heads, group.head_dim) + 4 * most_listed(max_tokens)
-        return kept + max_tokens * num_heads * group.head_dim * 4
+            kept = 4 * scratch_floats(task.num_heads, group.num_kv_heads, group.head_dim) + 4 * most_listed(max_tokens)
+        return kept + max_tokens * task.num_heads * group.head_dim * task.dtype.itemsize
 
     def _scratch_for(self, query: Tensor, size: int) -> Tensor:
         """Return memory for `size` numbers at a fixed address, as CUDA graphs need; layers use it in turn."""

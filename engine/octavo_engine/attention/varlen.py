@@ -93,7 +93,7 @@ class VarlenAttention(TritonAttention):
         return output
 
     def scratch_bytes(
-        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+        self, task: AttentionTask, group: KVGroupSpec, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
         """Return an estimate, not yet measured on a GPU: float32 results and sums of a context in two parts."""
-        return 2 * max_tokens * num_heads * (group.head_dim + 1) * 4
+        return 2 * max_tokens * task.num_heads * (group.head_dim + 1) * 4

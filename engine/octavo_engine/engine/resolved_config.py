@@ -43,8 +43,8 @@ class ResolvedConfig:
     spec: ModelSpec
     blueprint: Decoder
     """This rank's part of the model on torch's `meta` device, without memory; the memory plan counts its tensors."""
-    kv_dtype: torch.dtype
-    """The dtype of cached keys and values."""
+    task: AttentionTask
+    """What this rank's attention layers compute."""
     backend: AttentionBackend
     max_num_seqs: int
     """The most requests in one step."""
@@ -57,6 +57,11 @@ class ResolvedConfig:
     def dtype(self) -> torch.dtype:
         """The dtype of activations."""
         return self.blueprint.dtype
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """The dtype of cached keys and values."""
+        return self.task.kv_dtype
 
     @property
     def kv_groups(self) -> tuple[KVGroupSpec, ...]:
@@ -72,11 +77,6 @@ class ResolvedConfig:
         if not (self.uses_graphs(config) and uses_mixed_graphs(config, self.backend, self.kv_groups)):
             return []
         return mixed_ladder(config.max_num_batched_tokens)
-
-    @property
-    def num_heads(self) -> int:
-        """The number of this rank's query heads, in the layer that has the most."""
-        return self.blueprint.ranks.shard.num_heads(self.spec)
 
 
 def resolve_config(config: EngineConfig, files: ModelFiles, shard: Shard, *, measure: bool = True) -> ResolvedConfig:
@@ -123,18 +123,22 @@ def _resolve(
     blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products, mxfp4_experts=on_triton, device=device)
     blueprint.dense = DenseModules(_pooling(files, spec).dense, torch.device("meta"))
     check_alignment(spec, shard.size)
-    variants = (mixer.variant for mixer in blueprint.attentions())
-    task = AttentionTask(
-        tuple(group for group in blueprint.kv_groups if not group.states),
-        config.block_size,
-        dtype,
-        kv_dtype,
-        shard.num_heads(spec),
-        plain=all(variant.plain for variant in variants),
-    )
+    task = attention_task(blueprint, config.block_size, kv_dtype)
     backend = select_backend(config.attention_backend, device, task, measure=measure)
     seqs, from_gguf = choose_max_num_seqs(config, device), files.gguf is not None
-    return ResolvedConfig(device, spec, blueprint, kv_dtype, backend, seqs, max_sampled(config, spec, seqs), from_gguf)
+    return ResolvedConfig(device, spec, blueprint, task, backend, seqs, max_sampled(config, spec, seqs), from_gguf)
+
+
+def attention_task(decoder: Decoder, block_size: int, kv_dtype: torch.dtype) -> AttentionTask:
+    """Return what the attention layers of a rank's `decoder` compute."""
+    return AttentionTask(
+        tuple(group for group in decoder.kv_groups if not group.states),
+        block_size,
+        decoder.dtype,
+        kv_dtype,
+        decoder.ranks.shard.num_heads(decoder.spec),
+        plain=all(mixer.variant.plain for mixer in decoder.attentions()),
+    )
 
 
 def long_context(spec: ModelSpec) -> LongContext | None:

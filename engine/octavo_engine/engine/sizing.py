@@ -117,7 +117,7 @@ def _scratch_bytes(resolved: ResolvedConfig, length: int, tokens: int, seqs: int
     if not resolved.spec.causal:
         return footprint.bidirectional_bytes(blueprint, tokens, length) + module
     attention = [
-        resolved.backend.scratch_bytes(group, resolved.num_heads, tokens, seqs, length)
+        resolved.backend.scratch_bytes(resolved.task, group, tokens, seqs, length)
         for group in resolved.kv_groups
         if group.for_backend
     ]

@@ -20,6 +20,7 @@ from octavo_engine.attention.token_rows import tile_numbers
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
 from octavo_engine.model.layers.adapters.latent_lora import LatentLora, added
+from octavo_engine.model.layers.adapters.lora import LoraBatch
 from octavo_engine.model.layers.attention.token_index import TokenIndex, attend_chosen, attending_numbers
 from octavo_engine.model.layers.embeddings.rope import head_order
 from octavo_engine.model.layers.linear import Linear
@@ -113,17 +114,8 @@ class LatentAttention(nn.Module):
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         spec, compressed = self.spec, None if self.compressed is None else self.compressed(x)
         source = self._read_by_queries(x, compressed)
-        query = self.query(source).unflatten(-1, (self.heads.size, -1))
-        plain_part, rotated = query[..., : spec.plain_dim], query[..., spec.plain_dim : spec.key_dim]
-        gate = query[..., spec.key_dim :]
-        if rope is not None:
-            rotated = rotate(rotated, rope)
-        up_key, up_value = self.up[:, : spec.plain_dim], self.up[:, spec.plain_dim :]
-        absorbed = torch.bmm(plain_part.transpose(0, 1), up_key).transpose(0, 1)
         adapters = None if self.lora is None else self.lora.of_step()
-        if self.lora is not None and adapters is not None:
-            absorbed = added(self.lora.query, absorbed, plain_part, adapters)
-        query = self._grown(torch.cat((absorbed, rotated), dim=-1), rope)
+        query, gate = self._queries(source, rope, adapters)
         if spec.kv_of_layer is not None:
             attended = attention.attend_again(spec.kv_of_layer, query, self.variant, None, None)
         else:
@@ -134,14 +126,34 @@ class LatentAttention(nn.Module):
                 chosen = self._chosen(x, source, rope, attention)
                 rows = attention.rows_of(self.layer, "latents")
                 attended = attend_chosen(query, keys[:, 0], chosen, rows, spec, self.sinks)
-        values = torch.bmm(attended.transpose(0, 1), up_value.transpose(1, 2)).transpose(0, 1)
-        if self.lora is not None and adapters is not None:
-            values = added(self.lora.value, values, attended, adapters)
+        del query  # the largest tensor here, as long as a latent for each head
+        values = self._values(attended, adapters)
+        del attended
         if self.gate is not None:
             values = values * self.gate(x).float().sigmoid().to(values.dtype).view(*values.shape[:2], -1)
-        if spec.query_gate:
+        if gate is not None:
             values = values * gate.float().sigmoid().to(values.dtype)
         return self.output.add_to(residual, values.reshape(len(values), -1))
+
+    def _queries(
+        self, source: Tensor | Quantized, rope: Rope | None, adapters: LoraBatch | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return queries [T, heads, latent + rotary] of their projection's input, and gates [T, heads, value]."""
+        spec = self.spec
+        heads = self.query(source).unflatten(-1, (self.heads.size, -1))
+        plain_part, rotated = heads[..., : spec.plain_dim], heads[..., spec.plain_dim : spec.key_dim]
+        if rope is not None:
+            rotated = rotate(rotated, rope)
+        absorbed = torch.bmm(plain_part.transpose(0, 1), self.up[:, : spec.plain_dim]).transpose(0, 1)
+        if self.lora is not None and adapters is not None:
+            absorbed = added(self.lora.query, absorbed, plain_part, adapters)
+        gate = heads[..., spec.key_dim :] if spec.query_gate else None
+        return self._grown(torch.cat((absorbed, rotated), dim=-1), rope), gate
+
+    def _values(self, attended: Tensor, adapters: LoraBatch | None) -> Tensor:
+        """Project what heads attend to, [T, heads, latent], to their values [T, heads, value]."""
+        values = torch.bmm(attended.transpose(0, 1), self.up[:, self.spec.plain_dim :].transpose(1, 2)).transpose(0, 1)
+        return values if self.lora is None or adapters is None else added(self.lora.value, values, attended, adapters)
 
     def _chosen(
         self, x: Tensor | Quantized, source: Tensor | Quantized, rope: Rope | None, attention: AttentionContext
@@ -236,16 +248,18 @@ class LatentAttention(nn.Module):
         """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""
         spec, size, heads = self.spec, self.options.dtype.itemsize, self.heads.size
         hidden, rows = sum(self.output.parts), 0 if self.compressed is None else sum(self.compressed.parts)
-        narrow = (3 + (spec.latent_scales != (1, 1))) * rows + 2 * spec.head_dim
-        each = 2 * spec.key_dim + 3 * spec.head_dim + 2 * spec.latent + 2 * spec.value_dim
+        narrow = (3 + (spec.latent_scales != (1, 1))) * rows + 2 * spec.head_dim + 3 * rows * spec.query_gate
+        projecting = 2 * spec.key_dim + spec.latent + spec.head_dim * (1 + (spec.query_scaling is not None))
+        each = max(projecting, 2 * spec.latent + 3 * spec.value_dim) + spec.key_dim * spec.query_gate
         gates = 0 if spec.output_gate is None else 1 if spec.output_gate.per_head else spec.value_dim
         each += (spec.value_dim + gates * _FLOAT32_BYTES) * (gates > 0)
         each += 4 * spec.value_dim * _FLOAT32_BYTES * spec.query_gate
-        narrow += 3 * rows * spec.query_gate
-        rotated = (4 * (heads + 1) + 3 * spec.rotated_norm) * spec.rotary_dim + 3 * rows
+        # While queries are rotated, and while the latents of keys are normalised beside the projected queries.
+        rotating = (4 * (heads + 1) + 3 * spec.rotated_norm) * spec.rotary_dim + 3 * rows
+        rotating = heads * max(spec.key_dim, spec.head_dim) * size + rotating * _FLOAT32_BYTES
         quantized = 0 if self.query.method is UNQUANTIZED else max(rows, hidden) + hidden * size
         index = 0 if self.index is None else self.index.step_bytes()
-        return (hidden + narrow + heads * each) * size + rotated * _FLOAT32_BYTES + quantized + index
+        return (hidden + narrow) * size + max(heads * each * size, rotating) + quantized + index
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:
