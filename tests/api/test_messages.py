@@ -106,6 +106,12 @@ def test_a_call_of_a_tool(server: Served) -> None:
         assert each.id.startswith("toolu_") and len(each.id) == len("toolu_") + 24
 
 
+def test_arguments_that_are_no_json_of_utf_8_are_passed_on_as_text(server: Served) -> None:
+    for arguments in (r'{"city": "\ud800"}', '{"city": NaN}'):
+        server.play(f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>')
+        assert ask(server, tools=[WEATHER]).content[0].input == {"arguments": arguments}
+
+
 @pytest.mark.parametrize(
     ("choice", "several"),
     [({"type": "any"}, True), ({"type": "any", "disable_parallel_tool_use": True}, False),

@@ -20,6 +20,8 @@ TOOLS = {"weather": Tool("weather", WEATHER), "now": Tool("now"), "zip": Tool("z
 PARIS = ("weather", {"city": 'Paris "the" {one}', "days": 2})
 PARIS_JSON = json.dumps(PARIS[1])
 NOW = ("now", {})
+HALF = {"a": "\ud800"}
+"""A string that UTF-8 cannot hold, and that models can write by an escape."""
 
 CODE = "<function_calls>now()\nx = 1</function_calls>"
 
@@ -43,6 +45,16 @@ ANSWERS: dict[str, tuple[str, str, Said]] = {
         f'<tool_call>{{"name": "weather", "arguments": {json.dumps(PARIS_JSON)}}}</tool_call>',
         ("", "", [PARIS]),
     ),
+    "hermes, half a character in arguments as a string": (
+        "hermes",
+        f'<tool_call>{{"name": "now", "arguments": {json.dumps(json.dumps(HALF, ensure_ascii=False))}}}</tool_call>',
+        ("", "", [("now", HALF)]),
+    ),
+    "hermes, half a character in a name": (
+        "hermes",
+        r'<tool_call>{"name": "\ud800", "arguments": {}}</tool_call>',
+        ("", "", [(r"\ud800", {})]),
+    ),
     "hermes, no call": (
         "hermes",
         "a <tool_ca b <tool_call>what?</tool_call> c",
@@ -52,6 +64,11 @@ ANSWERS: dict[str, tuple[str, str, Said]] = {
         "hermes",
         '<think>\nIt is late </thin.\n</think>\n\nWell.\n<tool_call>{"name": "now"}</tool_call>',
         ("Well.", "It is late </thin.", [NOW]),
+    ),
+    "qwen3 coder, half a character": (
+        "qwen3_coder",
+        '<tool_call>\n<function=now>\n<parameter=a>\n"\\ud800"\n</parameter>\n</function>\n</tool_call>',
+        ("", "", [("now", HALF)]),
     ),
     "qwen3 coder": (
         "qwen3_coder",
@@ -126,6 +143,8 @@ ANSWERS: dict[str, tuple[str, str, Said]] = {
     ),
     "olmo 3, code": ("olmo3", CODE, (CODE, "", [])),
     "olmo 3, cut off": ("olmo3", "<function_calls>now(", ("<function_calls>now(", "", [])),
+    "pythonic, half a character": ("pythonic", r"[now(a='\ud800')]", ("", "", [("now", HALF)])),
+    "pythonic, arguments without names": ("pythonic", "[now(**{'a': 1})]", ("[now(**{'a': 1})]", "", [])),
     "pythonic, a list": ("pythonic", "[1, 2] are numbers", ("[1, 2] are numbers", "", [])),
     "pythonic, code": ("pythonic", "[__import__('os').system('x')]", ("[__import__('os').system('x')]", "", [])),
     "pythonic, a set": ("pythonic", "[now(a={1, 2})]", ("[now(a={1, 2})]", "", [])),
@@ -153,8 +172,10 @@ ANSWERS: dict[str, tuple[str, str, Said]] = {
 
 def read(format_: Format | None, pieces: list[str], **options: bool) -> list[Event]:
     parser = AnswerParser(format_, TOOLS, **options)
-    events = [event for piece in pieces for event in parser.push(piece)]
-    return events + parser.finish()
+    events = [event for piece in pieces for event in parser.push(piece)] + parser.finish()
+    for event in events:
+        (event.name if isinstance(event, CallStart) else event.text).encode()  # as it is sent
+    return events
 
 
 def said(events: list[Event]) -> Said:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from octavo_engine.output_parsing.events import CallStart, Content, Event, Reasoning
+from octavo_engine.output_parsing.events import CallArguments, CallStart, Content, Event, Reasoning
 from octavo_engine.output_parsing.formats.tool import Format, Tool
 from octavo_engine.output_parsing.streamed_text import MORE, Steps, StreamedText, expect, pass_until, skip_spaces
 
@@ -63,7 +63,7 @@ class AnswerParser:
                 break
             self._calls += isinstance(event, CallStart)
             if self._counts(event):
-                found.append(event)
+                found.append(_encodable(event))
         return found
 
     def _counts(self, event: Event) -> bool:
@@ -76,6 +76,23 @@ class AnswerParser:
     def called(self) -> bool:
         """True if the answer has called a tool."""
         return self._calls > 0
+
+
+def _encodable(event: Event) -> Event:
+    """Return a call's event with unpaired surrogates as the escapes by which JSON writes them: UTF-8 has none.
+
+    A model that writes such an escape within a string that is decoded here would otherwise make the answer fail.
+    """
+    match event:
+        case CallStart(name):
+            return CallStart(_escaped(name))
+        case CallArguments(text):
+            return CallArguments(_escaped(text))
+    return event
+
+
+def _escaped(text: str) -> str:
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _reasoning(text: StreamedText, begun: bool) -> Steps[Event]:

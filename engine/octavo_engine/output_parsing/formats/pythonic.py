@@ -101,6 +101,8 @@ def _call(element: ast.expr, tools: Mapping[str, Tool]) -> tuple[str, str]:
     name = ast.unparse(element.func)
     if name not in tools:
         raise ValueError("is no tool")
+    if any(each.arg is None for each in element.keywords):
+        raise ValueError("has arguments without names, **{...}")
     arguments: dict[str, Any] = {str(each.arg): ast.literal_eval(each.value) for each in element.keywords}
     return name, json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 

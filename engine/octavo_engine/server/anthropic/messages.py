@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter
@@ -41,6 +41,8 @@ from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_arguments = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""Reads the arguments of a call, whose values are passed on as they were written."""
 
 
 class MessageWriter:
@@ -136,10 +138,10 @@ def _complete(part: Part) -> ContentBlock:
         case "reasoning":
             return ThinkingContent(part.text)
     try:
-        arguments = json.loads(part.text or "{}")
-    except (ValueError, RecursionError):  # the answer ended within the arguments, or they are not valid JSON
-        arguments = part.text
-    return ToolUse(_tool_id(part), part.name, arguments if isinstance(arguments, dict) else {"arguments": arguments})
+        arguments: dict[str, Any] = _arguments(part.text or "{}")
+    except (ValueError, RecursionError):  # the answer ended within the arguments, or they are no object in valid JSON
+        arguments = {"arguments": part.text}
+    return ToolUse(_tool_id(part), part.name, arguments)
 
 
 def _tool_id(part: Part) -> str:
