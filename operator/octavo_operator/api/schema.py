@@ -6,6 +6,7 @@ used in two places: in `Annotated[...]` on a field, or in the `rules` of a model
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,6 +105,12 @@ class ListType:
         return {**inner, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [to_camel(self.key)]}
 
 
+@functools.cache  # once for a class, as each pass over an LLMService parses it again
+def _names_without_null(model: type[BaseModel]) -> frozenset[str | None]:
+    """Return the names outside of the fields that are not `nullable`."""
+    return frozenset(field.alias for field in model.model_fields.values() if not _is_nullable(field))
+
+
 def _is_nullable(field: FieldInfo) -> bool:
     return isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("nullable") is True
 
@@ -128,7 +135,7 @@ class SpecModel(BaseModel):
         """Drop nulls of fields that are not `nullable`, and take 1e6, as Helm writes a million, for a whole number."""
         if not isinstance(given, dict):
             return given
-        unset = {field.alias for field in cls.model_fields.values() if not _is_nullable(field)}
+        unset = _names_without_null(cls)
         kept = {name: value for name, value in given.items() if value is not None or name not in unset}
         return {name: int(value) if _is_whole(value) else value for name, value in kept.items()}
 
