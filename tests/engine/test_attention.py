@@ -184,8 +184,10 @@ def test_fp8_is_written_as_the_nearest_number_there_is():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("variant", [AttentionVariant(1.0), AttentionVariant(1.0, 30.0, torch.zeros(8))])
-def test_scratch_bytes_bounds_what_a_step_allocates(variant, dtype):
+@pytest.mark.parametrize("softcap", [None, 30.0])
+@pytest.mark.parametrize("sinks", [None, torch.zeros(8)], ids=["", "sinks"])
+def test_scratch_bytes_bounds_what_a_step_allocates(sinks, softcap, dtype):
+    variant = AttentionVariant(1.0, softcap, sinks)
     heads, kv_heads, head_dim, max_tokens, max_seqs, max_context = 8, 2, 32, 600, 40, 3000
     for lens in ([(600, 3000)], [(1, 2990 - s) for s in range(40)], [(1, 50)] * 39 + [(500, 501)]):
         batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)

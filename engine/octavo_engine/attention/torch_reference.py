@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -299,10 +300,11 @@ def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, variant: Att
         for blocks in _gather_both(cache, bucket.blocks, query.dtype)
     )
     stacked = query.view(count, kv_heads, heads // kv_heads, head_dim)
-    if variant.plain:
-        output = F.scaled_dot_product_attention(stacked, key, value, attn_mask=bucket.mask, scale=variant.scale)
+    sinks = None if variant.sinks is None else variant.sinks.view(kv_heads, -1)
+    if _is_flash(variant, query):
+        output = _flash(stacked, key, value, bucket.mask, variant.scale, sinks)
     else:
-        sinks = None if variant.sinks is None else variant.sinks.view(kv_heads, -1, 1)
+        sinks = None if sinks is None else sinks[..., None]
         bias = None if variant.alibi is None else variant.alibi.bias(key.shape[2]).view(kv_heads, heads // kv_heads, -1)
         sequences = zip(stacked, key, value, bucket.mask, strict=True)
         output = torch.stack([_attend_exactly(q, k, v, mask, variant, sinks, bias) for q, k, v, mask in sequences])
@@ -317,7 +319,7 @@ def _attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, variant: A
         blocks.flatten(0, 1)[:length].transpose(0, 1) for blocks in _gather_both(cache, tile.blocks, query.dtype)
     )
     mask = tile.mask
-    if not variant.plain:
+    if not _is_flash(variant, query):
         mask = _causal(length, query.device) if mask is None else mask
         output = query.new_empty(count, heads, value.shape[-1])
         biases = None if variant.alibi is None else variant.alibi.bias(length)
@@ -327,16 +329,33 @@ def _attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, variant: A
             bias = None if biases is None else biases[head]
             output[:, head] = _attend_exactly(query[:, head], k, v, mask, variant, sinks, bias)
         return output
-    attended = F.scaled_dot_product_attention(
-        query.transpose(0, 1)[None],
-        key[None],
-        value[None],
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=variant.scale,
-        enable_gqa=heads != kv_heads,
+    sinks = None if variant.sinks is None else variant.sinks[:, None]
+    return _flash(query.transpose(0, 1)[None], key[None], value[None], mask, variant.scale, sinks)[0].transpose(0, 1)
+
+
+def _is_flash(variant: AttentionVariant, query: Tensor) -> bool:
+    """Return True if PyTorch's flash attention computes the variant: with sinks only that of CPUs does."""
+    return variant.plain or (query.device.type == "cpu" and variant.softcap is None and variant.alibi is None)
+
+
+def _flash(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, sinks: Tensor | None
+) -> Tensor:
+    """Attend queries [N, H, Q, D] to [N, K, L, D] where `mask` [..., Q, L] is True; None: causally, with Q = L.
+
+    A sink, of `sinks` [H, Q or 1], adds exp(sink) to the sum that a query's weights are divided by.
+    """
+    if sinks is None:
+        grouped = query.shape[1] != key.shape[1]
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
+        )
+    # The function above is a call of this one here, and does not return the logarithm of that sum.
+    hidden = None if mask is None else torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+    output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, mask is None, attn_mask=hidden, scale=scale
     )
-    return attended[0].transpose(0, 1)
+    return cast("Tensor", output * (logsumexp - sinks).sigmoid().unsqueeze(-1).to(output.dtype))
 
 
 def _attend_exactly(
