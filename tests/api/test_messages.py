@@ -82,7 +82,8 @@ def test_the_events_of_a_stream(server: Served) -> None:
 
 def test_how_a_message_ends(server: Served) -> None:
     assert ask(server, max_tokens=2).stop_reason == "max_tokens"
-    for message in (ask(server, stop_sequences=[" there"]), stream(server, stop_sequences=[" there"])[1]):
+    stops = ["a", "b", "c", "d", "f", " there"]
+    for message in (ask(server, stop_sequences=stops), stream(server, stop_sequences=stops)[1]):
         assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", " there")
         assert message.content[0].text == "Hello"
 
@@ -215,7 +216,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no limit": ({"max_tokens": None}, "max_tokens is required"),
     "too long": ({"max_tokens": 5000}, "context is 512 tokens"),
-    "a tool of Anthropic's": ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    "a tool of Anthropic's": (
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        "tools[0].type: tools of type web_search_20250305 are not supported",
+    ),
     "an edit of the prompt": ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
                               "context_management.edits[0].type"),
     "a field of no kind": ({"mcp_servers": []}, "mcp_servers: unknown field"),

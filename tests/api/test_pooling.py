@@ -189,15 +189,21 @@ def test_models_are_asked_for_what_they_give(start: Any) -> None:
     chat = {"messages": [{"role": "user", "content": "x"}]}
     for server, path, body, words in (
         (plain, "/classify", {"input": "x"}, "has no classes"),
-        (plain, "/v1/score", {"text_1": "x", "text_2": "y", "use_activation": False}, "gives embeddings"),
         (several, EMBED, {"input": "x"}, "not embeddings"),
         (several, "/v1/rerank", {"query": "x", "documents": ["y"]}, "2 classes"),
         (several, "/v1/completions", {"prompt": "x"}, "does not generate"),
         (several, "/v1/chat/completions", chat, "does not generate"),
         (several, "/v1/responses", {"input": "x"}, "does not generate"),
     ):
-        answer = server.http.post(path, json=body)
-        assert answer.status_code == 400 and words in answer.json()["error"]["message"], path
+        other = "'other' is not served here"
+        for name, status, said in ((None, 400, words), ("smollm2", 400, words), ("other", 404, other)):
+            answer = server.http.post(path, json={**body, "model": name})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (status, "model"), (path, name)
+            assert said in answer.json()["error"]["message"], (path, name)
+    scored = plain.http.post("/v1/score", json={"text_1": "x", "text_2": "y", "use_activation": False})
+    assert scored.status_code == 400 and "gives embeddings" in scored.json()["error"]["message"]
+    broken = several.http.post("/v1/completions", content=b"{", headers={"content-type": "application/json"})
+    assert broken.status_code == 400 and "does not generate" in broken.text
     answer = several.http.post("/v1/messages", json={**chat, "max_tokens": 5, "model": "smollm2"})
     assert answer.status_code == 400 and "does not generate" in answer.text
 

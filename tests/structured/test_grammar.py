@@ -69,6 +69,19 @@ def test_compact_json_has_nothing_between_its_tokens() -> None:
         assert tuple(taken) == where, text
 
 
+@pytest.mark.parametrize(
+    ("regex", "text", "taken"),
+    [
+        (r"\d", "7", True), (r"\d", "\u0663", False), (r"[^\d]", "\u0663", True), (r"[\d.-]{3}", "-1.", True),
+        (r"\\d", "\\d", True), (r"\\d", "7", False), (r"\D", "a", True), (r"\w", "\u00fc", True),
+    ],
+)  # fmt: skip
+def test_digits_of_a_regex_are_those_that_every_reader_knows(regex: str, text: str, taken: bool) -> None:
+    tokens = LLTokenizer("byte")
+    matcher, written = LLMatcher(tokens, regex_grammar(regex)), tokens.tokenize_str(text)
+    assert (matcher.validate_tokens(written) == len(written)) == taken
+
+
 def takes(tokens: LLTokenizer, schema: dict[str, Any], value: str) -> bool:
     matcher = LLMatcher(tokens, json_schema_grammar(schema, compact=True))
     written = tokens.tokenize_str(json.dumps(value))

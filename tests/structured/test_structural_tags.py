@@ -43,7 +43,7 @@ SEQUENCE = {
     "type": "sequence",
     "elements": [
         WORD,
-        {"type": "regex", "pattern": "[0-9]/[a-z]+"},
+        {"type": "regex", "pattern": r"\d/[a-z]+"},
         {"type": "or", "elements": [{"type": "const_string", "value": "!"}, {"type": "const_string", "value": "?"}]},
         {"type": "any_text"},
     ],

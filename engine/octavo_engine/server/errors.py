@@ -106,6 +106,15 @@ class APIError(Exception):
         return msgspec.json.encode(ErrorBody(self.detail))
 
 
+class UnfitModelError(APIError):
+    """The error of a request that names a model, and asks for what the model of this server cannot do (400)."""
+
+    def __init__(self, message: str, *, code: str | None, model: str) -> None:
+        super().__init__(400, message, code=code, param="model")
+        self.model = model
+        """The name that the client sent. It may be that of no model here."""
+
+
 def error_response(error: APIError, scope: Scope) -> Response:
     """Return the error as an HTTP response, in the shape of the client's API."""
     body = error.body()

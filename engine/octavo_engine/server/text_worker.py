@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.source import resolve_model
@@ -138,11 +140,11 @@ def _return_free_memory() -> None:
 def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> Result:
     """Run a task and return its result; an error is the result of this task, and the process continues."""
     if task.job in _GENERATING and not task.engine.generates:
-        return _not_generating(task.engine)
+        return _rejected(_not_generating(task.engine), task.body)
     try:
         found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser), task.body)
     except APIError as error:
-        return Rejected(error.status, error.detail.message, error.detail.code, error.detail.param)
+        return _rejected(error, task.body)
     except MemoryError:
         return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
     return _of_size(found) if isinstance(found, PreparedRequest) else found
@@ -178,9 +180,29 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
     return data
 
 
-def _not_generating(engine: EngineInfo) -> Rejected:
+def _rejected(error: APIError, body: bytes) -> Rejected:
+    detail = error.detail
+    model = _named_model(body) if detail.param == "model" else None
+    return Rejected(error.status, detail.message, detail.code, detail.param, model)
+
+
+class _Named(msgspec.Struct):
+    """The only field that is read of a body whose request the model cannot answer."""
+
+    model: str | None = None
+
+
+def _named_model(body: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(body, type=_Named).model
+    except (ValueError, RecursionError):  # not UTF-8, or not JSON
+        return None
+
+
+def _not_generating(engine: EngineInfo) -> APIError:
     gives = "embeddings: use /v1/embeddings" if engine.classifier is None else "classes: use /classify or /v1/score"
-    return Rejected(400, f"this model does not generate text, it gives {gives}", "unsupported_model", "model")
+    message = f"this model does not generate text, it gives {gives}"
+    return APIError(400, message, code="unsupported_model", param="model")
 
 
 def _too_large(size: int) -> Rejected:

@@ -7,6 +7,7 @@ The HTTP process sends a grammar to the engine as a text, in a field of `Samplin
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ WHITESPACE = r"( |\n {0,32})"
 """The white space that is allowed between JSON's tokens: enough for usual layouts, but of limited length."""
 
 _FORMAT = '"format"'
+_OF_A_SCHEMA = "failed to compile JSON schema: "
 _WITHOUT_FORCING = json.dumps({"name": "no_forcing", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: "a"'})
 """A grammar to which no other one refers. Its option `no_forcing` applies to all grammars in the same list."""
 
@@ -67,7 +69,15 @@ def regex_grammar(regex: str) -> str:
     Raises GrammarError if the expression is too long.
     """
     _check_length(regex)
-    return LLMatcher.grammar_from_regex(regex)
+    return LLMatcher.grammar_from_regex(with_ascii_digits(regex))
+
+
+def with_ascii_digits(regex: str) -> str:
+    r"""Return the same regular expression, in which `\d` means 0 to 9, as in JavaScript and in patterns of schemas.
+
+    In Rust's syntax `\d` is a digit of any script, and models did answer with digits that no program can read.
+    """
+    return re.sub(r"\\(.)", lambda found: "[0-9]" if found[1] == "d" else found[0], regex, flags=re.DOTALL)
 
 
 def choice_grammar(choices: Sequence[str]) -> str:
@@ -133,7 +143,12 @@ def check_grammar(grammar: str) -> None:
 
 
 def _in_plain_words(message: str) -> str:
-    """Return a message of llguidance about a schema or a regular expression in words that a client can act upon."""
+    """Return a message of llguidance about a schema or a regular expression in words that a client can act upon.
+
+    A schema within a larger grammar is named without that grammar, which the client did not write.
+    """
+    if _OF_A_SCHEMA in message:
+        message = message.partition(_OF_A_SCHEMA)[2].partition("\n")[0]
     if (names := message.removeprefix("Unimplemented keys: ")) != message:
         return f"the schema has keywords that are not supported: {names.strip('[]')}"
     if (name := message.removeprefix("Unknown format: ")) != message:

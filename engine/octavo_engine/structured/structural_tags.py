@@ -19,6 +19,7 @@ from octavo_engine.structured.grammar import (
     json_schema_grammar,
     literal,
     regex_grammar,
+    with_ascii_digits,
     written_grammar,
 )
 from octavo_engine.structured.schema_formats import with_exact_formats
@@ -115,7 +116,8 @@ class _Rules:
         return name
 
     def _regex(self, form: Mapping[str, Any]) -> str:
-        return self._once(_between_slashes(form["pattern"]), lambda: regex_grammar(form["pattern"]))
+        pattern = _between_slashes(with_ascii_digits(form["pattern"]))
+        return self._once(pattern, lambda: regex_grammar(form["pattern"]))
 
     def _once(self, expression: str, check: Callable[[], object]) -> str:
         """Return the name of an expression's rule. A new one is added after `check`, which may raise GrammarError."""

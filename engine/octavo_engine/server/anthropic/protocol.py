@@ -103,10 +103,17 @@ class Turn(Body):
         return self
 
 
+def _only_custom(value: Any) -> Any:
+    if isinstance(value, str) and value != "custom":
+        message = "tools of type {kind} are not supported by this version; there are custom ones only"
+        raise PydanticCustomError("unsupported_parameter", message, {"kind": value[:100]})
+    return value
+
+
 class ToolSpecification(Body):
     """A tool that the model may call. Tools that Anthropic's own servers run are refused."""
 
-    type: Literal["custom"] | None = None
+    type: Annotated[Literal["custom"] | None, BeforeValidator(_only_custom)] = None
     name: ToolName
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
     input_schema: SchemaObject
@@ -192,7 +199,8 @@ class MessagesBody(PromptBody, SamplingFields):
     model_config = ConfigDict(extra="forbid")
 
     max_tokens: TokenCount
-    stop_sequences: Annotated[list[StopString], Field(max_length=4)] | None = None
+    stop_sequences: Annotated[list[StopString], Field(max_length=64)] | None = None
+    """Texts that end the answer. There may be more of them than in a chat completion's `stop`."""
     temperature: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     stream: bool | None = None
     metadata: IgnoredObject | None = None

@@ -32,8 +32,11 @@ def chat_body(body: PromptBody) -> ChatCompletionBody:
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     if isinstance(body, MessagesBody):
         fields |= body.given_sampling()
-        fields |= {"max_tokens": body.max_tokens, "stream": body.stream, "stop": body.stop_sequences or body.stop}
-    return checked(ChatCompletionBody, fields)
+        fields |= {"max_tokens": body.max_tokens, "stream": body.stream}
+    chat = checked(ChatCompletionBody, fields)
+    if isinstance(body, MessagesBody) and body.stop_sequences:  # they have been checked, and may be more than `stop`
+        chat.stop = body.stop_sequences
+    return chat
 
 
 def _messages(body: PromptBody) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.admission.auth import key_of
 from octavo_engine.server.admission.limits import AdmittedRequest
 from octavo_engine.server.connections.full_response import FullResponse
-from octavo_engine.server.errors import APIError, not_an_object, not_json
+from octavo_engine.server.errors import APIError, UnfitModelError, not_an_object, not_json
 from octavo_engine.server.generation.engine_requests import engine_requests
 from octavo_engine.server.generation.generation import Generation, GenerationRequest
 from octavo_engine.server.generation.sequence import SequenceOutput
@@ -153,7 +153,7 @@ async def prepare(
 ) -> Wanted | None:
     """Return what the job `job` of a text worker makes of the request's body; None if the client disconnects meanwhile.
 
-    The memory of the body is released. APIError if the request is not valid.
+    The memory of the body is released. APIError if the request is not valid, or names another model.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -164,6 +164,9 @@ async def prepare(
     try:
         work = serving.text.prepare(key_of(request.scope).name, job, engine, upload.take())
         found = await while_connected(request, work)
+    except UnfitModelError as error:
+        serving.check_model(error.model)
+        raise
     finally:
         upload.release()
     if found is not None and not isinstance(found, wanted):

@@ -112,6 +112,9 @@ class Rejected(msgspec.Struct, tag="rejected", frozen=True):
     message: str
     code: str | None
     param: str | None
+    model: str | None = None
+    """The model that the client named, if the error says what this server's model cannot do. If the server has no model
+    of that name, the client gets that error instead."""
 
 
 class Prepared(msgspec.Struct, tag="prepared", frozen=True):

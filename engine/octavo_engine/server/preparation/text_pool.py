@@ -21,7 +21,7 @@ from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.admission.occupancy import Occupancy
 from octavo_engine.server.admission.refusal import RefusedError, retry_after
-from octavo_engine.server.errors import APIError
+from octavo_engine.server.errors import APIError, UnfitModelError
 from octavo_engine.server.preparation.prepared import (
     LENGTH,
     JSONAnswer,
@@ -194,6 +194,8 @@ class TextPool:
             if not self._pending_of[key]:
                 del self._pending_of[key]
         if isinstance(result, Rejected):
+            if result.model is not None:
+                raise UnfitModelError(result.message, code=result.code, model=result.model)
             headers = {"Retry-After": str(retry_after(None))} if result.status == 503 else {}
             raise APIError(result.status, result.message, code=result.code, param=result.param, headers=headers)
         return result
