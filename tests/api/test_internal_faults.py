@@ -12,18 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from octavo_engine.errors import EngineDeadError
-from octavo_engine.server import lifecycle
+from octavo_engine.server import lifecycle, text_worker
 from octavo_engine.server.connections import acceptor
 from octavo_engine.server.connections.acceptor import Acceptor
 from octavo_engine.server.connections.connection import ClientConnection
 from octavo_engine.server.console import load_lines
-from octavo_engine.server.preparation.prepared import Setup
+from octavo_engine.server.preparation.prepared import Rejected, Setup, Task
 from octavo_engine.server.preparation.text_pool import TextPool, _Turn
 from tests.api import odd_worker
+from tests.api.scripted_engine import READY
 from tests.api.served import PATIENCE, Served
 
 
@@ -251,6 +253,20 @@ def test_an_acceptor_that_ends_hands_over_what_waits_and_closes_the_rest(accepti
     assert accepting._listener.fileno() == -1
     with pytest.raises(ConnectionRefusedError):
         accepting.connect()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [(KeyError("x"), 500, "internal_error"), (RecursionError(), 400, "request_too_complex")],
+)
+def test_an_error_in_a_text_worker_is_that_of_its_task_and_ends_no_process(
+    error: Exception, status: int, code: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise its request would seem to take too much memory, and each one like it would cost a new process."""
+    monkeypatch.setitem(text_worker.JOBS, "chat", Mock(side_effect=error))  # type: ignore[arg-type]
+    found = text_worker.answer(Mock(), Task("chat", READY, b"{}"))
+    assert isinstance(found, Rejected)
+    assert (found.status, found.code, "KeyError" in caplog.text) == (status, code, status == 500)
 
 
 async def test_a_text_worker_that_fails_in_an_unknown_way_is_replaced() -> None:

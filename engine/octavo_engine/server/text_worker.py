@@ -8,6 +8,7 @@ process has its own interpreter lock, a long task does not delay streams.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import resource
 import signal
@@ -51,6 +52,8 @@ from octavo_engine.server.preparation.text_limits import (
     TOKEN_BYTES,
 )
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
+
+log = logging.getLogger("octavo.text_workers")
 
 JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]] = {
     "chat": prepare_chat.prepare,
@@ -147,6 +150,11 @@ def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> 
         return _rejected(error, task.body)
     except MemoryError:
         return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
+    except RecursionError:
+        return Rejected(400, "the request is nested too deep to be read", "request_too_complex", None)
+    except Exception:
+        log.exception("a request could not be prepared by the job %s", task.job)
+        return Rejected(500, "the server failed because of a defect; see its log", "internal_error", None)
     return _of_size(found) if isinstance(found, PreparedRequest) else found
 
 
