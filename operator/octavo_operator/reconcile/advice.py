@@ -44,7 +44,6 @@ _ADVICE = (
         r"are controlled by multiple HPAs: \[([^\]]+)\]",
         "none of {0} scales while there are several: keep one",
     ),
-    (r"because it is being terminated", "create the LLMService in another namespace"),
     (
         r'persistentvolumeclaim "([^"]+)" not found',
         "create PersistentVolumeClaim {0}, or name another one in the spec",

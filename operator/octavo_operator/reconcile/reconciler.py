@@ -148,7 +148,8 @@ class Reconciler:
                 later = await self._report(service, replace(observed, children=applied.children), image, result)
                 again = min((each for each in (again, later) if each is not None), default=None)
             for failure in (*applied.refusals.values(), *applied.failures.values()):
-                raise failure
+                if not failure.namespace_ends:  # else trying again is of no use
+                    raise failure
         except ApiError as error:
             within = [again, error.longest_pause, *(each.longest_pause for each in applied.failures.values())]
             error.within = min((each for each in within if each is not None), default=None)
@@ -325,5 +326,9 @@ def _joined(problems: Sequence[Problem]) -> Problem | None:
 def _problem(failure: ApiError) -> Problem:
     if isinstance(failure, NameTakenError):
         return Problem(Reason.NAME_TAKEN, failure.message)
+    if failure.namespace_ends:
+        what = "the namespace is being deleted, and with it this LLMService: Kubernetes creates nothing in it any more"
+        help_ = "to keep the model, create the LLMService in another namespace"
+        return Problem(Reason.BEING_DELETED, f"{what}; {help_}")
     reason = Reason.RIGHTS_MISSING if refused_right(failure.message) else Reason.APPLY_FAILED
     return Problem(reason, advice(failure.message))

@@ -6,6 +6,7 @@ from octavo_operator.reconcile.queue import ExpectedError
 
 _WRONG_TYPE = "failed to create typed patch object"
 _WRONG_TYPE_THERE = ("failed to create typed live object", "failed to create manager for existing fields")
+_NAMESPACE_ENDS = "because it is being terminated"
 REFUSED_SECONDS = 60.0
 """The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy
 changed, or a webhook that answers again.
@@ -34,6 +35,11 @@ class ApiError(ExpectedError):
         if self.status == 500:
             return _WRONG_TYPE not in self.message and not self.is_of_what_is_stored
         return self.status in (0, 401, 408, 409, 429, 502, 503, 504)
+
+    @property
+    def namespace_ends(self) -> bool:
+        """True if nothing can be created since the namespace is being deleted, which cannot be undone."""
+        return _NAMESPACE_ENDS in self.message
 
     @property
     def is_of_what_is_stored(self) -> bool:

@@ -21,8 +21,6 @@ _LONGEST_NOTE = 1024  # the API's own bound
 _LONGEST_INSTANCE = 128
 _REPEAT_SECONDS = 60.0  # the same event is not repeated sooner
 _MOST_REMEMBERED = 4096
-_NAMESPACE_ENDS = "because it is being terminated"
-"""The API server's words where a namespace is being deleted, and with it every LLMService: nothing is wrong."""
 
 _WANTED = {
     Reason.DEPLOYING,
@@ -96,7 +94,7 @@ class Recorder:
                 if not await self._cluster.create_event(event):
                     await self._cluster.repeat_event(regarding["namespace"], name, moment)
             except ApiError as error:
-                level = logging.DEBUG if _NAMESPACE_ENDS in error.message else logging.WARNING
+                level = logging.DEBUG if error.namespace_ends else logging.WARNING
                 logger.log(level, "cannot write the event %s of %s: %s", change.reason, regarding["name"], error)
 
     def _remember(self, name: str) -> None:
