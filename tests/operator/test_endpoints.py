@@ -8,12 +8,14 @@ import pytest
 
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import LLMServiceStatus
-from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, POD
+from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, POD
 from octavo_operator.reconcile.observation.observe import Observation, trimmed
 from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.status.summarize import Result, summarize
+from octavo_operator.render.service import service as render_service
 from tests.operator.test_summarize import GPU, IMAGE, NOW, SERVING, condition, deployment, pod, service
 
+SERVICE = BY_NAME["Service"]
 LATER = "2026-01-01T00:01:00Z"
 
 
@@ -29,12 +31,24 @@ def ready_pod(name: str, since: str = NOW) -> dict[str, Any]:
     return dict(trimmed(POD, found))
 
 
-def status(*slices: dict[str, Any], since: str = NOW) -> LLMServiceStatus:
-    """The status of a service of two ready pods, a and b."""
+def status(
+    *slices: dict[str, Any], since: str = NOW, child: dict[str, Any] | None = None, conflict: str = ""
+) -> LLMServiceStatus:
+    """The status of a service of two ready pods, a and b, and its Service `child`."""
     kept = tuple(trimmed(ENDPOINT_SLICE, each) for each in slices)
     pods = (ready_pod("a", since), ready_pod("b", since))
-    observed = Observation({}, deployment(ready=2, updated=2, total=2), pods, slices=kept)
-    return summarize(service(replicas=2), observed, IMAGE, Result(), LATER)
+    children = {**deployment(ready=2, updated=2, total=2)}
+    if child:
+        children["Service", "good"] = trimmed(SERVICE, child)
+    observed = Observation({}, children, pods, slices=kept)
+    return summarize(service(replicas=2), observed, IMAGE, Result(route_conflict=conflict), LATER)
+
+
+def made_at(time: str, **spec: Any) -> dict[str, Any]:
+    """The Service, as the operator makes it but for fields of its spec."""
+    found = render_service(service(replicas=2))
+    metadata = {**found["metadata"], "uid": "s1", "creationTimestamp": time}
+    return {**found, "metadata": metadata, "spec": {**found["spec"], **spec}}
 
 
 UNREACHED = [
@@ -57,8 +71,27 @@ def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str
         assert "Service good routes to none of them" in found.message
 
 
-def test_a_pod_that_has_just_become_ready_is_about_to_be_reached() -> None:
-    reported = status(since="2026-01-01T00:00:55Z")
+FOREIGN = [
+    (made_at(NOW, selector={"nobody": "has-this"}), "", "its selector is nobody=has-this, which the operator has not"),
+    (made_at(NOW, ports=[{"name": "http", "port": 80, "targetPort": 1}]), "", "its port http leads to 1, which"),
+    (made_at("2026-01-01T00:00:59Z"), "argocd keeps changing it", "routes to none of them: argocd keeps changing it"),
+    (made_at(NOW), "", "something other than the operator makes its endpoints"),
+]
+
+
+@pytest.mark.parametrize(("child", "conflict", "words"), FOREIGN)
+def test_what_others_have_changed_in_the_service_is_named(child: dict[str, Any], conflict: str, words: str) -> None:
+    found = condition(status(child=child, conflict=conflict), ConditionType.STALLED)
+    assert found.reason == Reason.NO_ENDPOINTS
+    assert words in found.message
+
+
+JUST_NOW = "2026-01-01T00:00:55Z"
+
+
+@pytest.mark.parametrize(("since", "child"), [(JUST_NOW, made_at(NOW)), (NOW, made_at(JUST_NOW))])
+def test_pods_or_a_service_that_are_new_are_about_to_be_reached(since: str, child: dict[str, Any]) -> None:
+    reported = status(since=since, child=child)
     found = condition(reported, ConditionType.READY)
     assert (found.status, found.reason) == ("False", Reason.DEPLOYING)
     assert (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -83,6 +84,7 @@ async def test_events_meanwhile_do_not_make_the_pause_longer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of a dozen children tells of itself while one of them is refused: that is one failure, not twelve."""
+    caplog.set_level(logging.DEBUG, queue_module.__name__)
     monkeypatch.setattr(queue_module, "FIRST_RETRY_SECONDS", 100.0)  # an hour would be cut to the longest pause
     queue, tries, done = WorkQueue[str](), 0, asyncio.Event()
 
@@ -101,6 +103,7 @@ async def test_events_meanwhile_do_not_make_the_pause_longer(
     pauses = [int(line.rpartition("retrying in ")[2].removesuffix(" s")) for line in caplog.messages]
     assert len(pauses) == 12
     assert all(80 <= pause <= 120 for pause in pauses), pauses
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] + [logging.DEBUG] * 11
 
 
 async def test_waiting_is_measured_from_the_oldest_key_once_a_worker_runs() -> None:

@@ -34,6 +34,12 @@ class _Waiting:
     lane: int
 
 
+@dataclass(frozen=True)
+class _Failing:
+    times: int = 0
+    said: str = ""
+
+
 class WorkQueue(Generic[Key]):
     """Keys whose objects may have changed. After client-go's workqueue, with a second lane for what is urgent.
 
@@ -56,7 +62,7 @@ class WorkQueue(Generic[Key]):
         self._sequence = 0
         self._waiting: dict[Key, _Waiting] = {}
         self._active: dict[Key, float] = {}
-        self._failures: dict[Key, int] = {}
+        self._failures: dict[Key, _Failing] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._paced_until: dict[Key, float] = {}
         self._workers = 0
@@ -188,18 +194,20 @@ class WorkQueue(Generic[Key]):
         self._ready.put_nowait((self._waiting[key].lane, self._sequence, key))
 
     def _retry(self, key: Key, error: Exception, early: bool) -> None:
-        failures = self._failures.get(key, 0)
-        if not early or not failures:  # an event came before the pause was over: that says nothing about the trouble
-            failures += 1
-        self._failures[key] = failures
-        pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures - 1, _MOST_DOUBLINGS))
+        before, said = self._failures.get(key, _Failing()), str(error)
+        # An event that came before the pause was over says nothing about the trouble.
+        times = before.times if early and before.times else before.times + 1
+        self._failures[key] = failing = _Failing(times, said)
+        pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(times - 1, _MOST_DOUBLINGS))
         pause *= random.uniform(0.8, 1.2)
         if isinstance(error, ExpectedError) and error.within is not None:
             pause = min(pause, error.within)
         if isinstance(error, ExpectedError) and error.at_least is not None:
             pause = max(pause, error.at_least)
         # A message of the API is expected trouble; anything else is a fault of ours and needs its traceback.
-        logger.warning("%s: %s; retrying in %.0f s", key, error, pause, exc_info=not isinstance(error, ExpectedError))
+        expected = isinstance(error, ExpectedError)
+        level = logging.DEBUG if expected and failing == before else logging.WARNING
+        logger.log(level, "%s: %s; retrying in %.0f s", key, error, pause, exc_info=not expected)
         self.add_after(key, pause)
 
     def _cancel_timer(self, key: Key) -> bool:

@@ -132,7 +132,8 @@ class Reconciler:
         wanted = render(without_claims(service, missing), config)
         applied = await self._children.apply(key, service, observed, wanted)
         applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
-        pauses = _pauses(service, observed, self._clock(), self._node_wait) + [_CLAIM_SECONDS] * bool(missing)
+        made = replace(observed, children=applied.children)
+        pauses = _pauses(service, made, self._clock(), self._node_wait) + [_CLAIM_SECONDS] * bool(missing)
         unwatched = _needed(observed.unwatched, wanted)
         pauses += [UNWATCHED_SECONDS] * bool(unwatched)
         applied_at = datetime.fromisoformat(self._clock())  # requests that got no answer have taken long
@@ -145,7 +146,7 @@ class Reconciler:
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
                 result = _result(service, reported, applied, now)
                 result = replace(result, no_scaler=no_scaler, missing_claims=missing, unwatched=unwatched)
-                later = await self._report(service, replace(observed, children=applied.children), image, result)
+                later = await self._report(service, made, image, result)
                 again = min((each for each in (again, later) if each is not None), default=None)
             for failure in (*applied.refusals.values(), *applied.failures.values()):
                 if not failure.namespace_ends:  # else trying again is of no use
@@ -288,7 +289,7 @@ def _pauses(service: LLMService, observed: Observation, now: str, node_wait: flo
     left += end_patience(observed.pods, now)
     left += unobserved_patience(observed.children.get(("Deployment", service.name), {}), now)
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
-        left.append(settling_seconds(pods, now))
+        left.append(settling_seconds(pods, observed.children.get(("Service", service.name), {}), now))
     return [seconds + 1 for seconds in left if seconds]
 
 
@@ -308,11 +309,13 @@ def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied:
     conflicts = "; ".join(conflict.message for conflict in applied.conflicts)
     refused = {identity: _problem(failure) for identity, failure in reported.items()}
     serving = [(kind, service.name) for kind in _SERVING]
+    routes = [conflict.message for conflict in applied.conflicts if conflict.child == ("Service", service.name)]
     unserved = next((found for identity, found in refused.items() if identity in serving), None)
     return Result(
         unserved=unserved,
         refused=_joined([found for found in refused.values() if found != unserved]),
         conflict=Problem(Reason.FIELD_CONFLICT, conflicts) if conflicts else None,
+        route_conflict="".join(routes),
         rollout=now,
     )
 

@@ -50,6 +50,7 @@ Child = tuple[str, str]
 class Conflict:
     """Fields of a child that others keep changing, in a sentence. `seconds`: until there is more to do or to say."""
 
+    child: Child
     message: str
     seconds: float
 
@@ -130,7 +131,7 @@ class FieldConflicts:
             if mend.contested:
                 contested.setdefault(child, {})[path] = mend
         return [
-            Conflict(_sentence(child, mends), min(_next(mend, now) - now for mend in mends.values()))
+            Conflict(child, _sentence(child, mends), min(_next(mend, now) - now for mend in mends.values()))
             for child, mends in contested.items()
         ]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from octavo_operator.api.names import selector
 from octavo_operator.reconcile.pods.pod_view import PodView
 from octavo_operator.render.container import PORT_NAME
 
@@ -32,9 +33,30 @@ def reachable_pods(slices: Iterable[Mapping[str, Any]], pods: Iterable[PodView])
     return [pod for pod in pods if pod.ready and (pod.name, pod.port) in found]
 
 
-def settling_seconds(pods: Iterable[PodView], now: str) -> float:
-    """Return the seconds from `now` (RFC 3339) for which ready `pods` without an EndpointSlice are still usual."""
-    since = [datetime.fromisoformat(pod.ready_since) for pod in pods if pod.ready and pod.ready_since]
-    if not since:
+def settling_seconds(pods: Iterable[PodView], service: Mapping[str, Any], now: str) -> float:
+    """Return the seconds from `now` (RFC 3339) for which ready `pods` without an EndpointSlice are still usual.
+
+    They are, for a moment, when pods have become ready, and when the `service` (as `trimmed` leaves it; empty: there is
+    none) was created or changed.
+    """
+    ready = [datetime.fromisoformat(pod.ready_since) for pod in pods if pod.ready and pod.ready_since]
+    if not ready:
         return 0.0
-    return max(0.0, _SETTLE_SECONDS - (datetime.fromisoformat(now) - min(since)).total_seconds())
+    changed = service.get("changed")
+    since = max(min(ready), datetime.fromisoformat(changed)) if changed else min(ready)
+    return max(0.0, _SETTLE_SECONDS - (datetime.fromisoformat(now) - since).total_seconds())
+
+
+def foreign_route(service: Mapping[str, Any], name: str) -> str:
+    """Return what the `service` (as `trimmed` leaves it) of the LLMService `name` has that others have set, in words.
+
+    Empty: it routes as the operator has applied it.
+    """
+    spec = service.get("spec") or {}
+    selects, ports = spec.get("selector") or {}, spec.get("ports") or ()
+    targets = [port.get("targetPort") for port in ports if port.get("name") == PORT_NAME]
+    if service and selects != selector(name):
+        return "its selector is " + (", ".join(f"{label}={value}" for label, value in selects.items()) or "empty")
+    if service and targets != [PORT_NAME]:
+        return f"its port {PORT_NAME} leads to {targets[0]}" if targets else f"it has no port {PORT_NAME}"
+    return ""

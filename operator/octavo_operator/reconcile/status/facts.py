@@ -28,7 +28,8 @@ class Result:
     """The result of a pass: field conflicts, the rollout's state, and objects that were not applied.
 
     `problem`: what kept the operator from applying anything; `refused`: what the API server says of children that it
-    refused; `unserved`: the same of a child without which nothing serves; `no_scaler`: why there is no autoscaler
+    refused; `unserved`: the same of a child without which nothing serves; `route_conflict`: the sentence of a conflict
+    over the Service's fields, empty if there is none; `no_scaler`: why there is no autoscaler
     though one is wanted, in a sentence; `missing_claims`: those of adapters that are not there; `unwatched`: the kinds
     that it needs and the operator may not watch, each with a sentence.
     """
@@ -37,6 +38,7 @@ class Result:
     unserved: Problem | None = None
     refused: Problem | None = None
     conflict: Problem | None = None
+    route_conflict: str = ""
     rollout: RolloutState = field(default_factory=RolloutState)
     no_scaler: str = ""
     missing_claims: frozenset[str] = frozenset()

@@ -25,7 +25,7 @@ from octavo_operator.reconcile.apply.claims import resize_error
 from octavo_operator.reconcile.apply.handover import leaving
 from octavo_operator.reconcile.kinds import BY_NAME, POD
 from octavo_operator.reconcile.observation.observe import Observation
-from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_seconds
+from octavo_operator.reconcile.pods.endpoints import foreign_route, reachable_pods, settling_seconds
 from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_revision
 from octavo_operator.reconcile.pods.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, usual_wait_seconds, views
@@ -101,7 +101,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         deployment=deployment,
         pods=_in_order(pods, newest, now),
         newest=newest,
-        unreached=_unreached(service, pods, observed, now) or _without_service(service, observed, result),
+        unreached=_unreached(service, pods, observed, result, now) or _without_service(service, observed, result),
         unobserved=unobserved(deployment, now),
         lost_claim=_lost_claim(observed),
         failing=failing_again(all_pods, now),
@@ -146,19 +146,32 @@ def _condition_states(facts: Facts, memory: MemoryStatus | None, now: str) -> di
     }
 
 
-def _unreached(service: LLMService, pods: Sequence[PodView], observed: Observation, now: str) -> Problem | None:
+def _unreached(
+    service: LLMService, pods: Sequence[PodView], observed: Observation, result: Result, now: str
+) -> Problem | None:
     """Return the problem that no client reaches the pods though some are ready; None if there is no such problem."""
     ready = [pod for pod in pods if pod.ready]
     if not ready or observed.slices is None or reachable_pods(observed.slices, ready):
         return None
-    if settling_seconds(ready, now):
+    child = observed.children.get(("Service", service.name), {})
+    if not result.route_conflict and settling_seconds(ready, child, now):
         return Problem(Reason.DEPLOYING, f"{len(ready)} replicas are ready, and the Service does not route to them yet")
-    return Problem(
-        Reason.NO_ENDPOINTS,
-        f"{len(ready)} replicas are ready, and Service {service.name} routes to none of them: something other than the "
-        f"operator makes its endpoints, or the pods have other labels or ports than it selects, or a quota is full "
-        f"(kubectl describe service {service.name}); kubectl get endpointslices -l "
-        f"kubernetes.io/service-name={service.name}",
+    what = f"{len(ready)} replicas are ready, and Service {service.name} routes to none of them"
+    return Problem(Reason.NO_ENDPOINTS, f"{what}: {_why_unreached(service, child, result)}")
+
+
+def _why_unreached(service: LLMService, child: Mapping[str, Any], result: Result) -> str:
+    if result.route_conflict:
+        return result.route_conflict
+    if foreign := foreign_route(child, service.name):
+        return (
+            f"{foreign}, which the operator has not set: an admission webhook or policy, or another client, changes "
+            f"it; kubectl get service {service.name} -o yaml --show-managed-fields"
+        )
+    return (
+        "something other than the operator makes its endpoints, or the pods have other labels or ports than it "
+        f"selects, or a quota is full (kubectl describe service {service.name}); kubectl get endpointslices -l "
+        f"kubernetes.io/service-name={service.name}"
     )
 
 
