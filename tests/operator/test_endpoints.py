@@ -11,6 +11,7 @@ from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.kinds import BY_NAME, ENDPOINT_SLICE, POD
 from octavo_operator.reconcile.observation.observe import Observation, trimmed
 from octavo_operator.reconcile.pods.pod_view import view
+from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.status.summarize import Result, summarize
 from octavo_operator.render.service import service as render_service
 from tests.operator.test_summarize import GPU, IMAGE, NOW, SERVING, condition, deployment, pod, service
@@ -32,23 +33,31 @@ def ready_pod(name: str, since: str = NOW) -> dict[str, Any]:
 
 
 def status(
-    *slices: dict[str, Any], since: str = NOW, child: dict[str, Any] | None = None, conflict: str = ""
+    *slices: dict[str, Any],
+    since: str = NOW,
+    child: dict[str, Any] | None = None,
+    conflict: str = "",
+    known: dict[str, Any] | None = None,
+    now: str = LATER,
 ) -> LLMServiceStatus:
-    """The status of a service of two ready pods, a and b, and its Service `child`."""
+    """The status of a service of two ready pods, a and b, with the Service `child`; the last status was `known`."""
     kept = tuple(trimmed(ENDPOINT_SLICE, each) for each in slices)
     pods = (ready_pod("a", since), ready_pod("b", since))
     children = {**deployment(ready=2, updated=2, total=2)}
     if child:
         children["Service", "good"] = trimmed(SERVICE, child)
     observed = Observation({}, children, pods, slices=kept)
-    return summarize(service(replicas=2), observed, IMAGE, Result(route_conflict=conflict), LATER)
+    result = (
+        Result(conflict=Problem(Reason.FIELD_CONFLICT, conflict), route_conflict=conflict) if conflict else Result()
+    )
+    llmservice = service(replicas=2).model_copy(update={"status": known})
+    return summarize(llmservice, observed, IMAGE, result, now)
 
 
-def made_at(time: str, **spec: Any) -> dict[str, Any]:
+def made(**spec: Any) -> dict[str, Any]:
     """The Service, as the operator makes it but for fields of its spec."""
     found = render_service(service(replicas=2))
-    metadata = {**found["metadata"], "uid": "s1", "creationTimestamp": time}
-    return {**found, "metadata": metadata, "spec": {**found["spec"], **spec}}
+    return {**found, "metadata": {**found["metadata"], "uid": "s1"}, "spec": {**found["spec"], **spec}}
 
 
 UNREACHED = [
@@ -72,26 +81,37 @@ def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str
 
 
 FOREIGN = [
-    (made_at(NOW, selector={"nobody": "has-this"}), "", "its selector is nobody=has-this, which the operator has not"),
-    (made_at(NOW, ports=[{"name": "http", "port": 80, "targetPort": 1}]), "", "its port http leads to 1, which"),
-    (made_at("2026-01-01T00:00:59Z"), "argocd keeps changing it", "routes to none of them: argocd keeps changing it"),
-    (made_at(NOW), "", "something other than the operator makes its endpoints"),
+    (made(selector={"nobody": "has-this"}), "", "its selector is nobody=has-this, which the operator has not set"),
+    (made(ports=[{"name": "http", "port": 80, "targetPort": 1}]), "", "its port http leads to 1, which"),
+    (made(), "argocd keeps changing it", "routes to none of them: argocd keeps changing it"),
+    (made(), "", "something other than the operator makes its endpoints"),
 ]
 
 
 @pytest.mark.parametrize(("child", "conflict", "words"), FOREIGN)
 def test_what_others_have_changed_in_the_service_is_named(child: dict[str, Any], conflict: str, words: str) -> None:
-    found = condition(status(child=child, conflict=conflict), ConditionType.STALLED)
-    assert found.reason == Reason.NO_ENDPOINTS
-    assert words in found.message
+    reported = status(child=child, conflict=conflict)
+    for kind in (ConditionType.STALLED, ConditionType.DEGRADED):
+        found = condition(reported, kind)
+        assert found.reason == Reason.NO_ENDPOINTS
+        assert found.message.count(words) == 1
 
 
-JUST_NOW = "2026-01-01T00:00:55Z"
+def test_a_service_that_is_made_anew_leads_to_no_pod_for_a_moment() -> None:
+    """Another client has deleted it, or its EndpointSlices, while it served."""
+    served = status(endpoint_slice("a"), now="2026-01-01T00:00:55Z").as_object()
+    lost = status(known=served)
+    assert condition(lost, ConditionType.READY).reason == Reason.DEPLOYING
+    assert condition(lost, ConditionType.STALLED).status == "False"
+    later = status(known=lost.as_object(), now="2026-01-01T00:01:09Z")
+    assert condition(later, ConditionType.STALLED).status == "False"
+    still = status(known=later.as_object(), now="2026-01-01T00:01:11Z")
+    assert condition(still, ConditionType.STALLED).reason == Reason.NO_ENDPOINTS
+    assert condition(status(known=still.as_object(), now=LATER), ConditionType.STALLED).reason == Reason.NO_ENDPOINTS
 
 
-@pytest.mark.parametrize(("since", "child"), [(JUST_NOW, made_at(NOW)), (NOW, made_at(JUST_NOW))])
-def test_pods_or_a_service_that_are_new_are_about_to_be_reached(since: str, child: dict[str, Any]) -> None:
-    reported = status(since=since, child=child)
+def test_a_pod_that_has_just_become_ready_is_about_to_be_reached() -> None:
+    reported = status(since="2026-01-01T00:00:55Z")
     found = condition(reported, ConditionType.READY)
     assert (found.status, found.reason) == ("False", Reason.DEPLOYING)
     assert (

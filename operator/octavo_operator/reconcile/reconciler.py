@@ -132,8 +132,7 @@ class Reconciler:
         wanted = render(without_claims(service, missing), config)
         applied = await self._children.apply(key, service, observed, wanted)
         applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
-        made = replace(observed, children=applied.children)
-        pauses = _pauses(service, made, self._clock(), self._node_wait) + [_CLAIM_SECONDS] * bool(missing)
+        pauses = _pauses(service, observed, self._clock(), self._node_wait) + [_CLAIM_SECONDS] * bool(missing)
         unwatched = _needed(observed.unwatched, wanted)
         pauses += [UNWATCHED_SECONDS] * bool(unwatched)
         applied_at = datetime.fromisoformat(self._clock())  # requests that got no answer have taken long
@@ -146,7 +145,7 @@ class Reconciler:
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
                 result = _result(service, reported, applied, now)
                 result = replace(result, no_scaler=no_scaler, missing_claims=missing, unwatched=unwatched)
-                later = await self._report(service, made, image, result)
+                later = await self._report(service, replace(observed, children=applied.children), image, result)
                 again = min((each for each in (again, later) if each is not None), default=None)
             for failure in (*applied.refusals.values(), *applied.failures.values()):
                 if not failure.namespace_ends:  # else trying again is of no use
@@ -289,7 +288,7 @@ def _pauses(service: LLMService, observed: Observation, now: str, node_wait: flo
     left += end_patience(observed.pods, now)
     left += unobserved_patience(observed.children.get(("Deployment", service.name), {}), now)
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
-        left.append(settling_seconds(pods, observed.children.get(("Service", service.name), {}), now))
+        left.append(settling_seconds(pods, service.status or {}, now))
     return [seconds + 1 for seconds in left if seconds]
 
 

@@ -140,7 +140,6 @@ def trimmed(kind: Kind, body: Object) -> Object:
         if kind.name == "Deployment":
             kept["engineImage"] = _engine_image(spec)
             kept["gated"] = _gated_fields((spec.get("template") or {}).get("spec") or {})
-        if kind.name in ("Deployment", "Service"):
             kept["changed"] = changed_at(body["metadata"])
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:

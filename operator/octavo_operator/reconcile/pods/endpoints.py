@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.names import selector
 from octavo_operator.reconcile.pods.pod_view import PodView
 from octavo_operator.render.container import PORT_NAME
@@ -33,18 +34,22 @@ def reachable_pods(slices: Iterable[Mapping[str, Any]], pods: Iterable[PodView])
     return [pod for pod in pods if pod.ready and (pod.name, pod.port) in found]
 
 
-def settling_seconds(pods: Iterable[PodView], service: Mapping[str, Any], now: str) -> float:
+def settling_seconds(pods: Iterable[PodView], status: Mapping[str, Any], now: str) -> float:
     """Return the seconds from `now` (RFC 3339) for which ready `pods` without an EndpointSlice are still usual.
 
-    They are, for a moment, when pods have become ready, and when the `service` (as `trimmed` leaves it; empty: there is
-    none) was created or changed.
+    They are for a moment when pods have become ready, and when the Service or its EndpointSlices are made anew, as
+    after another client has deleted them: Ready in the LLMService's last `status` says since when none is reached.
     """
     ready = [datetime.fromisoformat(pod.ready_since) for pod in pods if pod.ready and pod.ready_since]
     if not ready:
         return 0.0
-    changed = service.get("changed")
-    since = max(min(ready), datetime.fromisoformat(changed)) if changed else min(ready)
-    return max(0.0, _SETTLE_SECONDS - (datetime.fromisoformat(now) - since).total_seconds())
+    since, moment = min(ready), datetime.fromisoformat(now)
+    for known in status.get("conditions") or ():
+        if known["type"] == ConditionType.READY and known["status"] == "True":
+            since = moment
+        elif known["type"] == ConditionType.READY and known["reason"] == Reason.DEPLOYING:
+            since = max(since, datetime.fromisoformat(known["lastTransitionTime"]))
+    return max(0.0, _SETTLE_SECONDS - (moment - since).total_seconds())
 
 
 def foreign_route(service: Mapping[str, Any], name: str) -> str:

@@ -153,17 +153,16 @@ def _unreached(
     ready = [pod for pod in pods if pod.ready]
     if not ready or observed.slices is None or reachable_pods(observed.slices, ready):
         return None
-    child = observed.children.get(("Service", service.name), {})
-    if not result.route_conflict and settling_seconds(ready, child, now):
+    if not result.route_conflict and settling_seconds(ready, service.status or {}, now):
         return Problem(Reason.DEPLOYING, f"{len(ready)} replicas are ready, and the Service does not route to them yet")
     what = f"{len(ready)} replicas are ready, and Service {service.name} routes to none of them"
-    return Problem(Reason.NO_ENDPOINTS, f"{what}: {_why_unreached(service, child, result)}")
+    return Problem(Reason.NO_ENDPOINTS, f"{what}: {_why_unreached(service, observed, result)}")
 
 
-def _why_unreached(service: LLMService, child: Mapping[str, Any], result: Result) -> str:
+def _why_unreached(service: LLMService, observed: Observation, result: Result) -> str:
     if result.route_conflict:
         return result.route_conflict
-    if foreign := foreign_route(child, service.name):
+    if foreign := foreign_route(observed.children.get(("Service", service.name), {}), service.name):
         return (
             f"{foreign}, which the operator has not set: an admission webhook or policy, or another client, changes "
             f"it; kubectl get service {service.name} -o yaml --show-managed-fields"
@@ -337,8 +336,10 @@ def _degraded(facts: Facts) -> ConditionState:
     result, pending = facts.result, unsupported_fields(facts.service.spec)
     adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
     unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
+    said = facts.unrouted and result.conflict and result.conflict.message in facts.unrouted.message
+    conflict = None if said else result.conflict
     kinds = (  # the worst first: it gives the reason
-        *(result.problem, result.unserved, facts.unrouted, facts.trouble, result.refused, *unwatched, result.conflict),
+        *(result.problem, result.unserved, facts.unrouted, facts.trouble, result.refused, *unwatched, conflict),
         *(facts.overruled, adapters, *facts.outside),
     )
     found = list(dict.fromkeys(filter(None, kinds)))
