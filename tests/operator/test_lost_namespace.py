@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import kopf
@@ -213,7 +214,7 @@ async def test_watches_that_fail_again_and_again_are_reopened_less_and_less_ofte
 
     process = process_of(server_of_two())
     monkeypatch.setattr(operator, "_serve", fails)
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(operator, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     await operator._serve_for_ever(process)
     assert pauses == [0, 1, 3, 7, 15, 30, 30, 30]
 

@@ -10,20 +10,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from octavo_operator.api.conditions import ConditionState, ConditionType, LoadingPhase, Reason
+from octavo_operator.api.conditions import ConditionState, ConditionType, Reason
 from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import (
     Condition,
     LLMServiceStatus,
-    LoadingStatus,
     MemoryStatus,
     ModelStatus,
     from_status,
 )
 from octavo_operator.reconcile.apply.claims import resize_error
 from octavo_operator.reconcile.apply.handover import leaving
-from octavo_operator.reconcile.kinds import BY_NAME, POD
+from octavo_operator.reconcile.kinds import BY_NAME
 from octavo_operator.reconcile.observation.observe import Observation
 from octavo_operator.reconcile.pods.endpoints import foreign_route, reachable_pods, settling_seconds
 from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_revision
@@ -32,23 +31,19 @@ from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, usual_wai
 from octavo_operator.reconcile.pods.stuck_ends import stuck_ends
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout.rollout import count_of, revisions
-from octavo_operator.reconcile.status.adapter_states import adapter_problem, adapter_statuses, adapters_ready
+from octavo_operator.reconcile.status.adapter_states import adapter_statuses
 from octavo_operator.reconcile.status.autoscaling import scaling
+from octavo_operator.reconcile.status.condition_states import condition_states
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts, Result
 from octavo_operator.reconcile.status.load_time import last_load_seconds
-from octavo_operator.reconcile.status.memory_fit import memory_fit, subject
+from octavo_operator.reconcile.status.loading_status import loading_status
+from octavo_operator.reconcile.status.memory_fit import subject
 from octavo_operator.reconcile.status.removed_fields import removed_fields
-from octavo_operator.reconcile.status.stalled import reconciling, stalled
 from octavo_operator.reconcile.status.unobserved import unobserved
 from octavo_operator.render.deployment import desired_replicas
 from octavo_operator.render.scaler import bounds_in_force
 from octavo_operator.render.service import url
-from octavo_operator.render.unsupported_fields import unsupported_fields
 
-_PHASES = list(LoadingPhase)
-_LOADED = (LoadingPhase.NOT_READY, LoadingPhase.SERVING)
-_WITHOUT_REPORT = (*_LOADED, LoadingPhase.FAILED)
-"""Phases in which a pod's last report says nothing any more."""
 _OF_WHAT_RUNS = (ConditionType.AVAILABLE, ConditionType.MODEL_LOADED, ConditionType.SCALING_ACTIVE)
 
 
@@ -66,7 +61,7 @@ def summarize(
     """
     facts = replace(_facts(service, observed, result, now), node_wait=node_wait)
     memory = _memory(facts)
-    states = _condition_states(facts, memory, now)
+    states = condition_states(facts, memory, now)
     return LLMServiceStatus(
         observed_generation=service.metadata.generation,
         conditions=_conditions(states, service.status or {}, service.metadata.generation, now),
@@ -80,7 +75,7 @@ def summarize(
         engine_image=engine_image,
         model=_model(facts, memory),
         revision=revisions(facts.deployment, facts.pods, facts.newest),
-        loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
+        loading=loading_status(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
         autoscaling=facts.scaled.status() if facts.scaled else None,
         adapters=list(facts.adapters) or None,
     )
@@ -127,23 +122,6 @@ def _removed_fields(service: LLMService, deployment: Mapping[str, Any], result: 
     """Return the removed fields of a Deployment that this pass has written; another one may lack what is new."""
     unwritten = result.problem or result.unserved or result.refused or result.conflict
     return () if unwritten else removed_fields(service, deployment)
-
-
-def _condition_states(facts: Facts, memory: MemoryStatus | None, now: str) -> dict[ConditionType, ConditionState]:
-    """Return each condition's status, reason and message."""
-    return {
-        ConditionType.READY: _ready(facts),
-        ConditionType.AVAILABLE: _available(facts),
-        ConditionType.PROGRESSING: _progressing(facts),
-        ConditionType.DEGRADED: _degraded(facts),
-        ConditionType.MODEL_LOADED: _model_loaded(facts),
-        ConditionType.SCALING_ACTIVE: _scaling_active(facts),
-        ConditionType.ROLLOUT_BLOCKED: _rollout_blocked(facts),
-        ConditionType.MEMORY_FITS: memory_fit(facts.service.spec, memory),
-        ConditionType.ADAPTERS_READY: _adapters_ready(facts),
-        ConditionType.RECONCILING: reconciling(facts, now),
-        ConditionType.STALLED: stalled(facts, now),
-    }
 
 
 def _unreached(
@@ -263,134 +241,6 @@ def _conditions(
     return conditions
 
 
-def _stopped(facts: Facts) -> ConditionState | None:
-    if facts.service.spec.suspend:
-        return "False", Reason.SUSPENDED, "spec.suspend is true: no pod runs"
-    if facts.desired == 0:
-        return "False", Reason.SCALED_TO_ZERO, "spec.replicas is 0: no pod runs"
-    return None
-
-
-def _ready(facts: Facts) -> ConditionState:
-    ready, stopped, result = facts.ready, _stopped(facts), facts.result
-    if refused := result.problem or (result.unserved if ready == 0 or stopped else None):
-        return "False", refused.reason, refused.message
-    if stopped:
-        return stopped
-    if facts.unreached:
-        return "False", facts.unreached.reason, facts.unreached.message
-    cause = facts.trouble or facts.waits
-    if cause and (ready == 0 or facts.out_of_time):
-        return "False", cause.reason, cause.message
-    if ready == 0:
-        return "False", Reason.DEPLOYING, f"no replica is ready yet; the furthest is {_loading(facts).phase}"
-    return "True", *_serving(facts, ready)
-
-
-def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
-    reason, said = _served_by(facts, ready)
-    return (facts.misled.reason, f"{said}; {facts.misled.message}") if facts.misled else (reason, said)
-
-
-def _served_by(facts: Facts, ready: int) -> tuple[Reason, str]:
-    if facts.replaced or facts.only_scales:
-        if ready >= facts.desired:
-            return Reason.SERVING, f"{facts.desired} of {facts.desired} replicas serve {facts.service.served_name}"
-        return Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
-    return Reason.ROLLING_OUT, f"{ready} replicas serve while {_progress(facts)}"
-
-
-def _progress(facts: Facts) -> str:
-    ready = sum(pod.ready and pod.revision == facts.newest for pod in facts.pods)
-    serving = min(ready, facts.count("updatedReplicas"))
-    return f"{serving} of {facts.desired} replicas of the newest revision are ready"
-
-
-def _available(facts: Facts) -> ConditionState:
-    if stopped := _stopped(facts):
-        return stopped
-    available = facts.count("availableReplicas")
-    if available and facts.unreached:
-        return "False", facts.unreached.reason, facts.unreached.message
-    if available == 0:
-        return "False", Reason.NO_READY_REPLICA, "no replica answers requests"
-    return "True", Reason.SERVING, f"{available} of {facts.desired} replicas answer requests"
-
-
-def _progressing(facts: Facts) -> ConditionState:
-    if refused := facts.result.problem or facts.result.unserved:
-        return "False", refused.reason, refused.message
-    if facts.service.spec.rollout.paused:
-        return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
-    if facts.rolled_out:
-        return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are of the newest revision"
-    if facts.out_of_time:
-        late = facts.late
-        return "False", late.reason, late.message
-    if facts.waits:
-        return "True", facts.waits.reason, facts.waits.message
-    return "True", Reason.DEPLOYING, f"{_progress(facts)}; the furthest replica is {_loading(facts).phase}"
-
-
-def _degraded(facts: Facts) -> ConditionState:
-    result, pending = facts.result, unsupported_fields(facts.service.spec)
-    adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
-    unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
-    said = facts.unrouted and result.conflict and result.conflict.message in facts.unrouted.message
-    conflict = None if said else result.conflict
-    kinds = (  # the worst first: it gives the reason
-        *(result.problem, result.unserved, facts.unrouted, facts.trouble, result.refused, *unwatched, conflict),
-        *(facts.overruled, adapters, *facts.outside),
-    )
-    found = list(dict.fromkeys(filter(None, kinds)))
-    sentences = [each.message for each in found]
-    if pending:
-        sentences.append("accepted but not acted on by this version: " + "; ".join(map(str, pending)))
-    wrong = bool(sentences)
-    if facts.unknown:  # no fault: while an upgrade is under way every object has such fields, by their defaults
-        sentences.append(f"ignored, since this version of the operator does not know it: {', '.join(facts.unknown)}")
-    if wrong:
-        return "True", found[0].reason if found else Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(sentences)
-    nothing = f"nothing has failed; {facts.waits.message}" if facts.waits else "nothing is wrong"
-    return "False", Reason.AS_EXPECTED, "; ".join([nothing, *sentences])
-
-
-def _model_loaded(facts: Facts) -> ConditionState:
-    if why := facts.unwatched.get(POD):
-        return "Unknown", Reason.RIGHTS_MISSING, why
-    loaded = sum(pod.phase in _LOADED for pod in facts.pods)
-    if loaded:
-        return "True", Reason.LOADED, f"{loaded} of {len(facts.pods)} pods have loaded the model"
-    return "False", Reason.NOT_LOADED, f"no pod has loaded the model; the furthest is {_loading(facts).phase}"
-
-
-def _adapters_ready(facts: Facts) -> ConditionState:
-    if facts.adapters and (stopped := _stopped(facts)):
-        return stopped
-    return adapters_ready(facts.adapters, max(facts.desired, len(facts.pods)))
-
-
-def _scaling_active(facts: Facts) -> ConditionState:
-    if facts.service.spec.suspend:
-        return "False", Reason.SUSPENDED, "spec.suspend is true"
-    if facts.scaled:
-        return facts.scaled.scaling_active()
-    if facts.leaving and facts.desired:
-        kind, name = facts.leaving
-        shows = f"kubectl get {kind.lower()} {name} -o yaml shows what keeps it"
-        return (
-            "False",
-            Reason.AUTOSCALER_PENDING,
-            f"waits until {kind} {name} is deleted, then sets {facts.desired} replicas; {shows}",
-        )
-    return "False", Reason.FIXED_REPLICAS, f"the number of replicas is fixed at {facts.desired} (spec.replicas)"
-
-
-def _rollout_blocked(facts: Facts) -> ConditionState:
-    state = facts.result.rollout
-    return "True" if state.blocked else "False", state.problem.reason, state.problem.message
-
-
 def _load_seconds(service: LLMService, observed: Observation) -> int | None:
     known = from_status(service.status, int, "loading", "lastLoadSeconds")
     return last_load_seconds(observed.pods, service.spec.rollout.startup_timeout_seconds, known)
@@ -421,21 +271,3 @@ def _model(facts: Facts, memory: MemoryStatus | None) -> ModelStatus:
             found = ModelReport.model_validate(from_status(facts.service.status, dict, "model") or {})
     known = found.model_dump() if found else {}
     return ModelStatus(name=facts.service.served_name, memory=memory, **known)
-
-
-def _loading(facts: Facts) -> LoadingStatus:
-    if facts.service.spec.suspend:
-        return LoadingStatus(phase=LoadingPhase.SUSPENDED, message="")
-    furthest = max(facts.pods, key=lambda pod: _PHASES.index(pod.phase), default=None)
-    if furthest is None:
-        return LoadingStatus(phase=LoadingPhase.PENDING, message="")
-    cause, report = furthest.trouble or furthest.waits, facts.reports.get(furthest.uid)
-    message = cause.message if cause else ""
-    if report is None or furthest.phase in _WITHOUT_REPORT:
-        return LoadingStatus(phase=furthest.phase, message=message)
-    return LoadingStatus(
-        phase=report.loading_phase or furthest.phase,
-        message=message or report.detail,
-        bytes_loaded=report.bytes_loaded,
-        bytes_total=report.bytes_total,
-    )

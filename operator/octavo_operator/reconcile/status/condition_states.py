@@ -1,0 +1,159 @@
+"""Decides each condition of an LLMService from its facts: status, reason and message. Pure."""
+
+from __future__ import annotations
+
+from octavo_operator.api.conditions import ConditionState, ConditionType, Reason
+from octavo_operator.api.status import MemoryStatus
+from octavo_operator.reconcile.kinds import POD
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.status.adapter_states import adapter_problem, adapters_ready
+from octavo_operator.reconcile.status.facts import Facts
+from octavo_operator.reconcile.status.loading_status import LOADED, loading_status
+from octavo_operator.reconcile.status.memory_fit import memory_fit
+from octavo_operator.reconcile.status.stalled import reconciling, stalled
+from octavo_operator.render.unsupported_fields import unsupported_fields
+
+
+def condition_states(facts: Facts, memory: MemoryStatus | None, now: str) -> dict[ConditionType, ConditionState]:
+    """Return each condition's status, reason and message."""
+    return {
+        ConditionType.READY: _ready(facts),
+        ConditionType.AVAILABLE: _available(facts),
+        ConditionType.PROGRESSING: _progressing(facts),
+        ConditionType.DEGRADED: _degraded(facts),
+        ConditionType.MODEL_LOADED: _model_loaded(facts),
+        ConditionType.SCALING_ACTIVE: _scaling_active(facts),
+        ConditionType.ROLLOUT_BLOCKED: _rollout_blocked(facts),
+        ConditionType.MEMORY_FITS: memory_fit(facts.service.spec, memory),
+        ConditionType.ADAPTERS_READY: _adapters_ready(facts),
+        ConditionType.RECONCILING: reconciling(facts, now),
+        ConditionType.STALLED: stalled(facts, now),
+    }
+
+
+def _stopped(facts: Facts) -> ConditionState | None:
+    if facts.service.spec.suspend:
+        return "False", Reason.SUSPENDED, "spec.suspend is true: no pod runs"
+    if facts.desired == 0:
+        return "False", Reason.SCALED_TO_ZERO, "spec.replicas is 0: no pod runs"
+    return None
+
+
+def _ready(facts: Facts) -> ConditionState:
+    ready, stopped, result = facts.ready, _stopped(facts), facts.result
+    if refused := result.problem or (result.unserved if ready == 0 or stopped else None):
+        return "False", refused.reason, refused.message
+    if stopped:
+        return stopped
+    if facts.unreached:
+        return "False", facts.unreached.reason, facts.unreached.message
+    cause = facts.trouble or facts.waits
+    if cause and (ready == 0 or facts.out_of_time):
+        return "False", cause.reason, cause.message
+    if ready == 0:
+        return "False", Reason.DEPLOYING, f"no replica is ready yet; the furthest is {loading_status(facts).phase}"
+    return "True", *_serving(facts, ready)
+
+
+def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
+    reason, said = _served_by(facts, ready)
+    return (facts.misled.reason, f"{said}; {facts.misled.message}") if facts.misled else (reason, said)
+
+
+def _served_by(facts: Facts, ready: int) -> tuple[Reason, str]:
+    if facts.replaced or facts.only_scales:
+        if ready >= facts.desired:
+            return Reason.SERVING, f"{facts.desired} of {facts.desired} replicas serve {facts.service.served_name}"
+        return Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
+    return Reason.ROLLING_OUT, f"{ready} replicas serve while {_progress(facts)}"
+
+
+def _progress(facts: Facts) -> str:
+    ready = sum(pod.ready and pod.revision == facts.newest for pod in facts.pods)
+    serving = min(ready, facts.count("updatedReplicas"))
+    return f"{serving} of {facts.desired} replicas of the newest revision are ready"
+
+
+def _available(facts: Facts) -> ConditionState:
+    if stopped := _stopped(facts):
+        return stopped
+    available = facts.count("availableReplicas")
+    if available and facts.unreached:
+        return "False", facts.unreached.reason, facts.unreached.message
+    if available == 0:
+        return "False", Reason.NO_READY_REPLICA, "no replica answers requests"
+    return "True", Reason.SERVING, f"{available} of {facts.desired} replicas answer requests"
+
+
+def _progressing(facts: Facts) -> ConditionState:
+    if refused := facts.result.problem or facts.result.unserved:
+        return "False", refused.reason, refused.message
+    if facts.service.spec.rollout.paused:
+        return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
+    if facts.rolled_out:
+        return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are of the newest revision"
+    if facts.out_of_time:
+        late = facts.late
+        return "False", late.reason, late.message
+    if facts.waits:
+        return "True", facts.waits.reason, facts.waits.message
+    return "True", Reason.DEPLOYING, f"{_progress(facts)}; the furthest replica is {loading_status(facts).phase}"
+
+
+def _degraded(facts: Facts) -> ConditionState:
+    result, pending = facts.result, unsupported_fields(facts.service.spec)
+    adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
+    unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
+    said = facts.unrouted and result.conflict and result.conflict.message in facts.unrouted.message
+    conflict = None if said else result.conflict
+    kinds = (  # the worst first: it gives the reason
+        *(result.problem, result.unserved, facts.unrouted, facts.trouble, result.refused, *unwatched, conflict),
+        *(facts.overruled, adapters, *facts.outside),
+    )
+    found = list(dict.fromkeys(filter(None, kinds)))
+    sentences = [each.message for each in found]
+    if pending:
+        sentences.append("accepted but not acted on by this version: " + "; ".join(map(str, pending)))
+    wrong = bool(sentences)
+    if facts.unknown:  # no fault: while an upgrade is under way every object has such fields, by their defaults
+        sentences.append(f"ignored, since this version of the operator does not know it: {', '.join(facts.unknown)}")
+    if wrong:
+        return "True", found[0].reason if found else Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(sentences)
+    nothing = f"nothing has failed; {facts.waits.message}" if facts.waits else "nothing is wrong"
+    return "False", Reason.AS_EXPECTED, "; ".join([nothing, *sentences])
+
+
+def _model_loaded(facts: Facts) -> ConditionState:
+    if why := facts.unwatched.get(POD):
+        return "Unknown", Reason.RIGHTS_MISSING, why
+    loaded = sum(pod.phase in LOADED for pod in facts.pods)
+    if loaded:
+        return "True", Reason.LOADED, f"{loaded} of {len(facts.pods)} pods have loaded the model"
+    return "False", Reason.NOT_LOADED, f"no pod has loaded the model; the furthest is {loading_status(facts).phase}"
+
+
+def _adapters_ready(facts: Facts) -> ConditionState:
+    if facts.adapters and (stopped := _stopped(facts)):
+        return stopped
+    return adapters_ready(facts.adapters, max(facts.desired, len(facts.pods)))
+
+
+def _scaling_active(facts: Facts) -> ConditionState:
+    if facts.service.spec.suspend:
+        return "False", Reason.SUSPENDED, "spec.suspend is true"
+    if facts.scaled:
+        return facts.scaled.scaling_active()
+    if facts.leaving and facts.desired:
+        kind, name = facts.leaving
+        shows = f"kubectl get {kind.lower()} {name} -o yaml shows what keeps it"
+        return (
+            "False",
+            Reason.AUTOSCALER_PENDING,
+            f"waits until {kind} {name} is deleted, then sets {facts.desired} replicas; {shows}",
+        )
+    return "False", Reason.FIXED_REPLICAS, f"the number of replicas is fixed at {facts.desired} (spec.replicas)"
+
+
+def _rollout_blocked(facts: Facts) -> ConditionState:
+    state = facts.result.rollout
+    return "True" if state.blocked else "False", state.problem.reason, state.problem.message

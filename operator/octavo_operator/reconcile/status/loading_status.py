@@ -1,0 +1,32 @@
+"""Makes status.loading: the phase of the replica that has progressed furthest, and what it waits for. Pure."""
+
+from __future__ import annotations
+
+from octavo_operator.api.conditions import LoadingPhase
+from octavo_operator.api.status import LoadingStatus
+from octavo_operator.reconcile.status.facts import Facts
+
+LOADED = (LoadingPhase.NOT_READY, LoadingPhase.SERVING)
+"""Phases in which a pod has loaded the model."""
+_WITHOUT_REPORT = (*LOADED, LoadingPhase.FAILED)
+"""Phases in which a pod's last report says nothing any more."""
+_PHASES = list(LoadingPhase)
+
+
+def loading_status(facts: Facts) -> LoadingStatus:
+    """Return the loading status of the furthest pod."""
+    if facts.service.spec.suspend:
+        return LoadingStatus(phase=LoadingPhase.SUSPENDED, message="")
+    furthest = max(facts.pods, key=lambda pod: _PHASES.index(pod.phase), default=None)
+    if furthest is None:
+        return LoadingStatus(phase=LoadingPhase.PENDING, message="")
+    cause, report = furthest.trouble or furthest.waits, facts.reports.get(furthest.uid)
+    message = cause.message if cause else ""
+    if report is None or furthest.phase in _WITHOUT_REPORT:
+        return LoadingStatus(phase=furthest.phase, message=message)
+    return LoadingStatus(
+        phase=report.loading_phase or furthest.phase,
+        message=message or report.detail,
+        bytes_loaded=report.bytes_loaded,
+        bytes_total=report.bytes_total,
+    )
