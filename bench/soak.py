@@ -7,8 +7,10 @@ the server logged meanwhile (bench/soak_losses.py).
 A disturbance is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less
 often, the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory of
 each process, file handles, threads and series of one server have to stay flat: slopes are fitted to their least values
-of each minute, since an attack may hold hundreds of connections for a moment. With `--one-server` no engine is ended:
-each attack runs once as a warm-up, and then a single server has to stay flat for all the minutes.
+of each minute, since an attack may hold hundreds of connections for a moment. The first minutes of a server's life are
+not judged, because caches fill and each kind of attack happens for the first time; the page says which minutes of
+which server are judged. With `--one-server` no engine is ended: each attack runs once as a warm-up, and then a single
+server has to stay flat for all the minutes.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ _KEYS += "".join(f"- {{name: rude{number}, key: sk-rude-{number}}}\n" for number
 _DISTURBANCES = {"attack": 30, "worker": 10, "pause": 10, "kill": 1}
 """How often each kind happens. An end of the engine ends the server: so seldom that servers live long enough to be
 judged (`_JUDGED_SECONDS`)."""
+_WARM_SECONDS, _JUDGED_SECONDS = 600.0, 600.0
+"""The first seconds of a server's life, which are not judged, and the least after them of a server that is judged."""
 _PROMPTS = ("Once upon a time", "The capital of France is", "To be or not to be", "def fibonacci(n):")
 
 
@@ -73,8 +77,13 @@ class Life:
     killed: bool = False
     samples: list[dict[str, float]] = field(default_factory=list)
     """Seconds of its life, and the figures of `_MOST_GROWTH`."""
-    warm_after: float = 60.0
+    warm_after: float = _WARM_SECONDS
     """The seconds of its life after which it is judged."""
+
+    @property
+    def judged(self) -> bool:
+        """True if the server lived for long enough after its warm-up."""
+        return bool(self.samples) and self.samples[-1]["seconds"] >= self.warm_after + _JUDGED_SECONDS
 
 
 async def ask(port: int, prompt: int, tokens: int, client: Client) -> tuple[str, str]:
@@ -254,8 +263,7 @@ _MOST_GROWTH = {
     "threads": 0.2,
     "series": 1.0,
 }
-"""The most growth a minute of a server that ran for `_JUDGED_SECONDS` or longer: caches of a younger one still fill."""
-_JUDGED_SECONDS = 600.0
+"""The most growth a minute of a server that is judged."""
 
 
 def growing(lives: Sequence[Life]) -> list[str]:
@@ -263,7 +271,7 @@ def growing(lives: Sequence[Life]) -> list[str]:
     return [
         f"server {number}: {what} grew by {grown:.2f} a minute, and {most:g} are allowed"
         for number, life in enumerate(lives)
-        if life.samples and life.samples[-1]["seconds"] >= _JUDGED_SECONDS
+        if life.judged
         for what, most in _MOST_GROWTH.items()
         if (grown := slope(life, what)) > most
     ]
@@ -304,6 +312,7 @@ def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
     for record in records:
         if record.end == "complete":
             answers.setdefault((record.prompt, record.tokens), Counter())[record.text] += 1
+    judged = [life for life in lives if life.judged]
     lost = [record for record in records if record.end in ("cut", "refused") and not record.killed]
     return {
         "requests": len(records),
@@ -311,7 +320,7 @@ def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
         "lost": len(lost),
         "cut by a killed server": ends["cut"] + ends["refused"] - len(lost),
         "different answers to equal requests": sum(len(each) - 1 for each in answers.values()),
-        "growth a minute": {what: max((slope(life, what) for life in lives), default=0.0) for what in _MOST_GROWTH},
+        "growth a minute": {what: max(slope(life, what) for life in judged) for what in _MOST_GROWTH} if judged else {},
     }
 
 
@@ -320,13 +329,19 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
     ends = "\n".join(f"| {end} | {count} |" for end, count in sorted(found["ends"].items()))
     events = "\n".join(f"| {event} | {count} |" for event, count in sorted(soak.events.items()))
     growth = ", ".join(f"{what} {value:+.2f}" for what, value in found["growth a minute"].items())
+    judged = "; ".join(
+        f"server {number}, minutes {life.warm_after / 60:.0f} to {life.samples[-1]['seconds'] / 60:.0f}"
+        for number, life in enumerate(soak.lives)
+        if life.judged
+    )
+    flat = f"Growth a minute, the largest of {judged}: {growth}." if judged else "No server lived long enough to judge."
     return (
         f"# {title}\n\n`make soak` on {psutil.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end: smollm2, "
         f"{soak.args.minutes:g} minutes, {soak.args.users} users, something every {soak.args.pause:g} s; "
         f"servers: {len(soak.lives)}{_warmed(soak.lives)}.\n\n{found['requests']} requests: {found['lost']} lost, "
         f"{found['cut by a killed server']} cut when a server ended, "
-        f"{found['different answers to equal requests']} different answers to equal requests. Growth a minute, of the "
-        f"server in which it was largest: {growth}. Problems: {'; '.join(soak.problems) or 'none'}.\n\n"
+        f"{found['different answers to equal requests']} different answers to equal requests. {flat} Problems: "
+        f"{'; '.join(soak.problems) or 'none'}.\n\n"
         f"| end of a request | count |\n| --- | --- |\n{ends}\n\n| what happened | count |\n| --- | --- |\n{events}\n\n"
         f"| server | minute | {' | '.join(_MOST_GROWTH)} |\n|{' --- |' * (2 + len(_MOST_GROWTH))}\n"
         f"{sample_rows(soak.lives)}\n\n![over time]({title}.png)\n{losses_page(soak.losses)}"
@@ -335,7 +350,9 @@ def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
 
 def _warmed(lives: Sequence[Life]) -> str:
     """Say how long a warm-up with all attacks took, if there was one."""
-    return f", after {lives[0].warm_after / 60:.1f} minutes with each attack once" if lives[0].warm_after > 60 else ""
+    if lives[0].warm_after == _WARM_SECONDS:
+        return ""
+    return f", after {lives[0].warm_after / 60:.1f} minutes with each attack once"
 
 
 def main() -> int:

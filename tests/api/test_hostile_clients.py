@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import http.client
 import json
 import logging
@@ -16,9 +17,11 @@ import resource
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,6 +46,8 @@ from octavo_engine.server.admission.bytes_in_use import BytesInUse
 from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.connections import acceptor, client_flow, connection, unread_input
+from octavo_engine.server.connections.client_flow import ClientFlow
+from octavo_engine.server.connections.connection import ClientConnection
 from octavo_engine.server.connections.full_response import FullResponse
 from octavo_engine.server.connections.spare_connection import spare_connections
 from octavo_engine.server.connections.strict_http import StrictBuffer
@@ -137,7 +142,7 @@ def test_a_worker_does_not_try_again_to_return_memory_that_is_in_use(monkeypatch
         used[0] -= 10 << 20
 
     monkeypatch.setattr(text_worker, "_memory", lambda: (0, used[0]))
-    monkeypatch.setattr(text_worker, "_return_free_memory", trim)
+    monkeypatch.setattr(text_worker, "return_freed_memory", trim)
     resident = 0
     for size, expected in ((20, 0), (100, 1), (0, 1), (20, 1), (40, 2)):
         used[0] += size << 20
@@ -623,6 +628,39 @@ def test_connections_leave_open_files_for_stored_files_and_probes(
     assert limits[-1] == (soft, hard)
 
 
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_connection_takes_no_memory_after_its_end(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reset: bool
+) -> None:
+    """3,000 ended ones took 25 MiB until a garbage collection, and reset ones until their time limit of 620 s."""
+    in_memory: weakref.WeakSet[ClientConnection | ClientFlow] = weakref.WeakSet()
+    made = ClientConnection.connection_made
+
+    def connection_made(new: ClientConnection, transport: asyncio.Transport) -> None:
+        made(new, transport)
+        in_memory.update((new, new.flow))  # the latter belongs to requests too
+
+    monkeypatch.setattr(ClientConnection, "connection_made", connection_made)
+    server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "ann"))
+    head = "GET /v1/models HTTP/1.1\r\nHost: x\r\n"
+    complete = (f"{head}Authorization: Bearer sk-ann\r\n\r\n", f"{head}\r\n", "not HTTP\r\n\r\n")
+    half = (head, f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-ann\r\nContent-Length: 9\r\n\r\n1")
+
+    gc.disable()
+    try:
+        for text in complete + half:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+                client.sendall(text.encode())
+                server.wait_until(lambda: in_memory)
+                if text in complete:
+                    assert client.recv(65536)
+                if reset:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            server.wait_until(lambda: not in_memory)
+    finally:
+        gc.enable()
+
+
 def test_idle_connections_are_kept_for_longer_than_proxies_keep_theirs(server: Served) -> None:
     """Go's transport, and so Kubernetes' API server, keeps them for 90 s, a load balancer of Google's for 600 s."""
     assert server.server._connections.http.config.timeout_keep_alive > 600
@@ -925,7 +963,7 @@ async def test_a_client_that_reads_a_little_now_and_then_has_no_more_time_than_i
     late = time.monotonic() - 3600
     for response in (FullResponse(b"x" * 900, unread, late), EventStream(events(), contextlib.nullcontext(), late)):
         client = Mock(spec=connection.ClientConnection)
-        await response({"type": "http", "state": {"connection": client}}, connected, never_taken)
+        await response({"type": "http", "state": {"connection": weakref.ref(client)}}, connected, never_taken)
         client.abort.assert_called_once_with()
     assert unread.used == 0
 

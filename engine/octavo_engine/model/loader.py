@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.kernels.cpu.pages import return_freed_memory, use_huge_pages
+from octavo_engine.freed_memory import return_freed_memory
+from octavo_engine.kernels.cpu.pages import use_huge_pages
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.checkpoint_source import CheckpointSource
 from octavo_engine.model.collectives import ALONE, Collectives

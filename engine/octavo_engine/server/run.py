@@ -16,6 +16,7 @@ from octavo_engine import logs
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.freed_memory import keep_little_freed_memory
 from octavo_engine.listen import listening_socket
 from octavo_engine.server.admission.auth import KeyRing
 from octavo_engine.server.console.repeated_warnings import limit_warnings_of_clients
@@ -31,6 +32,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
     """Serve until a signal, drain, and return the exit code 0; OctavoError, with its exit code, if that fails."""
     if server.lora_modules_file is not None and not engine.enable_lora:
         raise ConfigurationError("--lora-modules-file needs --enable-lora")
+    keep_little_freed_memory()
     log_format = logs.for_reader(server.log_format)
     logs.set_up(log_format)
     limit_warnings_of_clients()

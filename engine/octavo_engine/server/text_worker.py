@@ -7,7 +7,6 @@ process has its own interpreter lock, a long task does not delay streams.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import resource
@@ -21,6 +20,7 @@ import msgspec
 
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.freed_memory import return_freed_memory
 from octavo_engine.model.source import resolve_model
 from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.errors import APIError
@@ -127,17 +127,8 @@ def limit_kept_memory(resident: int) -> int:
     """
     if _memory()[1] <= resident + KEPT_MEMORY:
         return resident
-    _return_free_memory()
+    return_freed_memory()
     return max(resident, _memory()[1])
-
-
-def _return_free_memory() -> None:
-    """Return freed memory to the kernel, which glibc does by itself only at the end of the heap.
-
-    Without this a worker keeps up to 200 MB of a large task, and all workers together a multiple of it.
-    """
-    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # other C libraries do not have it
-        trim(0)
 
 
 def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> Result:

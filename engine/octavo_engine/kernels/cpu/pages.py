@@ -1,4 +1,4 @@
-"""Pages of memory: huge ones for tensors that every step reads, and freed ones that the system gets back.
+"""Huge pages of memory for tensors that every step reads.
 
 A step on a CPU reads all weights, and memory hands them over by a quarter to a third faster when a page is 2 MiB
 instead of 4 KiB (34 instead of 26 GB/s on a virtual machine of two cores): fewer addresses are looked up, and the
@@ -28,13 +28,3 @@ def use_huge_pages(tensor: Tensor) -> None:
     first = -(-start // _HUGE) * _HUGE
     if end - first >= _HUGE:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_HUGEPAGE)
-
-
-def return_freed_memory() -> None:
-    """Return memory that was freed but is kept by malloc, in the arena of each thread, to the system.
-
-    Dequantizing the demo's GGUF file on four threads left 40 MiB of such memory beside 257 MiB of weights. Only glibc
-    has the function; with another C library nothing happens.
-    """
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        trim(ctypes.c_size_t(0))

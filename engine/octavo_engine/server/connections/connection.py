@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,13 @@ class ServerConnection(h11.Connection):
     A stream sends data for each token, and h11's walk through its state tables takes a seventh of a token's CPU time.
     """
 
+    def next_event(self) -> Any:
+        """Return the next event that the received bytes hold; h11.RemoteProtocolError if they are not HTTP/1.1."""
+        try:
+            return super().next_event()
+        except h11.RemoteProtocolError as error:
+            raise error.with_traceback(None)  # noqa: B904  (its traceback has a frame of h11 that refers to it)
+
     def send(self, event: Any) -> Any:
         """Return the bytes to send for an event."""
         if type(event) is not h11.Data or self.our_state is not h11.SEND_BODY or self._writer is None:
@@ -57,16 +65,21 @@ class ServerConnection(h11.Connection):
 
 
 class ClientConnection(H11Protocol):
-    """uvicorn's h11 protocol with time limits for slow clients: uvicorn itself limits only idle connections."""
+    """uvicorn's h11 protocol with time limits for slow clients: uvicorn itself limits only idle connections.
+
+    What it owns refers to it weakly, so that its memory is free as soon as it ends. In a circle of references it would
+    live until the next full garbage collection: 3,000 ended connections of one client kept 25 MiB.
+    """
 
     def __init__(self, unread_input: UnreadInput, *args: Any, **kwargs: Any) -> None:
         """Create the protocol of one connection. All connections of a loop share `unread_input`."""
         super().__init__(*args, **kwargs)
-        self.app = partial(self._run, self.app)
+        this = weakref.ref(self)
+        self.app = partial(_run_counted, this, self.app)
         self._unread_input, self._counted = unread_input, 0
         self.conn = ServerConnection(h11.SERVER, self.conn._max_incomplete_event_size)
         self.conn._receive_buffer = StrictBuffer()
-        self.app_state = {**self.app_state, "connection": self}
+        self.app_state = {**self.app_state, "connection": this}
         self._timer: asyncio.TimerHandle | None = None
         """Ends the connection if the client does not send in time."""
         self._stall: asyncio.TimerHandle | None = None
@@ -103,14 +116,15 @@ class ClientConnection(H11Protocol):
         self._expect(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers, and free input that was not read: this object may live until the next garbage collection."""
+        """Stop the timers, and free input that was not read: this object lives until its answer's task has ended."""
         self._stop_timers()
+        self._unset_keepalive_if_required()
         self.flow.close()
         super().connection_lost(exc)
         self.conn._receive_buffer = StrictBuffer()
         if self.cycle is not None:
             self.cycle.body = bytearray()
-        self._count_input()
+        self.count_input()
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client. Its time limit for a request's headers does not restart with each byte."""
@@ -123,7 +137,7 @@ class ClientConnection(H11Protocol):
         super().data_received(data)
         if self._refused or self.transport.is_closing():
             return
-        if not self._count_input():
+        if not self.count_input():
             log.warning("a connection was closed: clients have sent too many bytes that no request has read yet")
             self.abort()
             return
@@ -137,17 +151,7 @@ class ClientConnection(H11Protocol):
         elif self._timer is None:
             self._expect(HEAD_SECONDS)
 
-    async def _run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application for a request, and count what it reads."""
-
-        async def read() -> Message:
-            message = await receive()
-            self._count_input()
-            return message
-
-        await app(scope, read, send)
-
-    def _count_input(self) -> bool:
+    def count_input(self) -> bool:
         """Count the bytes that have arrived and were not read; return False if all connections have too many."""
         waiting = 0 if self.transport.is_closing() else len(self.conn._receive_buffer) + len(self._body)
         before, self._counted = self._counted, waiting
@@ -199,7 +203,7 @@ class ClientConnection(H11Protocol):
         """Prepare for the next request after an answer, which may end before the request's body has arrived."""
         self.flow.begin_request()
         super().on_response_complete()
-        self._count_input()
+        self.count_input()
         if self._half_closed and self.idle:
             self.transport.close()
         if not self.transport.is_closing():
@@ -290,6 +294,21 @@ class ClientConnection(H11Protocol):
 
 def abort_connection(scope: Scope) -> None:
     """End the connection of a request at once; unsent bytes of its answer are lost."""
-    connection = scope.get("state", {}).get("connection")
+    reference = scope.get("state", {}).get("connection")
+    connection = None if reference is None else reference()
     if isinstance(connection, ClientConnection):
         connection.abort()
+
+
+async def _run_counted(
+    reference: weakref.ref[ClientConnection], app: ASGIApp, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Run the application for a request, and count what it reads of the connection's input."""
+
+    async def read() -> Message:
+        message = await receive()
+        if (connection := reference()) is not None:
+            connection.count_input()
+        return message
+
+    await app(scope, read, send)

@@ -52,7 +52,10 @@ class Authentication:
         await self._turns.wait(key or ANYONE)
         if key is None:
             self._on_reject()
-            raise refused
+            try:
+                raise refused
+            finally:
+                del refused  # it refers to this frame, which would otherwise live until the next garbage collection
         return key
 
 

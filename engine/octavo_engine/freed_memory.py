@@ -1,0 +1,36 @@
+"""Memory that was freed but is kept by glibc's malloc: its bound in a server, and its return to the kernel.
+
+With another C library, nothing happens here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
+"""Parameters of mallopt(3)."""
+_LARGE = 256 << 10
+"""Bytes of an allocation that is a mapping of its own, which the kernel gets back as soon as it is freed."""
+_ARENAS = 2
+
+
+def keep_little_freed_memory() -> None:
+    """Bound what malloc keeps in this process. To be called before it has threads.
+
+    By default malloc has up to 8 heaps for each core, and each freed block of up to 32 MiB makes it keep blocks of that
+    size, and twice as much at the end of each heap. Bodies of 8 MB, read in turns by several threads, so left the HTTP
+    process with 35 MiB of freed memory.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGE)
+        mallopt(_ARENA_MAX, _ARENAS)
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the kernel, which malloc does by itself only at the end of a heap.
+
+    Dequantizing the demo's GGUF file on four threads left 40 MiB beside 257 MiB of weights, and a large task up to
+    200 MB in a text worker.
+    """
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(ctypes.c_size_t(0))
