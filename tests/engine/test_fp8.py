@@ -27,7 +27,7 @@ from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
 from octavo_engine.engine.sizing import memory_need
-from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.checkpoint import Span, unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
@@ -98,32 +98,36 @@ def test_projections_of_one_input_take_the_largest_input_scale(tmp_path):
         assert linear.input_scale.item() == max(scales)
 
 
+PARTIAL = {"head_dim": 24, "hidden_size": 144, "intermediate_size": 200, "num_attention_heads": 6}
+PARTIAL |= {"num_key_value_heads": 3}
+"""Sizes of which none is a multiple of a block's rows or columns."""
+
+
 def test_ranks_compute_what_one_computes(tmp_path):
-    names = ["deepseek", "compressed_channel", "compressed_tensor"]
+    names = ["deepseek", "compressed_channel", "compressed_tensor", "small_blocks"]
     for name in names:
-        save_fp8(tmp_path / name, name)
+        save_fp8(tmp_path / name, name, **(PARTIAL if name == "small_blocks" else {}))
     group_logits(2, [tmp_path / name for name in names], tmp_path)
     for name in names:
         expected = logits_of(load(tmp_path / name))
         torch.testing.assert_close(torch.load(tmp_path / f"{name}.pt"), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_scales_of_blocks_are_planned_where_they_are_widened(tmp_path):
-    save_fp8(tmp_path, "deepseek")
-    blueprint = make_blueprint(read_spec(ModelFiles("test", directory=tmp_path)), torch.bfloat16, Shard())
-    linear = max(blueprint.linears(), key=lambda linear: linear.weight.numel())
-    assert linear.scale is not None
-    widened = linear.scale.repeat_interleave(128, dim=1).nbytes  # as `dequantize` has them
-    assert linear.scratch_bytes == linear.weight.numel() * (4 + 2) + widened
+INTERLEAVED = {"pad_token_id": 0, "num_key_value_heads": 2}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 88, "norm_topk_prob": True}
 
 
-def test_blocks_that_ranks_would_cut_are_refused(tmp_path):
-    save_fp8(tmp_path, "deepseek", intermediate_size=128)
-    files = ModelFiles("test", directory=tmp_path)
-    config = EngineConfig(model="test", device="cpu", tensor_parallel_size=1)
-    assert resolve_config(config, files, Shard(0, 1)).spec.quantization is not None
-    with pytest.raises(ConfigurationError, match=r"size 2: a rank's intermediate_size \(64\) is no multiple of 128"):
-        resolve_config(config, files, Shard(0, 2))
+@pytest.mark.parametrize("name", ["deepseek", "compressed_block", "small_blocks"])
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("Llama", {}), ("Phi3", {"pad_token_id": 0, "head_dim": ...}), ("Cohere", INTERLEAVED), ("Qwen3Moe", EXPERTS)],
+    ids=["separate", "stored together", "rows in another order", "experts"],
+)
+def test_blocks_may_be_partial_and_shared_by_projections(family, changes, name, tmp_path):
+    save_fp8(tmp_path, name, family=family, **{**PARTIAL, **changes})
+    config = EngineConfig(model="test", device="cpu", tensor_parallel_size=2)
+    resolve_config(config, ModelFiles("test", directory=tmp_path), Shard(0, 2))  # nothing is refused
+    torch.testing.assert_close(logits_of(load(tmp_path)), logits_of(load(tmp_path / "exact")), rtol=1e-5, atol=1e-5)
 
 
 K = "model.layers.1.self_attn.k_proj"
@@ -251,8 +255,7 @@ def test_uneven_ranks_have_the_scales_of_their_parts(name, tmp_path):
 
 
 def stands_for(linear: Linear) -> torch.Tensor:
-    assert linear.scale is not None
-    return dequantize(linear.weight, linear.scale, torch.float32)
+    return linear.method.dequantized(linear.weights, torch.float32)
 
 
 def test_dequantized_weights_are_multiplied_as_all_others_are():
@@ -410,15 +413,15 @@ def test_scales_keep_what_would_be_beyond_the_range(tmp_path):
     assert near > 0.99 > far
 
 
-@pytest.mark.parametrize(("head_dim", "fits"), [(64, True), (256, False)])
-def test_rows_that_leave_their_block_of_scales_are_refused(head_dim, fits):
+@pytest.mark.parametrize(("head_dim", "in_8_bits", "fits"), [(64, True, True), (256, True, False), (256, False, True)])
+def test_rows_that_leave_their_block_of_scales_are_not_multiplied_in_8_bits(head_dim, in_8_bits, fits):
     method, size = FP8Scheme("block", scale_name="weight_scale_inv"), unsharded(256)
-    weights = method.create(LinearShape((256,), size), torch.bfloat16, torch.device("meta"), fp8_products=False)
+    weights = method.create(LinearShape((256,), size), torch.bfloat16, torch.device("meta"), fp8_products=in_8_bits)
     order = head_order(RopeSpec(10000.0, interleaved=True), head_dim)
     orders = (torch.arange(0, 256, head_dim)[:, None] + order).view(-1)
     tensors = method.tensors(weights, Projection("q_proj", slice(0, 256), size, size, orders))
     if fits:
         assert [tensor.name for tensor in tensors] == ["q_proj.weight", "q_proj.weight_scale_inv"]
         return
-    with pytest.raises(ModelLoadError, match=r"q_proj.weight: RoPE needs its rows in another order"):
+    with pytest.raises(ModelLoadError, match=r"q_proj.weight: a layer needs its rows in another order"):
         list(tensors)

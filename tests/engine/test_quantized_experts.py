@@ -20,7 +20,7 @@ from test_fp8 import linears, load
 from test_shard import group_logits
 
 from octavo_engine.engine.resolved_config import make_blueprint
-from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.configuration import read_spec
@@ -144,21 +144,36 @@ def test_ranks_compute_what_one_computes(tmp_path: Path) -> None:
     for packed, exact in pairs:
         logits = torch.load(tmp_path / f"{packed.name}.pt")
         torch.testing.assert_close(logits, logits_of(load(exact)), rtol=1e-4, atol=1e-4)
-    with pytest.raises(ConfigurationError, match=r"intermediate_size \(64\).* no multiple of 128"):
-        check_alignment(read_spec(ModelFiles("test", directory=pairs[2][0])), 4)
 
 
-def test_experts_that_are_no_complete_blocks_are_refused(tmp_path: Path) -> None:
+def test_experts_that_are_no_complete_groups_are_refused(tmp_path: Path) -> None:
     config = reference_model("Qwen3Moe", **SIZES, num_experts=4).config
-    config.moe_intermediate_size, config.quantization_config = 192, FP8_FORMATS["deepseek"]
+    config.moe_intermediate_size, config.quantization_config = 48, FORMATS["gptq"][1]
     config.architectures = ["Qwen3MoeForCausalLM"]
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    with pytest.raises(ModelLoadError, match=r"intermediate_size \(192\) is no multiple of 128"):
+    with pytest.raises(ModelLoadError, match=r"intermediate_size \(48\) is no multiple of 64"):
         check_alignment(read_spec(ModelFiles("test", directory=tmp_path)), 1)
 
 
-def test_experts_in_one_tensor_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["Qwen3Moe", "GraniteMoe"], ids=["apart", "in one tensor"])
+def test_experts_that_files_have_in_floating_point_are_not_quantized(family: str, tmp_path: Path) -> None:
+    """Whatever the configuration says: tools that quantize linear layers leave out experts that are none."""
+    more = {"num_local_experts": 4, "num_experts_per_tok": 2} if family == "GraniteMoe" else {}
+    packed, exact = save_pair(tmp_path, "awq", family, **more)
+    stored, numbers = (load_file(path / "model.safetensors") for path in (packed, exact))
+    experts = {name: number for name, number in numbers.items() if ".experts." in name}
+    codes = {name for name in stored if ".experts." in name}
+    save_file({**{name: stored[name] for name in stored.keys() - codes}, **experts}, packed / "model.safetensors")
+    decoder = load(packed)
+    assert torch.uint8 in {linear.weight.dtype for linear in linears(decoder)}
+    torch.testing.assert_close(logits_of(decoder), logits_of(load(exact)), rtol=1e-3, atol=1e-3)
+
+
+def test_quantized_experts_in_one_tensor_are_refused(tmp_path: Path) -> None:
     directory = save(reference_model("GraniteMoe", num_local_experts=4, num_experts_per_tok=2), tmp_path)
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    save_file({name: t.to(torch.int8) if t.dim() == 3 else t for name, t in tensors.items()}, path)
     config = json.loads((directory / "config.json").read_text())
     config["quantization_config"] = FORMATS["gptq"][1]
     (directory / "config.json").write_text(json.dumps(config))

@@ -222,14 +222,19 @@ def test_each_layer_is_checked_where_names_say_how_it_is_stored(tmp_path: Path) 
     """The second layer alone has groups that three ranks cannot share."""
     config = {**FORMATS["gptq"][1], "group_size": 16, "dynamic": {r".*layers\.1\.": {"group_size": 256}}}
     packed, _ = save_chosen(tmp_path, config, lambda _: None)
+    (packed / "model.safetensors").unlink()  # it has matrices in floating point, which would not be quantized
     with pytest.raises(ModelLoadError, match=r"no multiple of 256"):
         check_alignment(read_spec(ModelFiles("test", directory=packed)), 1)
 
 
-def test_a_module_that_is_stored_otherwise_than_its_name_says_is_named(tmp_path: Path) -> None:
+def test_a_module_that_is_stored_otherwise_than_its_name_says(tmp_path: Path) -> None:
+    """It is read if the files have a matrix without scales, and named if they have codes."""
     config, choose = _mixed()
-    packed, _ = save_chosen(tmp_path, {**config, "ignore": ["lm_head"]}, choose)
-    with pytest.raises(ModelLoadError, match=rf"missing: {LAYER}\.0\.{VALUE}\.weight_packed"):
+    packed, exact = save_chosen(tmp_path, {**config, "ignore": ["lm_head"]}, choose)
+    torch.testing.assert_close(logits_of(load(packed)), logits_of(load(exact)), rtol=1e-4, atol=1e-4)
+    ignored = [*config["ignore"], f"{LAYER}.1.{VALUE}"]
+    packed, _ = save_chosen(tmp_path / "codes", {**config, "ignore": ignored}, choose)
+    with pytest.raises(ModelLoadError, match=rf"missing: {LAYER}\.1\.{VALUE}\.weight "):
         load(packed)
 
 

@@ -176,9 +176,19 @@ WRONG = {
     "quantized": ({"quantization_config": {"quant_method": "aqlm"}}, "quantized (aqlm)"),
     "quantized somehow": ({"quantization_config": {}}, "quantized (?), which this version of Octavo does not support"),
     "e5m2": ({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "fp8 weights of another form than e4m3"),
-    "other blocks": (
-        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
-        "fp8 blocks other than 128 x 128, or with static activation scales; supported are float8 e4m3",
+    "no blocks": (
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64]}},
+        "weight_block_size [64] is not the rows and columns of a block",
+    ),
+    "static blocks": (
+        {
+            "quantization_config": {
+                "quant_method": "fp8",
+                "weight_block_size": [128, 128],
+                "activation_scheme": "static",
+            }
+        },
+        "fp8 blocks with static activation scales; supported are float8 e4m3",
     ),
     "int8": (
         {"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"}},

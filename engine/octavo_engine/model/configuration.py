@@ -20,6 +20,7 @@ from octavo_engine.model.families.wrappers import WRAPPERS
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.names import with_base_model_names
+from octavo_engine.model.plain_weights import with_plain_weights
 from octavo_engine.model.pooling import longest_text
 from octavo_engine.model.quantization.select import ONLINE, online
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
@@ -79,8 +80,9 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         config["dtype"] = _most_common_dtype(files.directory)
     if config.get("quantization_config") is None and (files.directory / _QUANTIZATION).is_file():
         config["quantization_config"] = {**read_json(files.directory / _QUANTIZATION), "quant_method": "modelopt"}
-    spec = with_stored_head(_of_config(config, path), files.directory)
-    _check_experts(spec, path)
+    spec = with_plain_weights(with_stored_head(_of_config(config, path), files.directory), files.directory)
+    if has_weights(files.directory):
+        _check_experts(spec, path)
     if spec.head is not None:
         if not spec.causal:
             raise ModelLoadError(

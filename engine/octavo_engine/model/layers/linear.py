@@ -15,7 +15,7 @@ from octavo_engine.model.layers.adapters.lora import LoraLayer
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.names import QKVLayout
-from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection, in_file
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 
 
@@ -155,12 +155,12 @@ class Linear(nn.Module):
             for index, (name, span, end, order) in enumerate(zip(names, self.spans, ends, self.orders, strict=True))
         ]
         if self.layout is None:
-            yield from parts
+            yield from in_file(parts)
             return
         for name in dict.fromkeys(names):
             sharing = [index for index in self.layout.order if index < len(names) and names[index] == name]
             groups = self.layout.groups if len(sharing) > 1 else 1
-            yield from (parts[index].share(group, groups) for group in range(groups) for index in sharing)
+            yield from in_file(parts[index].share(group, groups) for group in range(groups) for index in sharing)
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """Yield each dimension whose size the method does not support, with the number it must be a multiple of."""

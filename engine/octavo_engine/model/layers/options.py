@@ -75,7 +75,12 @@ class LayerOptions:
                 return method, create(device=self.device)
         return stored, UNQUANTIZED.create(shape, self.dtype, self.device, fp8_products=False)
 
-    def alignment(self, *names: str) -> int:
-        """Return the multiple in which ranks must divide a dimension that is rows or columns of these modules."""
+    def alignment(self, *names: str, needed: bool = False) -> int:
+        """Return the multiple in which ranks should divide a dimension that is rows or columns of these modules.
+
+        `needed`: the multiple that it must be of.
+        """
         methods = {self.stored_by(name) for name in names}
-        return max(max(method.row_alignment, method.column_alignment) for method in methods)
+        if needed:
+            return max(max(method.row_alignment, method.column_alignment) for method in methods)
+        return max(method.rank_alignment for method in methods)

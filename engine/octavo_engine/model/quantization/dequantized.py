@@ -23,33 +23,23 @@ class DequantizedProjection:
     have a projection's tensors side by side, so that only a few projections are in memory at the same time.
     """
 
-    def __init__(
-        self,
-        method: LinearMethod,
-        target: Tensor,
-        rows: Span,
-        columns: Span,
-        order: Tensor | None = None,
-        *,
-        has_bias: bool = False,
-    ) -> None:
-        """`rows` and `columns` are the part of the stored projection that `target` has; `order`: the row of `target`
-        that each stored row becomes, None: the same one."""
+    def __init__(self, method: LinearMethod, target: Tensor, projection: Projection) -> None:
+        """`target` has the projection's rows, in its order, and its columns."""
+        rows, columns = projection.stored_rows, projection.columns
         check_ends(rows, method.row_alignment)
         check_ends(columns, method.column_alignment)
-        self._has_bias = has_bias
-        self._method, self._target, self._rows, self._columns, self._order = method, target, rows, columns, order
+        self._method, self._target, self._order = method, target, projection.order
+        self._projection = replace(projection, rows=slice(0, rows.size), order=None, index=0)
         device = torch.device("meta" if target.is_meta else "cpu")
         shape = LinearShape((rows.size,), columns)
         self._weights = method.create(shape, target.dtype, device, fp8_products=False)
         self._missing = 0
 
-    def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """Yield the tensors of the projection `name` in a checkpoint."""
-        projection = Projection(name, slice(0, self._rows.size), self._rows, self._columns, has_bias=self._has_bias)
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """Yield the projection's tensors in a checkpoint."""
         stored = [
             transposed(tensor) if tensor.as_columns else tensor
-            for tensor in self._method.tensors(self._weights, projection)
+            for tensor in self._method.tensors(self._weights, self._projection)
         ]
         self._missing = sum(len(tensor.pieces) for tensor in stored if not tensor.optional)
         for tensor in stored:
@@ -78,7 +68,8 @@ def stored_tensors(
     if method is UNQUANTIZED:
         yield plain(f"{name}.weight", target, rows, columns)
     else:
-        yield from DequantizedProjection(method, target, rows, columns).tensors(name)
+        projection = Projection(name, slice(0, rows.size), rows, columns, has_bias=False)
+        yield from DequantizedProjection(method, target, projection).tensors()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +80,7 @@ class Dequantized:
     """The stored method of each projection."""
     row_alignment: int = 1
     column_alignment: int = 1
+    rank_alignment: int = 1
 
     @property
     def name(self) -> str:
@@ -105,9 +97,7 @@ class Dequantized:
         if method is UNQUANTIZED:
             yield from UNQUANTIZED.tensors(weights, projection)
             return
-        target, rows, columns = weights.weight[projection.rows], projection.stored_rows, projection.columns
-        stored = DequantizedProjection(method, target, rows, columns, projection.order, has_bias=projection.has_bias)
-        yield from stored.tensors(projection.name)
+        yield from DequantizedProjection(method, weights.weight[projection.rows], projection).tensors()
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
         """Return None: inputs are not quantized."""

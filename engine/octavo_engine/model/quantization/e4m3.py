@@ -14,7 +14,7 @@ from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
 BLOCK = 128
-"""Rows and columns of a weight that share a scale, where scales are by block."""
+"""Rows and columns of the blocks that are multiplied in 8 bits."""
 _ALIGNMENT = 16
 """The multiple that `scaled_mm` needs of rows and columns."""
 
@@ -31,15 +31,23 @@ def to_fp8(x: Tensor) -> Tensor:
     return x.clamp(-FP8_MAX, FP8_MAX).to(FP8)
 
 
-def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the numbers that e4m3 values [rows, columns] with scales [rows, 1], or by block, stand for, in `dtype`."""
+def dequantize(
+    weight: Tensor, scale: Tensor, dtype: torch.dtype, group: int | None = None, first_column: int = 0
+) -> Tensor:
+    """Return the numbers that e4m3 values [rows, columns] with scales [rows, 1] or [rows, groups] stand for, as `dtype`
+
+    `group`: the columns that share a scale, None: all of them. The weight begins at `first_column` of its first group.
+    """
     wide = weight.float()
-    if len(scale) == len(weight):
+    if group is None:
         return wide.mul_(scale).to(dtype)
-    columns = scale.repeat_interleave(BLOCK, dim=1)[:, : wide.shape[1]]
-    full = len(wide) // BLOCK  # the last block of rows may have fewer
-    wide[: full * BLOCK].view(full, BLOCK, -1).mul_(columns[:full].unsqueeze(1))
-    wide[full * BLOCK :].mul_(columns[full:])
+    first = min(-first_column % group, wide.shape[1])  # the columns of a group that begins before this weight
+    wide[:, :first].mul_(scale[:, :1])
+    others = scale[:, first > 0 :]
+    full = (wide.shape[1] - first) // group
+    end = first + full * group
+    wide[:, first:end].view(len(wide), full, group).mul_(others[:, :full, None])
+    wide[:, end:].mul_(others[:, full:])
     return wide.to(dtype)
 
 
@@ -48,8 +56,8 @@ def fp8_linear(
 ) -> Tensor:
     """Return x [T, in] weight^T + bias [out], as `dtype`; x is quantized by `scaling` unless it is already.
 
-    `weight` is e4m3 [out, in], `scale` float32 as `FP8Scheme.scale_shape` says. `multiplies_fp8` must be true of the
-    device, and `suits_fp8` of dtype and sizes.
+    `weight` is e4m3 [out, in], `scale` float32 [out, 1] or [out / BLOCK, in / BLOCK]. `multiplies_fp8` must be true
+    of the device, and `suits_fp8` of dtype and sizes.
     """
     if isinstance(x, Tensor):
         from octavo_engine.kernels.fp8 import quantize  # brings Triton: only where there is a GPU

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece, Rows, plain
+from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Fill, Piece, Rows, plain, write
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import (
     BLOCK,
@@ -42,40 +42,53 @@ class FP8Scheme:
 
     granularity: Literal["tensor", "channel", "block"]
     """The unit that has a scale of its own in the checkpoint: a weight, each of its rows (output channels), or each
-    block of BLOCK x BLOCK. In memory a weight's one scale is repeated for each of its rows, as several weights are
-    fused."""
+    `block`. In memory a weight's one scale is repeated for each of its rows, as several weights are fused. So are the
+    scales of blocks, as projections and ranks' parts may begin within a block, unless products are in 8 bits."""
     activation: Activation = "dynamic"
     """Scales of activations, where they are quantized too: from their own numbers, or from the checkpoint; `none`: they
     are never quantized."""
     scale_name: str | None = "weight_scale"
     """The checkpoint's name of scales; None: it has none, and weights are quantized while they are loaded."""
+    input_scale_name: str = "input_scale"
+    """The checkpoint's name of static scales of activations."""
+    block: tuple[int, int] = (BLOCK, BLOCK)
+    """The rows and columns of a block; the last ones of a weight may be smaller."""
     name: str = "fp8"
+    row_alignment: int = 1
+    column_alignment: int = 1
 
     @property
-    def row_alignment(self) -> int:
-        """Projections consist of complete blocks."""
-        return BLOCK if self.granularity == "block" else 1
+    def rank_alignment(self) -> int:
+        """Products in 8 bits need complete blocks."""
+        return max(self.block) if self.granularity == "block" else 1
 
-    @property
-    def column_alignment(self) -> int:
-        """Projections consist of complete blocks."""
-        return self.row_alignment
+    def _scale_shape(self, shape: LinearShape, *, in_8_bits: bool) -> tuple[int, int]:
+        """Return the shape of a weight's scales in memory."""
+        if self.granularity != "block":
+            return shape.rows, 1
+        columns = shape.columns.by(self.block[1]).size
+        return (shape.rows // self.block[0] if in_8_bits else shape.rows), columns
 
-    def scale_shape(self, rows: int, columns: int) -> tuple[int, int]:
-        """Return the shape of the scales of a weight [rows, columns] in memory."""
-        return (-(-rows // BLOCK), -(-columns // BLOCK)) if self.granularity == "block" else (rows, 1)
+    def _suits(self, shape: LinearShape) -> bool:
+        """Return True if products in 8 bits are possible with this rank's part of a weight."""
+        sizes = (*shape.parts, shape.columns.start, shape.columns.size)
+        return self.granularity != "block" or (
+            self.block == (BLOCK, BLOCK) and all(size % BLOCK == 0 for size in sizes)
+        )
 
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
         """Create the parameters; products are in 8 bits if `dtype` and sizes allow it."""
         rows, columns = shape.rows, shape.columns.size
-        static, in_8_bits = self.activation == "static", fp8_products and self.activation != "none"
+        static, allowed = self.activation == "static", fp8_products and self.activation != "none"
+        in_8_bits = allowed and suits_fp8(dtype, rows, columns) and self._suits(shape)
         return Weights(
             parameter(rows, columns, dtype=FP8, device=device),
-            parameter(*self.scale_shape(rows, columns), dtype=torch.float32, device=device),
+            parameter(*self._scale_shape(shape, in_8_bits=in_8_bits), dtype=torch.float32, device=device),
             input_scale=nn.Parameter(torch.zeros(1, device=device), requires_grad=False) if static else None,
+            first_column=shape.columns.start % self.block[1],
             dtype=dtype,
-            in_8_bits=in_8_bits and suits_fp8(dtype, rows, columns),
-            leaves_residual=in_8_bits and dtype != torch.float32,
+            in_8_bits=in_8_bits,
+            leaves_residual=allowed and dtype != torch.float32,
         )
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
@@ -89,24 +102,43 @@ class FP8Scheme:
             return
         pieces = (Piece(weight, part, order=projection.order),)
         yield CheckpointTensor(name=name, shape=shape, pieces=pieces, types=_AS_STORED)
-        yield self._scales(f"{projection.name}.{self.scale_name}", scale, projection)
+        yield self._scales(f"{projection.name}.{self.scale_name}", scale, projection, by_block=weights.in_8_bits)
         if weights.input_scale is not None:
             # Projections of the same input take the largest input scale.
             largest = Piece(weights.input_scale, fill=_largest)
-            yield CheckpointTensor(name=f"{projection.name}.input_scale", shape=(), pieces=(largest,), squeezed=True)
+            name = f"{projection.name}.{self.input_scale_name}"
+            yield CheckpointTensor(name=name, shape=(), pieces=(largest,), squeezed=True)
 
-    def _scales(self, name: str, scale: Tensor, projection: Projection) -> CheckpointTensor:
+    def _scales(self, name: str, scale: Tensor, projection: Projection, *, by_block: bool) -> CheckpointTensor:
         rows, stored, columns = projection.rows, projection.stored_rows, projection.columns
         if self.granularity == "tensor":
             return CheckpointTensor(name=name, shape=(), pieces=(Piece(scale[rows], fill=_repeat),), squeezed=True)
         if self.granularity == "channel":
             scales = plain(name, scale[rows], stored, order=projection.order)
+        elif not by_block:
+            return self._repeated_blocks(name, scale, projection)
         else:
-            _check_order(projection)
+            _check_complete(projection)
             blocks = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
             scales = plain(name, scale[blocks], stored.by(BLOCK), columns.by(BLOCK))
         pieces = tuple(replace(piece, fill=write_scales) for piece in scales.pieces)
         return replace(scales, squeezed=True, types=_SCALES, pieces=pieces)
+
+    def _repeated_blocks(self, name: str, scale: Tensor, projection: Projection) -> CheckpointTensor:
+        """Return the tensor of blocks' scales, which fills a row of scales for each row of the weight.
+
+        Of a block that two projections of a stored tensor share, the first one's description counts the scales.
+        """
+        side, stored, columns = self.block[0], projection.stored_rows, projection.columns.by(self.block[1])
+        before, end = (-(-row // side) for row in (projection.first_row, projection.first_row + stored.total))
+        rows = torch.arange(stored.size, device="cpu") + projection.first_row + stored.start
+        blocks = rows // side - before
+        first, last = (int(blocks[0]), int(blocks[-1]) + 1) if stored.size else (0, 0)
+        piece = Piece(
+            scale[projection.rows], (slice(first, last), columns.slice), _repeat_rows(blocks - first, projection.order)
+        )
+        shape = (end - before, columns.total)
+        return CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=_SCALES, squeezed=True, at_once=True)
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
         """Return the scaling of inputs: by token, by blocks of columns, or by the checkpoint's scale."""
@@ -127,25 +159,34 @@ class FP8Scheme:
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
         """Return the numbers [out, in], computed in float32 and rounded to `dtype` once."""
-        return dequantize(weights.weight, cast("Tensor", weights.scale), dtype)
+        columns = self.block[1] if self.granularity == "block" else None
+        return dequantize(weights.weight, cast("Tensor", weights.scale), dtype, columns, weights.first_column)
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """Return the bytes of weight and block scales in float32, and of the weight in `dtype`; 0 for products in 8
-        bits."""
-        if weights.in_8_bits:
-            return 0
-        widened = 0 if self.granularity != "block" else cast("Tensor", weights.scale).numel() * BLOCK * _FLOAT32_BYTES
-        return widened + weights.weight.numel() * (_FLOAT32_BYTES + weights.dtype.itemsize)
+        """Return the bytes of the weight in float32 and in `dtype`; 0 for products in 8 bits."""
+        return 0 if weights.in_8_bits else weights.weight.numel() * (_FLOAT32_BYTES + weights.dtype.itemsize)
 
 
-def _check_order(projection: Projection) -> None:
-    """Raise ModelLoadError if the order moves rows into other blocks, where they would get other scales."""
-    order = projection.order
-    if order is not None and not torch.equal(order // BLOCK, torch.arange(len(order), device="cpu") // BLOCK):
+def _check_complete(projection: Projection) -> None:
+    """Raise ModelLoadError if rows begin within a block or the order moves them into other blocks."""
+    order, stored = projection.order, projection.stored_rows
+    parts = (projection.first_row, projection.rows.start, stored.start, stored.size)
+    moved = order is not None and not torch.equal(order // BLOCK, torch.arange(len(order), device="cpu") // BLOCK)
+    if moved or any(part % BLOCK for part in parts):
         raise ModelLoadError(
-            f"{projection.name}.weight: RoPE needs its rows in another order, which takes them out of the blocks of "
-            f"{BLOCK} rows that have a scale; take a checkpoint with a scale for each tensor or channel"
+            f"{projection.name}.weight: a layer needs its rows in another order, which takes them out of the blocks "
+            f"of {BLOCK} rows that have a scale; take a checkpoint with a scale for each tensor or channel"
         )
+
+
+def _repeat_rows(blocks: Tensor, order: Tensor | None) -> Fill:
+    """Return the function that fills each row's scales with those of its block; `order`: the row that each becomes."""
+
+    def fill(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+        check_scales(values)
+        write(target, slice(0, len(blocks)) if order is None else order, values.float()[blocks])
+
+    return fill
 
 
 def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
@@ -165,15 +206,27 @@ def _fp8(config: Fields) -> Quantization:
 
 
 def _method(config: Fields) -> FP8Scheme:
-    """Read the format of DeepSeek-V3 and Qwen3 (blocks), or AutoFP8's (a scale for each weight)."""
+    """Read the format of DeepSeek-V3 and Qwen3 (blocks), or one with a scale for each weight: AutoFP8's, or that of
+    transformers, which writes that there are no blocks."""
     activation = config.text("activation_scheme", default="dynamic")
     if config.text("fmt", default="e4m3") not in ("e4m3", "float8_e4m3fn") or activation not in ("dynamic", "static"):
         raise unsupported(config, "fp8 weights of another form than e4m3 with static or dynamic activation_scheme")
     if not config.has("weight_block_size"):
-        return FP8Scheme("tensor", "static" if activation == "static" else "dynamic")
-    if config.integers("weight_block_size") != (BLOCK, BLOCK) or activation != "dynamic":
-        raise unsupported(config, "fp8 blocks other than 128 x 128, or with static activation scales")
-    return FP8Scheme("block", scale_name="weight_scale_inv")
+        scheme = FP8Scheme("tensor", "static" if activation == "static" else "dynamic")
+        if "weight_block_size" in config.values:
+            return replace(scheme, scale_name="weight_scale_inv", input_scale_name="activation_scale")
+        return scheme
+    if activation != "dynamic":
+        raise unsupported(config, "fp8 blocks with static activation scales")
+    return FP8Scheme("block", scale_name="weight_scale_inv", block=_block(config, "weight_block_size"))
+
+
+def _block(config: Fields, name: str) -> tuple[int, int]:
+    """Return the rows and columns of a block."""
+    sizes = config.integers(name)
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise config.wrong(name, list(sizes), "is not the rows and columns of a block")
+    return sizes[0], sizes[1]
 
 
 def _group(group: Fields, weights: Fields) -> FP8Scheme:
@@ -189,9 +242,9 @@ def _group(group: Fields, weights: Fields) -> FP8Scheme:
             return FP8Scheme("tensor", activation)
         case "channel":
             return FP8Scheme("channel", activation)
-        case "block" if weights.integers("block_structure") == (BLOCK, BLOCK) and activation != "static":
-            return FP8Scheme("block", activation)
-    raise unsupported(group, "compressed-tensors with scales that are neither by tensor, by channel nor by 128 x 128")
+        case "block" if activation != "static":
+            return FP8Scheme("block", activation, block=_block(weights, "block_structure"))
+    raise unsupported(group, "compressed-tensors with scales that are neither by tensor, by channel nor by block")
 
 
 SCHEME = Scheme(
@@ -199,6 +252,6 @@ SCHEME = Scheme(
     readers={"fp8": _fp8},
     groups={"float-quantized": _group},
     online=FP8Scheme("channel", scale_name=None),
-    supported="float8 e4m3 weights with activations in 8 bits: fp8 (a scale for each weight, or for each block of "
-    "128 x 128), compressed-tensors (float-quantized or naive-quantized, by tensor, channel or such blocks)",
+    supported="float8 e4m3 weights with activations in 8 bits: fp8 (a scale for each weight, or for each block), "
+    "compressed-tensors (float-quantized or naive-quantized, by tensor, channel or block)",
 )

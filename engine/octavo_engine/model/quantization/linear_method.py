@@ -5,7 +5,7 @@ LoRA adapters (`layers/linear.py`) are not a part of the method: they add to its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Protocol
 
@@ -46,6 +46,8 @@ class Weights:
     coded: CodedWeight | None = None
     """The same memory as the C kernels for CPUs read it, if the numbers are codes with scales. Where there are such
     kernels they compute the products instead of the method."""
+    first_column: int = 0
+    """The place of the first column in a group of columns that share a scale, if ranks' parts begin within groups."""
     dtype: torch.dtype = torch.float32
     """The type of results."""
     in_8_bits: bool = False
@@ -90,6 +92,8 @@ class Projection:
     index: int = 0
     """Its index among the layer's projections."""
     has_bias: bool = True
+    first_row: int = 0
+    """The row of the stored tensor with which the projection begins, where several are stored as one tensor."""
 
     def share(self, index: int, count: int) -> Projection:
         """Return one of `count` equal parts of the stored rows, with the rank's rows of it, perhaps none."""
@@ -102,6 +106,15 @@ class Projection:
         order = None if self.order is None else self.order[first : first + own] - first
         span = Span(start - index * size if own else 0, own, size, stored.what)
         return replace(self, rows=rows, stored_rows=span, order=order)
+
+
+def in_file(projections: Iterable[Projection]) -> Iterator[Projection]:
+    """Yield projections with the rows with which they begin in their stored tensors, where some share a name."""
+    rows: dict[str, int] = {}
+    for projection in projections:
+        first = rows.get(projection.name, 0)
+        rows[projection.name] = first + projection.stored_rows.total
+        yield replace(projection, first_row=first)
 
 
 class Products(Protocol):
@@ -128,6 +141,10 @@ class LinearMethod(Protocol):
     @property
     def column_alignment(self) -> int:
         """The multiple that the columns of each projection, and of a rank's part of it, must be of."""
+
+    @property
+    def rank_alignment(self) -> int:
+        """The multiple in which ranks should divide rows or columns, for the sake of speed where it is not needed."""
 
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
         """Return uninitialised memory for a weight of `shape` that is computed in `dtype`.

@@ -26,6 +26,7 @@ class Unquantized:
     name: str = "unquantized"
     row_alignment: int = 1
     column_alignment: int = 1
+    rank_alignment: int = 1
 
     def create(
         self,

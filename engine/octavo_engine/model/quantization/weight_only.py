@@ -21,6 +21,21 @@ class WeightOnly(ABC):
 
     __slots__ = ()
 
+    @property
+    @abstractmethod
+    def row_alignment(self) -> int:
+        """The multiple that rows must be of."""
+
+    @property
+    @abstractmethod
+    def column_alignment(self) -> int:
+        """The multiple that columns must be of."""
+
+    @property
+    def rank_alignment(self) -> int:
+        """Ranks have complete groups of rows and columns."""
+        return max(self.row_alignment, self.column_alignment)
+
     def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
         """None: inputs are not quantized."""
         return None

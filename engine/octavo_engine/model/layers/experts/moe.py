@@ -137,13 +137,14 @@ class MoE(nn.Module):
             self.spec.num_experts, (gate_up, first), ([down], ExpertShape((self.width,), self.inner)), self.options
         )
 
-    def _alignment(self) -> int:
-        """Return the multiple in which ranks must divide the experts' intermediate size."""
+    def _alignment(self, *, needed: bool = False) -> int:
+        """Return the multiple in which ranks should divide the experts' intermediate size, or the `needed` one."""
         if self.spec.quantization is not None:
             return self.spec.quantization.alignment
         names = self._expert_names()
         experts = range(self.spec.num_experts) if "{expert}" in names[-1] else range(1)
-        return self.options.alignment(*(name.replace("{expert}", str(each)) for each in experts for name in names))
+        of_all = (name.replace("{expert}", str(each)) for each in experts for name in names)
+        return self.options.alignment(*of_all, needed=needed)
 
     def _expert_names(self) -> tuple[str, ...]:
         """Return the names of gate (where experts have one), up and down, with `{expert}` still to be filled in."""
@@ -315,7 +316,7 @@ class MoE(nn.Module):
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """Yield the dimensions whose sizes experts cannot have, each with the number it must be a multiple of."""
-        alignment = self._alignment()
+        alignment = self._alignment(needed=True)
         yield from ((span, alignment) for span in (self.inner, self.width) if span.size % alignment)
 
     def step_bytes(self) -> int:

@@ -1,0 +1,72 @@
+"""Finds weights that a quantized checkpoint has in floating point although config.json says that they are quantized."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from octavo_engine.model.checkpoint import FLOATS
+from octavo_engine.model.quantization.selection import Quantization, Rule
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED
+from octavo_engine.model.safetensors_file import has_weights, read_headers
+from octavo_engine.model.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+_WEIGHT, _BIAS = "weight", "bias"
+
+
+def with_plain_weights(spec: ModelSpec, directory: Path) -> ModelSpec:
+    """Return `spec` whose quantization leaves out modules that have a matrix in floating point and nothing else.
+
+    Tools write such checkpoints if their model has parameters that are no linear layers when it is quantized, and
+    become ones when it is saved: transformers' mixtures of experts. transformers quantizes no matrix to FP8 that does
+    not consist of complete blocks. ModelLoadError if a file is broken.
+    """
+    quantization = spec.quantization
+    if quantization is None or not has_weights(directory):
+        return spec
+    plain = frozenset(_plain_modules(spec, quantization, directory))
+    if not plain:
+        return spec
+    log.info(
+        "%s: %d matrices, such as %s, are read in floating point as the files have them, whatever config.json says",
+        directory,
+        len(plain),
+        min(plain),
+    )
+    rules = (Rule(names=plain), *quantization.rules)
+    return replace(spec, quantization=replace(quantization, rules=rules))
+
+
+def _plain_modules(spec: ModelSpec, quantization: Quantization, directory: Path) -> Iterator[str]:
+    """Yield the names of modules that are stored in floating point and that `quantization` takes for quantized."""
+    experts = set(_experts_in_one_tensor(spec))
+    matrices, others = set[str](), defaultdict[str, set[str]](set)
+    for header in read_headers(directory):
+        for stored, tensor in header.tensors.items():
+            name = spec.stored_names.own(stored)
+            if name is None:
+                continue
+            module, _, kind = name.rpartition(".")
+            is_matrix = tensor.dtype in FLOATS and len(tensor.shape) > 1
+            if name in experts and is_matrix:
+                matrices.add(name)
+            elif kind == _WEIGHT and is_matrix:
+                matrices.add(module)
+            elif kind != _BIAS:
+                others[module].add(kind)
+    never = {spec.names.embedding} if quantization.head else {spec.names.embedding, spec.names.head}
+    for module in matrices - others.keys() - never:
+        if quantization.method(*spec.stored_names.stored(module)) is not UNQUANTIZED:
+            yield module
+
+
+def _experts_in_one_tensor(spec: ModelSpec) -> Iterator[str]:
+    """Yield the full names of tensors that hold all experts of a layer."""
+    for layer in range(spec.num_layers):
+        names = (spec.names.of_layer(role, layer) for role in ("expert_gate", "expert_up", "expert_down"))
+        yield from (name for name in names if "{expert}" not in name)
