@@ -33,6 +33,8 @@ _INTERVAL = 0.5
 _AT_ONCE = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 300.0
 """Seconds after which a failed adapter is tried again: the first pause, which doubles at each failure, and the last."""
+_MOST_DOUBLINGS = 10
+"""Doublings that are more than enough for the last pause: after days of failures their power would overflow a float."""
 _TIME_LIMIT = 3600.0
 """Seconds that fetching one adapter may take."""
 _MAX_BYTES = 4 << 20
@@ -252,7 +254,8 @@ class Fetcher:
         self._fail(fetch, running.last_words() or f"fetching it ended with exit code {code}")
 
     def _fail(self, fetch: _Fetch, problem: str) -> None:
-        fetch.again_at = self.clock() + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**fetch.failures)
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(fetch.failures, _MOST_DOUBLINGS))
+        fetch.again_at = self.clock() + pause
         fetch.failures += 1
         if problem != fetch.problem:
             log.error("adapter %s cannot be fetched: %s", fetch.wanted.name, problem)

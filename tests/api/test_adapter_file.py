@@ -89,6 +89,11 @@ def test_one_that_fails_harms_no_other_and_is_tried_again_ever_more_rarely(case:
         assert case.look_again() == []
         case.now += 1
         assert case.look_again() == ["load fr broken"]
+    case.adapters._adapters["fr"].failures = 1100  # four days later
+    for _ in range(2):
+        case.now += 300
+        assert case.look_again() == ["load fr broken"]
+        assert case.look_again() == []
     assert case.look({**BROKEN, "version": "2", "path": "good"}, SQL) == ["load fr good"]
     assert case.states["fr"] == ("Loaded", "")
 

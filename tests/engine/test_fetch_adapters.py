@@ -108,6 +108,12 @@ def test_what_fails_says_why_and_is_tried_again_ever_more_rarely(pod: Pod) -> No
         fetcher.step()
         assert len(pod.started) == tries
         pod.now += 1
+    fetcher._fetches["sql"].failures = 1100  # four days later
+    for _ in range(2):
+        fetcher.step()
+        pod.started[-1][1].ends(3, problem)
+        fetcher.step()
+        pod.now += 300
     fetcher.step()
     pod.started[-1][1].ends(place="/cache/sql")
     fetcher.step()

@@ -27,6 +27,8 @@ _INTERVAL = 1.0
 """Seconds between two checks of the file."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
 """Seconds after which a failed adapter is tried again: the first pause, which doubles at each failure, and the last."""
+_MOST_DOUBLINGS = 10
+"""Doublings that are more than enough for the last pause: after days of failures their power would overflow a float."""
 _PATIENCE = 60.0
 """Seconds for which a server with a loaded model stays unready while the adapters of its start are loading."""
 _MAX_BYTES = 4 << 20
@@ -203,7 +205,7 @@ class AdapterFile:
         log.info("adapter %s was loaded from %s", entry.name, entry.path)
 
     def _note_failure(self, adapter: _Adapter, problem: str) -> None:
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**adapter.failures)
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(adapter.failures, _MOST_DOUBLINGS))
         adapter.failures += 1
         adapter.again_at = self.clock() + pause
         if problem != adapter.problem:
