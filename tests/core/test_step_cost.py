@@ -69,3 +69,13 @@ def test_prompts_that_cost_no_more_than_the_decodes_before_them_are_not_held_bac
 def test_until_the_cost_of_prompts_is_measured_chunks_are_small() -> None:
     assert learned(0.010, 0.0, []).tokens_within(1.0, 2048) == FIRST_TOKENS
     assert learned(0.010, 0.0, []).tokens_within(float("inf"), 2048) == 2048
+
+
+def test_a_prompts_token_that_seems_to_cost_ever_less_still_has_a_finite_number_that_doubles_a_step() -> None:
+    """Each step of prompts takes less time than the decodes of long ago: the average becomes nearly nothing."""
+    cost = StepCost()
+    cost.observe(0, 0.05)
+    for seconds in (0.06, *[0.01] * 8000):
+        cost.observe(128, seconds)
+    assert 0 < cost.token_seconds < 1e-300
+    assert cost.doubling_tokens(512) == 512

@@ -50,10 +50,10 @@ class StepCost:
         return int(min(budget, max(2 * FEW_TOKENS, (seconds - self.decode_seconds) / slowest)))
 
     def doubling_tokens(self, budget: int) -> int:
-        """Return how many prompt tokens double a step's time; FEW_TOKENS until a decode step was measured."""
+        """Return how many of `budget` prompt tokens double a step's time; FEW_TOKENS until a decode was measured."""
         if not self.decode_seconds:
             return FEW_TOKENS
-        return int(self.decode_seconds / self.token_seconds) if self.token_seconds else budget
+        return int(min(budget, self.decode_seconds / self.token_seconds)) if self.token_seconds else budget
 
 
 def _moved(average: float, value: float, weight: float) -> float:
