@@ -230,6 +230,7 @@ REFUSALS = [
     (QUOTA("limits.memory=8Gi", "limits.memory=8Gi", "limits.memory=8Gi"), Reason.NO_QUOTA_FOR_SURGE, True),
     (QUOTA("limits.memory=9Gi", "limits.memory=8Gi", "limits.memory=8Gi"), Reason.NO_QUOTA_FOR_SURGE, False),
     (QUOTA("requests.memory=64Gi", "requests.memory=32Gi", "requests.memory=64Gi"), Reason.NO_QUOTA_FOR_SURGE, False),
+    (QUOTA("gpus=two", "gpus=one", "gpus=two"), Reason.NO_QUOTA_FOR_SURGE, False),  # as a webhook may say
     ('pods "x" is forbidden: violates PodSecurity "restricted:latest"', Reason.SURGE_REFUSED, False),
     ("requests: must be less than or equal to memory limit of 32Mi", Reason.SURGE_REFUSED, False),
 ]  # fmt: skip

@@ -114,7 +114,13 @@ def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodVi
 
 
 def _requested(said: str) -> dict[str, Decimal]:
-    """Read from the API server's message what a pod asks for of the quotas that it exceeds."""
+    """Read from the API server's message what a pod asks for of the quotas that it exceeds.
+
+    It is empty where the message is an admission webhook's own, with other words than quantities.
+    """
     lists = re.findall(r"requested: (\S+?),? used:", said)
     pairs = [pair.partition("=") for each in lists for pair in each.split(",")]
-    return {name: parse_quantity(amount) for name, _, amount in pairs if amount}
+    try:
+        return {name: parse_quantity(amount) for name, _, amount in pairs if amount}
+    except (ValueError, ArithmeticError):
+        return {}
