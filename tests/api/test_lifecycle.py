@@ -53,6 +53,16 @@ async def test_a_line_that_says_nothing_new_is_not_logged(
     assert caplog.messages == ["m: starting, 0%", "m: loading, 50% 1 of 2"]
 
 
+def test_freed_memory_is_returned_again_and_again(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise malloc keeps as much as a burst of connections took."""
+    returns: list[None] = []
+    monkeypatch.setattr(lifecycle, "_RETURN_INTERVAL", 0.01)
+    monkeypatch.setattr(lifecycle, "return_freed_memory", lambda: returns.append(None))
+    start().wait_until(lambda: len(returns) > 1)
+
+
 def test_while_loading_probes_and_metrics_answer(start: Callable[..., Served]) -> None:
     server = start(load=False)
     answer = server.http.get("/health/startup")
