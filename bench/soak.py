@@ -156,7 +156,7 @@ class Soak:
         self._recorder = LossRecorder(Path(serving.log.name), self.losses)
         users = [asyncio.create_task(self._user(serving, ended)) for _ in range(self.args.users)]
         sampling = asyncio.create_task(self._sample(serving, life))
-        if self.args.one_server:
+        if self.args.one_server and self.args.warm_up:
             started = time.monotonic()
             for name in ATTACKS:
                 await self._attack(serving, name, self.args.warm_up)
@@ -362,7 +362,7 @@ def main() -> int:
     parser.add_argument("--users", type=int, default=4)
     parser.add_argument("--pause", type=float, default=20, help="seconds between two events")
     parser.add_argument("--one-server", action="store_true", help="run each attack once first, and end no engine")
-    parser.add_argument("--warm-up", type=float, default=3, help="seconds of each attack before that")
+    parser.add_argument("--warm-up", type=float, default=3, help="seconds of each attack before that; 0: none")
     parser.add_argument("--name", default="soak", help="of the result files, after the date")
     soak = Soak(parser.parse_args())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
