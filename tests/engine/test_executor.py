@@ -10,11 +10,13 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.model.lora.adapter import AdapterWrite, MemoryFile
 from octavo_engine.runner import executor
+from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.masks import Masks
@@ -153,3 +155,14 @@ def test_an_end_that_hangs_is_not_waited_for() -> None:
     ThreadExecutor(cast("Any", worker), DeviceThread()).close(0.1)
     assert time.monotonic() - begin < 100
     never.set()
+
+
+@pytest.mark.usefixtures("several_threads")
+def test_numbers_near_zero_are_zero_where_a_cpu_computes() -> None:
+    """In the device thread and in OpenMP's threads that it starts, and in no other thread of a process with an LLM."""
+    tiny = torch.full((1 << 20,), 1e-40)
+    thread = DeviceThread()
+    thread.submit(use_cores, {"OMP_NUM_THREADS": "2"}).result()
+    assert thread.submit(lambda: int((tiny * 1).count_nonzero())).result() == 0
+    thread.close()
+    assert int((tiny * 1).count_nonzero()) == len(tiny)
