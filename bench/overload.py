@@ -169,7 +169,7 @@ async def measure(args: argparse.Namespace, serving: Serving) -> list[Phase]:
     return [first, middle, await load.phase("saturation after", args.saturation_seconds, load.closed)]
 
 
-def verdict(phases: Sequence[Phase]) -> dict[str, Any]:
+def targeted(phases: Sequence[Phase]) -> dict[str, Any]:
     """Return the figures to which the targets refer."""
     before, overload, after = phases
     saturation = (before.tokens_per_s + after.tokens_per_s) / 2
@@ -183,7 +183,7 @@ def verdict(phases: Sequence[Phase]) -> dict[str, Any]:
 
 def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
     """Return the results as Markdown."""
-    found = verdict(phases)
+    found = targeted(phases)
     lines = [
         f"# {title}\n",
         f"`python -m bench.overload` on {psutil.cpu_count()} cores, client included: smollm2, bfloat16,"
@@ -236,7 +236,7 @@ def main() -> None:
     result = {
         "machine": {"cores": psutil.cpu_count(), "python": platform.python_version()},
         "arguments": vars(args),
-        "verdict": verdict(phases),
+        "verdict": targeted(phases),
         "phases": [asdict(phase) for phase in phases],
     }
     save(args.name, result, lambda title: page(title, args, phases))

@@ -1,6 +1,6 @@
 """`make soak`: users record the outcome of each request, while every 20 s a disturbance happens.
 
-The records of the users are judged (`verdict`), by code that shares nothing with the server: a request is lost if it
+The records of the users are judged (`outcomes`), by code that shares nothing with the server: a request is lost if it
 ended neither in a complete answer nor in an explicit error, or if its connection was cut although its server lived on.
 Each request without a complete answer is told with its time, what the client saw, the disturbances around it, and what
 the server logged meanwhile (bench/soak_losses.py).
@@ -301,7 +301,7 @@ def slope(life: Life, what: str) -> float:
     return statistics.linear_regression(list(least), list(least.values())).slope if len(least) > 3 else 0.0
 
 
-def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
+def outcomes(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
     """Return the outcomes of the requests.
 
     Different answers to equal greedy requests are counted but not judged: in bfloat16 they may come from the sizes of
@@ -368,7 +368,7 @@ def main() -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(soak.run())
     soak.problems += growing(soak.lives)
-    found = verdict(soak.records, soak.lives)
+    found = outcomes(soak.records, soak.lives)
     machine = {"cores": psutil.cpu_count(), "python": platform.python_version()}
     result = {"machine": machine, "arguments": vars(soak.args), "events": soak.events, "verdict": found,
               "problems": soak.problems, "losses": [asdict(loss) for loss in soak.losses],

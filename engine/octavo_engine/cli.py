@@ -66,11 +66,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    serve = commands.add_parser("serve", help="serve MODEL over an OpenAI-compatible API", allow_abbrev=False)
+
+    def command(name: str, does: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=does, allow_abbrev=False, formatter_class=_page)
+        made.description, made.epilog = f"{does[0].upper()}{does[1:]}.", f"examples:{EXAMPLES[name]}"
+        if name in _MANY_FLAGS:
+            made.usage = f"%(prog)s {_MANY_FLAGS[name]} [FLAG ...]"
+        return made
+
+    serve = command("serve", "serve MODEL over an OpenAI-compatible API")
     _add_model(serve)
     _add_settings(serve, "engine", EngineConfig)
     _add_settings(serve, "server", ServerConfig)
-    generate = commands.add_parser("generate", help="answer a file of prompts, offline", allow_abbrev=False)
+    generate = command("generate", "answer a file of prompts, offline")
     _add_model(generate)
     generate.add_argument(
         "--input", required=True, type=Path, metavar="FILE", help="JSON lines with prompt or messages"
@@ -79,9 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--output", required=True, type=Path, metavar="FILE", help="JSON lines; prompts with a line here are skipped"
     )
     _add_settings(generate, "engine", EngineConfig)
-    plan = commands.add_parser(
-        "plan", help="print the memory that MODEL needs and whether it fits, without loading it", allow_abbrev=False
-    )
+    plan = command("plan", "print the memory that MODEL needs and whether it fits, without loading it")
     _add_model(plan)
     plan.add_argument(
         "--gpu-memory",
@@ -89,25 +95,18 @@ def build_parser() -> argparse.ArgumentParser:
         help="memory of one GPU, as in 80GiB (default: common GPUs, side by side)",
     )
     _add_settings(plan, "engine", EngineConfig)
-    _add_pull(commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False))
-    _add_adapters(commands.add_parser("adapters", help="fetch LoRA adapters for a server", allow_abbrev=False))
-    commands.add_parser("models", help="list the supported model families and their features", allow_abbrev=False)
-    doctor = commands.add_parser("doctor", help="check whether this machine can serve models", allow_abbrev=False)
+    _add_pull(command("pull", "download MODEL and stop"))
+    _add_adapters(command("adapters", "fetch LoRA adapters for a server"))
+    command("models", "list the supported model families and their features")
+    doctor = command("doctor", "check whether this machine can serve models")
     doctor.add_argument("--port", type=int, default=8000, metavar="N", help="port that serve would use (default: 8000)")
     doctor.add_argument("--json", action="store_true", help="print the results as JSON")
-    chat.add_arguments(commands.add_parser("chat", help="talk to a running server", allow_abbrev=False))
-    bench.add_arguments(commands.add_parser("bench", help="measure a running server", allow_abbrev=False))
-    compare.add_arguments(
-        commands.add_parser("compare", help="compare two files of bench --json, figure by figure", allow_abbrev=False)
-    )
-    top.add_arguments(commands.add_parser("top", help="show the load of running servers", allow_abbrev=False))
-    completion = commands.add_parser("completion", help="print a shell's completion script", allow_abbrev=False)
+    chat.add_arguments(command("chat", "talk to a running server"))
+    bench.add_arguments(command("bench", "measure a running server"))
+    compare.add_arguments(command("compare", "compare two files of bench --json, figure by figure"))
+    top.add_arguments(command("top", "show the load of running servers"))
+    completion = command("completion", "print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
-    for name, each in commands.choices.items():
-        each.formatter_class = _page
-        if name in _MANY_FLAGS:
-            each.usage = f"%(prog)s {_MANY_FLAGS[name]} [FLAG ...]"
-        each.epilog = f"examples:{EXAMPLES[name]}"
     return parser
 
 

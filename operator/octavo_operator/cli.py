@@ -19,9 +19,10 @@ from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults, par
 from octavo_operator.api.files import inspect
 from octavo_operator.api.manifest import ManifestError, dump, read
 from octavo_operator.api.resource import LLMService
-from octavo_operator.command_line import USAGE_ERROR, Parser
+from octavo_operator.command_line import USAGE_ERROR, Parser, page_of
 from octavo_operator.convert import convert
 from octavo_operator.dashboards import DASHBOARDS
+from octavo_operator.help_examples import OPERATOR_EXAMPLES
 from octavo_operator.render import (
     DEFAULT_METRICS_URL,
     DEFAULT_NAMESPACE,
@@ -59,18 +60,20 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
+        return commands.add_parser(name, help=text, **page_of(text, OPERATOR_EXAMPLES[name]))
 
     _run_arguments(command("run", "watch LLMServices and keep them as they should be"))
     _metrics_arguments(command("metrics-api", "answer autoscalers from the pods' metrics"))
     _render_arguments(command("render", "print the objects of an LLMService as YAML"))
     check = command("check", "list what the API server would refuse in LLMServices")
-    check.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    check.add_argument("files", type=Path, nargs="+", metavar="FILE", help="YAML; what is no LLMService is skipped")
     convert = command("convert", "print LLMServices for KubeAI's Models and for Deployments that run vLLM")
-    convert.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    convert.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="YAML with Models, Deployments or StatefulSets"
+    )
     command("crd", "print the CustomResourceDefinition as YAML")
     dashboard = command("dashboard", "print a Grafana dashboard as JSON")
-    dashboard.add_argument("name", choices=DASHBOARDS)
+    dashboard.add_argument("name", choices=DASHBOARDS, help="all services, one service, or the capacity of the cluster")
     _local_arguments(command("local", "run an LLMService's engine as a process here"))
     return parser
 
@@ -123,7 +126,11 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         help="the Lease by which replicas agree who leads; without it this one always does",
     )
     parser.add_argument(
-        "--health-port", type=int, default=8080, help="port of /healthz and /metrics; 0: none (default: 8080)"
+        "--health-port",
+        type=int,
+        default=8080,
+        metavar="N",
+        help="port of /healthz and /metrics; 0: none (default: 8080)",
     )
     _log_level(parser)
 
@@ -141,13 +148,17 @@ def _metrics_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="create the APIService of external metrics where there is none; without it an existing one is used",
     )
-    parser.add_argument("--tls-port", type=int, default=8443, help="port for the API server (default: 8443)")
-    parser.add_argument("--port", type=int, default=8080, help="port for KEDA and of /healthz (default: 8080)")
+    parser.add_argument(
+        "--tls-port", type=int, default=8443, metavar="N", help="port for the API server (default: 8443)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8080, metavar="N", help="port for KEDA and of /healthz (default: 8080)"
+    )
     _log_level(parser)
 
 
 def _render_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE")
+    _file(parser)
     _engine_image(parser)
     _metrics_url(parser, DEFAULT_METRICS_URL)
     parser.add_argument(
@@ -167,8 +178,10 @@ def _render_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _local_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1; 0: any free one (default: 8000)")
+    _file(parser)
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="port on 127.0.0.1; 0: any free one (default: 8000)"
+    )
     parser.add_argument(
         "--volume",
         action="append",
@@ -178,8 +191,15 @@ def _local_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="YAML with one LLMService")
+
+
 def _log_level(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    levels = ("debug", "info", "warning", "error")
+    parser.add_argument(
+        "--log-level", choices=levels, default="info", help="least level that is logged (default: info)"
+    )
 
 
 def _namespaced_name(text: str) -> tuple[str, str]:

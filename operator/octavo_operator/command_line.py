@@ -9,6 +9,16 @@ from typing import Any, NoReturn
 USAGE_ERROR = 2
 
 
+def page_of(does: str, examples: str) -> dict[str, Any]:
+    """Return the arguments of a command's parser: its help says what it `does` and ends with the examples."""
+    return {
+        "description": f"{does[0].upper()}{does[1:]}.",
+        "epilog": f"examples:{examples}",
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+        "allow_abbrev": False,
+    }
+
+
 class Parser(argparse.ArgumentParser):
     """A mistake ends the program with exit code 2 and one line."""
 

@@ -25,7 +25,8 @@ def test_help_ends_with_examples_that_parse(command: str, capsys: pytest.Capture
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
     assert ended.value.code == 0
-    shown = capsys.readouterr().out.partition("examples:\n")[2]
+    page, _, shown = capsys.readouterr().out.partition("examples:\n")
+    assert re.search(r"^[A-Z][^\n]*\.$", page, re.MULTILINE)
     lines = [re.split(r" {2,}| > ", line.strip())[0] for line in shown.splitlines() if line.strip()]
     assert lines and any(line.startswith(f"octavo-engine {command}") for line in lines)
     for line in lines:

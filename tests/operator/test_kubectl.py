@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from octavo_engine.engine.client import EngineState
 from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_operator import cli as operator_cli
 from octavo_operator.api.resource import parse
+from octavo_operator.help_examples import KUBECTL_EXAMPLES, OPERATOR_EXAMPLES
 from octavo_operator.kubectl import cli
 from octavo_operator.kubectl.first_answer import ProgressWriter, manifest, wait_until_ready
 from octavo_operator.kubectl.top import PodReadings, Reading, read, top_table
@@ -398,3 +401,24 @@ def test_what_is_typed_wrong_gets_one_line(
         main(words)
     [said] = capsys.readouterr().err.splitlines()
     assert ended.value.code == 2 and said.startswith(line)
+
+
+PAGES = [(cli, "kubectl octavo", name) for name in KUBECTL_EXAMPLES]
+PAGES += [(operator_cli, "octavo-operator", name) for name in OPERATOR_EXAMPLES]
+
+
+@pytest.mark.parametrize(("module", "program", "command"), PAGES)
+def test_each_command_says_what_it_does_and_has_examples(
+    module: Any, program: str, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        module.build_parser().parse_args([command, "--help"])
+    page, _, examples = capsys.readouterr().out.partition("\nexamples:\n")
+    assert re.search(r"^[A-Z][^\n]*\.$", page, re.MULTILINE)
+    for line in page.partition("positional arguments:\n")[2].partition("\n\n")[0].splitlines():
+        assert re.search(r"\S  +\S|^ {8}", line) or line.startswith("  {"), line
+    for line in filter(None, examples.splitlines()):
+        written = re.split(r" {2,}| > ", line.strip())[0]
+        assert written.startswith(f"{program} {command}"), line
+        module.build_parser().parse_args(shlex.split(written.removeprefix(program)))

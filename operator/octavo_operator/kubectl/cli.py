@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from octavo_operator import __version__
-from octavo_operator.command_line import USAGE_ERROR, Parser
+from octavo_operator.command_line import USAGE_ERROR, Parser, page_of
+from octavo_operator.help_examples import KUBECTL_EXAMPLES
 from octavo_operator.kubectl.client import Kubectl, KubectlError
 from octavo_operator.kubectl.collect import engine_pods, facts_of, pod_readings
 from octavo_operator.kubectl.first_answer import ProgressWriter, manifest, wait_until_ready
@@ -49,10 +50,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+        made = commands.add_parser(name, help=text, **page_of(text, KUBECTL_EXAMPLES[name]))
         made.add_argument("-n", "--namespace", help="namespace (default: that of the context)")
-        made.add_argument("--context", help="context of the kubeconfig")
-        made.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig")
+        made.add_argument("--context", help="context of the kubeconfig (default: its current one)")
+        made.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig (default: as kubectl finds it)")
         return made
 
     status = command("status", "show all LLMServices, or one, with the reason if one is not ready")
