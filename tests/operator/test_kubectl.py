@@ -363,6 +363,14 @@ The connection to the server localhost:8080 was refused - did you specify the ri
             'error: the server doesn\'t have a resource type "llmservices"\n',
             ['have a resource type "llmservices"', "Octavo is not installed in this cluster"],
         ),
+        (
+            'Error from server (NotFound): llmservices.octavo.dev "good" not found\n',
+            ["NotFound", "kubectl octavo status -A"],
+        ),
+        (
+            'Error from server (AlreadyExists): llmservices.octavo.dev "good" already exists\n',
+            ["already exists", "kubectl octavo chat, or give another --name"],
+        ),
         ('E1123 17:43:53.627065 1 x.go:1] "only this"\n', ["only this"]),
         ("", ["kubectl ended with code 1"]),
     ],

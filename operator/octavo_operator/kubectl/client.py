@@ -14,6 +14,8 @@ _LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")
 _HINTS = {
     "was refused": "kubectl reaches no cluster: name its kubeconfig with --kubeconfig or KUBECONFIG",
     'have a resource type "llmservices': "Octavo is not installed in this cluster: helm install octavo charts/octavo",
+    "(NotFound): llmservices": "kubectl octavo status -A lists the LLMServices of all namespaces",
+    "(AlreadyExists)": "talk to it with kubectl octavo chat, or give another --name",
 }
 
 
