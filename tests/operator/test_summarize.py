@@ -229,6 +229,12 @@ def test_all_eight_conditions_are_always_there() -> None:
         assert all(found.observed_generation == 3 and found.message for found in status.conditions)
 
 
+def test_ready_for_less_than_five_seconds_is_not_called_without_an_answer() -> None:
+    status = summary(pod(container=SERVING), children=deployment(ready=1, availableReplicas=0))
+    available = condition(status, ConditionType.AVAILABLE)
+    assert (available.status, available.message) == ("False", "1 replicas are ready, none of them for 5 s yet")
+
+
 def test_serving() -> None:
     status = summary(pod(container=SERVING), children=deployment(ready=1))
     assert condition(status, ConditionType.READY).reason == Reason.SERVING

@@ -16,6 +16,8 @@ from octavo_operator.render.scaler import is_autoscaled
 from octavo_operator.render.volumes import USER, mounts
 
 DRAIN_SLACK_SECONDS = 20
+MIN_READY_SECONDS = 5
+"""The time for which a pod must be ready to count as available."""
 DEADLINE_SLACK_SECONDS = 60  # for scheduling and pulling, beside loading
 
 
@@ -46,7 +48,7 @@ def deployment(
             # Never `false`: the API server drops it, and each apply would look like a change.
             **({"paused": True} if spec.rollout.paused else {}),
             "strategy": strategy(spec.rollout, in_place),
-            "minReadySeconds": 5,
+            "minReadySeconds": MIN_READY_SECONDS,
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": progress_deadline(spec.rollout),
             "selector": {"matchLabels": selector(llmservice.name)},

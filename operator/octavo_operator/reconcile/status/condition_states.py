@@ -11,6 +11,7 @@ from octavo_operator.reconcile.status.facts import Facts
 from octavo_operator.reconcile.status.loading_status import LOADED, loading_status
 from octavo_operator.reconcile.status.memory_fit import memory_fit
 from octavo_operator.reconcile.status.stalled import reconciling, stalled
+from octavo_operator.render.deployment import MIN_READY_SECONDS
 from octavo_operator.render.unsupported_fields import unsupported_fields
 
 
@@ -81,7 +82,8 @@ def _available(facts: Facts) -> ConditionState:
     if available and facts.unreached:
         return "False", facts.unreached.reason, facts.unreached.message
     if available == 0:
-        return "False", Reason.NO_READY_REPLICA, "no replica answers requests"
+        new = f"{facts.ready} replicas are ready, none of them for {MIN_READY_SECONDS} s yet"
+        return "False", Reason.NO_READY_REPLICA, new if facts.ready else "no replica answers requests"
     return "True", Reason.SERVING, f"{available} of {facts.desired} replicas answer requests"
 
 
