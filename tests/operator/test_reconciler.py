@@ -732,6 +732,16 @@ def test_another_operator_of_octavo_is_reported_as_such() -> None:
     assert others(live, path) == "kubectl"
 
 
+@pytest.mark.parametrize(
+    ("spec", "who"), [({"replicas": 0}, "another client"), ({}, "another client, which removed it")]
+)
+def test_a_change_without_a_manager_is_called_a_removal_only_where_the_field_is_gone(
+    spec: dict[str, Any], who: str
+) -> None:
+    """The API server records no manager of replicas that `kubectl scale` has set to 0."""
+    assert others({"metadata": {"managedFields": []}, "spec": spec}, ("spec", "replicas")) == who
+
+
 async def test_a_crd_that_is_older_than_the_operator_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Server-side apply refuses a status with a field that the CRD does not have, as a whole."""
     server = Server()

@@ -256,7 +256,9 @@ def others(live: Mapping[str, Any], path: Path) -> str:
         return "a second Octavo operator (stop one of them)"
     if not owners:
         latest = max(managers, key=lambda entry: str(entry.get("time") or ""), default=None)
-        owners = [latest.get("manager") or _NAMELESS] if latest else ["another client, which removed it"]
+        # The API server records no manager of replicas that `kubectl scale` has set to 0.
+        unnamed = "another client" if _value_at(live, path) is not None else "another client, which removed it"
+        owners = [latest.get("manager") or _NAMELESS] if latest else [unnamed]
     return ", ".join(sorted(set(owners)))
 
 
