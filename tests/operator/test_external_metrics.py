@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.reconcile import external_metrics, release_metrics_slot
+from octavo_operator.reconcile import external_metrics, unavailable_metrics_api
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.kinds import Kind
-from octavo_operator.reconcile.release_metrics_slot import release_if_unavailable
+from octavo_operator.reconcile.unavailable_metrics_api import delete_if_unavailable
 from octavo_operator.reconcile.watching.discovery import KindsChangedError
 
 URL = "http://octavo-operator-metrics.octavo-system.svc:8080"
@@ -73,7 +73,7 @@ async def test_a_change_is_noticed_and_a_gap_is_none(
     assert server.asked == 6
 
 
-class Slot(Server):
+class ApiServiceOf(Server):
     """An API server whose APIService can be changed."""
 
     def __init__(self, service: dict[str, Any], status: str, since: str) -> None:
@@ -95,18 +95,18 @@ class Slot(Server):
         (LOCAL, "False", "2026-01-01T11:00:00Z", False),
     ],
 )
-async def test_the_slot_is_given_up_while_octavos_server_does_not_answer(
+async def test_the_apiservice_is_deleted_while_octavos_server_does_not_answer(
     service: dict[str, Any], status: str, since: str, released: bool
 ) -> None:
-    slot = Slot(service, status, since)
-    assert await release_if_unavailable(slot, URL, datetime(2026, 1, 1, 12, tzinfo=UTC)) is released
-    assert slot.deleted == (["u7"] if released else [])
+    api_service = ApiServiceOf(service, status, since)
+    assert await delete_if_unavailable(api_service, URL, datetime(2026, 1, 1, 12, tzinfo=UTC)) is released
+    assert api_service.deleted == (["u7"] if released else [])
 
 
 async def test_how_long_it_does_not_answer_is_counted_by_the_api_servers_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release_metrics_slot, "POLL_SECONDS", 0.001)
-    slot = Slot(OURS, "False", "2026-01-01T12:00:00Z")
+    monkeypatch.setattr(unavailable_metrics_api, "POLL_SECONDS", 0.001)
+    api_service = ApiServiceOf(OURS, "False", "2026-01-01T12:00:00Z")
     moments = iter([*["2026-01-01T12:00:29Z"] * 5, "2026-01-01T12:00:30Z"])
     with pytest.raises(RuntimeError):  # the clock ends
-        await release_metrics_slot.watch_metrics_slot(slot, URL, lambda: next(moments))
-    assert slot.deleted == ["u7"]
+        await unavailable_metrics_api.watch_metrics_api(api_service, URL, lambda: next(moments))
+    assert api_service.deleted == ["u7"]

@@ -27,8 +27,8 @@ from octavo_operator.reconcile.polling.adapter_watch import AdapterWatch
 from octavo_operator.reconcile.polling.loading import LoadWatch
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
-from octavo_operator.reconcile.release_metrics_slot import watch_metrics_slot
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS
+from octavo_operator.reconcile.unavailable_metrics_api import watch_metrics_api
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError, present_kinds, watch_kinds
 from octavo_operator.reconcile.watching.outsiders import OutsiderWatch
 from octavo_operator.reconcile.watching.resync import Resync
@@ -246,7 +246,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
 
 async def _keep_discovery_working(process: _Process) -> None:
     await process.leads.wait()
-    await watch_metrics_slot(process.cluster, process.options.metrics_url, process.cluster.server.clock.now)
+    await watch_metrics_api(process.cluster, process.options.metrics_url, process.cluster.server.clock.now)
 
 
 async def _while_leading(process: _Process, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -1,6 +1,6 @@
 """Fair sharing of a few equal resources, such as text workers: API keys take turns, however many requests each has.
 
-Where the times of use are given, the next turn is that of the key that has used least lately: otherwise a key with a
+Where the times of use are given, the next turn is that of the key with the least recent use: otherwise a key with a
 short task would wait for a long one of each other key. A turn takes about as long whether ten keys or thousands wait.
 """
 
@@ -24,8 +24,8 @@ _FEW = 16
 """Entries that are kept without a look at whether they are still of use."""
 
 
-class LateUses:
-    """The seconds for which keys have used something lately, as ranks.
+class RecentUses:
+    """The seconds for which keys have used something recently, as ranks.
 
     The rank of `s` seconds of use at the time `t` is log2(s) + t / _HALF_LIFE. Forgetting lowers all uses by the same
     factor, so that neither the ranks of keys nor their order change with time.
@@ -71,7 +71,7 @@ class FairTurns(Generic[T]):
         self._total, self._several_keys = total, several_keys
         self._free: list[T] = []
         self._held: Counter[str] = Counter()
-        self._uses = LateUses(clock)
+        self._uses = RecentUses(clock)
         self._waiting: dict[str, OrderedDict[asyncio.Future[T], None]] = {}
         """The futures of each key's waiting requests."""
         self._places: dict[str, tuple[float, int]] = {}
@@ -97,12 +97,12 @@ class FairTurns(Generic[T]):
                 self._forget(key, turn)
             raise
 
-    def add(self, thing: T) -> None:
+    def add(self, resource: T) -> None:
         """Add a resource that no key holds."""
-        self._free.append(thing)
+        self._free.append(resource)
         self._hand_out()
 
-    def release(self, key: str, thing: T, seconds: float = 0.0) -> None:
+    def release(self, key: str, resource: T, seconds: float = 0.0) -> None:
         """Return a resource that `key` held, and has used for some `seconds`."""
         self._held[key] -= 1
         if not self._held[key]:
@@ -111,7 +111,7 @@ class FairTurns(Generic[T]):
             self._uses.add(key, seconds)
             if key in self._waiting:
                 self._place(key)
-        self.add(thing)
+        self.add(resource)
 
     def _hand_out(self) -> None:
         while self._free and (key := self._next_key()) is not None:

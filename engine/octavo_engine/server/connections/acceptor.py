@@ -33,10 +33,12 @@ _SCRAPE_INTERVAL = 0.005
 _MOST_SCRAPES = 64
 """Scrapes that may wait for their turn, which takes at most a third of a second; further ones are closed."""
 _PEEK = 4096
-"""Bytes within which a probe's head has to end. A client that sends half a probe is one of the server's connections:
-their number is limited, and that of connections in this thread is not."""
-"""Bytes of a request by which a probe or a scrape is recognized."""
-_LONGEST_HEAD, _END_OF_HEAD = 64 << 10, b"\r\n\r\n"
+"""Bytes of a request by which a probe or a scrape is recognized, and within which its head has to end. A client that
+sends half a probe is one of the server's connections: their number is limited, and that of connections in this thread
+is not."""
+_LONGEST_HEAD = 64 << 10
+"""Bytes in which the end of a head is looked for if the client has closed its connection."""
+_END_OF_HEAD = b"\r\n\r\n"
 _ESTABLISHED = b"\x01"
 """The state in Linux's TCP_INFO of a connection that neither side has closed."""
 _ACCEPTED_AT_ONCE = 16

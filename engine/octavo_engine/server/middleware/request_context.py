@@ -53,50 +53,39 @@ class RequestContext:
         scope.setdefault("state", {})["request_id"] = shown
         span, trace = self._trace(scope)
         scope["state"].update(span=span, trace=trace)
-        arrived = time.monotonic()
-        started = ended = False
-        status = 0
+        answer = _Answer(scope, send, self._access_log)
+        try:
+            await self._answer(scope, receive, answer)
+        finally:
+            answer.log_cut_off()
+            if span is not None:
+                span.end(answer.status)
+        return None
 
-        async def send_with_id(message: Message) -> None:
-            nonlocal started, ended, status
-            if message["type"] == "http.response.start":
-                started, status = True, message["status"]
-                headers = MutableHeaders(scope=message)
-                headers.update(dict.fromkeys(request_id_headers(scope), shown) | limits_of(scope))
-                headers["OpenAI-Processing-Ms"] = f"{(time.monotonic() - arrived) * 1000:.0f}"
-                if trace is not None:
-                    headers["traceparent"] = trace.header
-                self._access_log.write(scope, message["status"])
-            await send(message)
-            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
-
+    async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        """Run the application, and send an error response for its exception unless an answer has begun."""
         try:
             _check_headers(scope)
-            await self._app(scope, receive, send_with_id)
+            await self._app(scope, receive, answer.send)
         except APIError as error:
             if isinstance(error, RefusedError):
                 self._on_reject(error.reason)
-            if started:
+            if answer.begun:
                 raise
-            await error_response(error, scope)(scope, receive, send_with_id)
+            await error_response(error, scope)(scope, receive, answer.send)
         except asyncio.CancelledError:  # by uvicorn, if the request has not ended when the server stops
-            if started:
+            if answer.begun:
                 abort_connection(scope)
                 await asyncio.sleep(0)  # until the connection has ended: uvicorn logs what it has not, with a traceback
-                return None
-            await error_response(shutting_down(), scope)(scope, receive, send_with_id)
+                return
+            await error_response(shutting_down(), scope)(scope, receive, answer.send)
         except Exception:
+            shown = scope["state"]["request_id"]
             log.exception("request %s failed", without_keys(shown, scope))
-            if started and not ended:
+            if answer.is_cut_off:
                 raise  # uvicorn closes the connection, so that half an answer does not look like a complete one
-            if not started:
-                await error_response(internal_error(shown), scope)(scope, receive, send_with_id)
-        finally:
-            if started and not ended:
-                self._access_log.write(scope, status, cut_off=True)
-            if span is not None:
-                span.end(status)
-        return None
+            if not answer.begun:
+                await error_response(internal_error(shown), scope)(scope, receive, answer.send)
 
     def _trace(self, scope: Scope) -> tuple[RequestSpan | None, TraceContext | None]:
         """Return the request's span, if it has one, and its trace context, if it belongs to a trace."""
@@ -104,6 +93,49 @@ class RequestContext:
             span = self._tracing.begin(scope)
             return span, span.context
         return None, trace_context(Headers(scope=scope).get("traceparent", ""))
+
+
+class _Answer:
+    """The answer to one request while it is sent: it gets headers of its own, and is logged when it begins."""
+
+    def __init__(self, scope: Scope, send: Send, access_log: AccessLog) -> None:
+        self.status = 0
+        """The status; 0 until the answer has begun."""
+        self._scope, self._send, self._access_log = scope, send, access_log
+        self._arrived = time.monotonic()
+        self._ended = False
+
+    @property
+    def begun(self) -> bool:
+        """True once the status and the headers are sent."""
+        return self.status != 0
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if the answer has begun, and has not been sent completely."""
+        return self.begun and not self._ended
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the application, as ASGI's `send`."""
+        if message["type"] == "http.response.start":
+            self._begin(message)
+        await self._send(message)
+        self._ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+    def _begin(self, message: Message) -> None:
+        scope, state = self._scope, self._scope["state"]
+        self.status = message["status"]
+        headers = MutableHeaders(scope=message)
+        headers.update(dict.fromkeys(request_id_headers(scope), state["request_id"]) | limits_of(scope))
+        headers["OpenAI-Processing-Ms"] = f"{(time.monotonic() - self._arrived) * 1000:.0f}"
+        if (trace := state["trace"]) is not None:
+            headers["traceparent"] = trace.header
+        self._access_log.write(scope, self.status)
+
+    def log_cut_off(self) -> None:
+        """Log the request once more if its answer is cut off."""
+        if self.is_cut_off:
+            self._access_log.write(self._scope, self.status, cut_off=True)
 
 
 def _check_headers(scope: Scope) -> None:

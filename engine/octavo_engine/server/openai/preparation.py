@@ -60,14 +60,7 @@ def prepared_request(
         echoes=tuple(echoes or [""] * len(prompts)),
         n=body.n or 1,
         sampling=sampling,
-        text=TextOptions(
-            stop=tuple(body.stop or ()),
-            include_stop=bool(body.include_stop_str_in_output),
-            include_end=bool(body.include_stop_str_in_output) and body.skip_special_tokens is False and form.plain,
-            skip_special_tokens=body.skip_special_tokens is not False and not form.special,
-            ends=_model_ends(body, model),
-            end_logprobs=scores_echo,  # lm-eval drops the last entry without a look at its token
-        ),
+        text=_text_options(body, model, form, scores_echo=scores_echo),
         form=form,
         prompt_logprobs=body.prompt_logprobs,
         scores_echo=scores_echo,
@@ -80,6 +73,18 @@ def prepared_request(
         timeout=body.timeout,
         priority=body.priority,
         cache_salt=body.cache_salt or "",
+    )
+
+
+def _text_options(body: GenerationBody, model: LoadedModel, form: AnswerForm, *, scores_echo: bool) -> TextOptions:
+    includes_stop, shows_special = bool(body.include_stop_str_in_output), body.skip_special_tokens is False
+    return TextOptions(
+        stop=tuple(body.stop or ()),
+        include_stop=includes_stop,
+        include_end=includes_stop and shows_special and form.plain,
+        skip_special_tokens=not (shows_special or form.special),
+        ends=_model_ends(body, model),
+        end_logprobs=scores_echo,  # lm-eval drops the last entry without a look at its token
     )
 
 

@@ -148,7 +148,7 @@ class StatusWriter:
                 await self._report_unwritten(metadata, error, began, now)
                 raise
             if error.status == 404:
-                await self._find(metadata)
+                await self._check_subresource(metadata)
             return None
         self._unwritten.pop(key, None)
         self._written[key], self._written_at[key] = dict(trimmed(LLMSERVICE, written)), moment
@@ -227,7 +227,7 @@ class StatusWriter:
         patch = {"metadata": {"uid": metadata["uid"]}, "status": whole}
         return await self._cluster.merge(LLMSERVICE, metadata["namespace"], metadata["name"], patch, "/status")
 
-    async def _find(self, metadata: Mapping[str, Any]) -> None:
+    async def _check_subresource(self, metadata: Mapping[str, Any]) -> None:
         """Raise NoStatusError if the LLMService is there: then it is its subresource that was not found."""
         live = await self._cluster.get(LLMSERVICE, metadata["namespace"], metadata["name"])
         if live is not None and live["metadata"]["uid"] == metadata["uid"]:

@@ -26,7 +26,7 @@ UNAVAILABLE_SECONDS = 30.0
 """A rollout of the metrics API, or a node that ends, takes less: it has two replicas."""
 
 
-class Releaser(Protocol):
+class Deleter(Protocol):
     """The API calls that this file makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
@@ -36,17 +36,17 @@ class Releaser(Protocol):
         """Delete the object of that uid."""
 
 
-async def watch_metrics_slot(cluster: Releaser, metrics_url: str, clock: Callable[[], str]) -> None:
+async def watch_metrics_api(cluster: Deleter, metrics_url: str, clock: Callable[[], str]) -> None:
     """Check again and again, until the task is cancelled. `clock`: the API server's (RFC 3339), as the condition's."""
     while True:
         await asyncio.sleep(POLL_SECONDS)
         try:
-            await release_if_unavailable(cluster, metrics_url, datetime.fromisoformat(clock()))
+            await delete_if_unavailable(cluster, metrics_url, datetime.fromisoformat(clock()))
         except (ApiError, NotLeadingError) as error:
             logger.warning("cannot read whether the metrics API is available: %s", error)
 
 
-async def release_if_unavailable(cluster: Releaser, metrics_url: str, now: datetime) -> bool:
+async def delete_if_unavailable(cluster: Deleter, metrics_url: str, now: datetime) -> bool:
     """Delete the APIService if the server at `metrics_url` has been unavailable for too long; True if deleted."""
     live = await cluster.get(API_SERVICE, "", METRICS_API_SERVICE)
     if live is None or not _is_unavailable(live, metrics_url, now):
