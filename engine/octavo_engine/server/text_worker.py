@@ -73,6 +73,8 @@ JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]]
 _GENERATING = frozenset({"chat", "completion", "response", "messages"})
 """Jobs of requests that are answered with text."""
 
+_UNFIT = ("unsupported_model", "unsupported_parameter")
+"""Codes of errors about what the model cannot do; others with the param `model` are about the field itself."""
 _ID_BYTES = 36
 """Bytes that an id in a list takes as a Python object, in the HTTP process and in each answer's copy in the engine."""
 
@@ -181,7 +183,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
 
 def _rejected(error: APIError, body: bytes) -> Rejected:
     detail = error.detail
-    model = _named_model(body) if detail.param == "model" else None
+    model = _named_model(body) if detail.param == "model" and detail.code in _UNFIT else None
     return Rejected(error.status, detail.message, detail.code, detail.param, model)
 
 
