@@ -9,8 +9,10 @@ import socket
 import time
 
 import pytest
+from starlette.responses import Response
 
 from octavo_engine.server.connections import acceptor
+from octavo_engine.server.connections.quick_probes import QuickProbes
 from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_engine.server.telemetry.scrape_page import BURST, RENDERS_PER_SECOND, ScrapePage
 from octavo_engine.text.tokenizer import Tokenizer
@@ -80,12 +82,16 @@ class Answered(asyncio.Protocol):
         self._clients.put(transport.get_extra_info("peername"))
 
 
-def test_a_probe_does_not_wait_for_the_scrapes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a pause that does not end within the test, one scrape begins and the others wait."""
-    monkeypatch.setattr(acceptor, "_SCRAPE_INTERVAL", 3600.0)
+@pytest.mark.parametrize("path", [b"/metrics", b"/health/live?odd"])
+def test_a_plain_probe_does_not_wait_for_the_scrapes_and_odd_probes_before_it(
+    monkeypatch: pytest.MonkeyPatch, path: bytes
+) -> None:
+    """With a pause that does not end within the test, one of those begins and the others wait."""
+    monkeypatch.setattr(acceptor, "_PACE", 3600.0)
     listener = socket.create_server(("127.0.0.1", 0))
     clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-    accepting = acceptor.Acceptor(listener, 100, lambda _: None, lambda _: lambda: Answered(clients))
+    quick = {b"GET /health/live HTTP/1.1\r\n\r\n": b"alive"}.get
+    accepting = acceptor.Acceptor(listener, 100, lambda _: None, lambda _: lambda: Answered(clients), quick=quick)
 
     def connect(path: bytes) -> socket.socket:
         client = opened.enter_context(socket.create_connection(listener.getsockname()))
@@ -95,20 +101,50 @@ def test_a_probe_does_not_wait_for_the_scrapes_before_it(monkeypatch: pytest.Mon
     with contextlib.ExitStack() as opened:
         accepting.start()
         opened.callback(accepting.stop)
-        first = connect(b"/metrics")
+        first = connect(path)
         assert clients.get(timeout=30) == first.getsockname()
-        others = [connect(b"/metrics") for _ in range(100)]  # more than may wait, and more than may be silent
+        others = [connect(path) for _ in range(100)]  # more than may wait, and more than may be silent
         deadline = time.monotonic() + 30
-        while len(accepting._scrapes) < acceptor._MOST_SCRAPES:
+        while len(accepting._scrapes) + len(accepting._odd_probes) < acceptor._MOST_PACED:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         probe = connect(b"/health/live")
-        assert clients.get(timeout=30) == probe.getsockname()
+        assert b"".join(iter(lambda: probe.recv(100), b"")) == b"alive"
         assert clients.empty()
         accepting.stop()
         for other in others:  # closed, with a reset, as what they sent was not read
             with contextlib.suppress(ConnectionResetError):
                 assert other.recv(1) == b""
+
+
+ODD_PROBES = (
+    b"GET /health/live HTTP/1.1\r\n\r\n",
+    b"GET /health/live HTTP/1.1\r\nHost: x\r\nhost: y\r\n\r\n",
+    b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Request-ID: a\r\n\r\n",
+    b"GET /health/live HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n",
+    b"GET /health/live HTTP/1.1\r\nHost: x\r\nX: y\n\r\n",
+    b"GET /health/live HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n",
+    b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\nG",
+    b"GET /health/nothing HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /health/live?x HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /health/live HTTP/1.0\r\nHost: x\r\n\r\n",
+)
+
+
+@pytest.mark.parametrize("request_", ODD_PROBES)
+def test_only_a_plain_probe_is_answered_without_the_application(request_: bytes) -> None:
+    quick = QuickProbes({"/health/live": lambda: Response(b"alive")})
+    assert quick.answer(request_) is None
+
+
+def test_a_plain_probe_gets_the_answer_of_the_application(tokenizer: Tokenizer) -> None:
+    with serve(tokenizer) as server:
+        for path in ("/health", "/health/startup", "/health/ready", "/health/live", "/health/adapters"):
+            plain, odd = (server.http.get(path + query) for query in ("", "?odd"))
+            assert (plain.status_code, plain.content) == (odd.status_code, odd.content)
+            assert set(odd.headers) - set(plain.headers) == {"openai-processing-ms"}
+            head = server.http.head(path)
+            assert (head.content, head.headers["content-length"]) == (b"", str(len(plain.content)))
 
 
 def test_half_a_probe_is_a_connection_of_the_server() -> None:
@@ -146,7 +182,7 @@ def test_scrapes_of_the_clients_port_are_not_answered_beside_a_port_for_metrics(
 
 
 def test_all_scrapes_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptor, "_SCRAPE_INTERVAL", 0.001)
+    monkeypatch.setattr(acceptor, "_PACE", 0.001)
     listener = socket.create_server(("127.0.0.1", 0))
     clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     accepting = acceptor.Acceptor(listener, 100, lambda _: None, lambda _: lambda: Answered(clients))

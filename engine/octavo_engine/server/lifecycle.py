@@ -21,8 +21,10 @@ from octavo_engine.server.admission.auth import KeyRing
 from octavo_engine.server.app import create_app, create_probes
 from octavo_engine.server.connections.acceptor import possible_connections
 from octavo_engine.server.connections.http_connections import HttpConnections
+from octavo_engine.server.connections.quick_probes import QuickProbes
 from octavo_engine.server.console.load_lines import log_load
 from octavo_engine.server.console.progress import show_loading
+from octavo_engine.server.endpoints.health import answers
 from octavo_engine.server.errors import shutting_down
 from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS, Storage
 from octavo_engine.server.preparation.prepared import Setup
@@ -72,8 +74,9 @@ class Server:
         probes = create_probes(serving)
         most = possible_connections(serving.config.max_connections, MAX_ALL_TRANSFERS)
         owner_of = serving.keys.name_in if serving.keys is not None else lambda _: ""
+        quick = QuickProbes(answers(serving)).answer
         self._connections = HttpConnections(
-            application.serve, probes, most, listener, metrics_listener, _CLOSING, owner_of
+            application.serve, probes, most, listener, metrics_listener, _CLOSING, owner_of, quick
         )
 
     async def run(self) -> int:

@@ -28,10 +28,12 @@ log = logging.getLogger("octavo.server")
 
 _PROBE = re.compile(rb"(GET|HEAD) /health(/startup|/ready|/live|/adapters)?[ ?]")
 _SCRAPE = re.compile(rb"(GET|HEAD) /metrics[ ?]")
-_SCRAPE_INTERVAL = 0.005
-"""Seconds between the starts of two scrapes, which take longer than probes and need no API key either."""
-_MOST_SCRAPES = 64
-"""Scrapes that may wait for their turn, which takes at most a third of a second; further ones are closed."""
+_PACE = 0.005
+"""Seconds between the starts of two scrapes, or of two probes that the application answers: both take longer than plain
+probes, and need no API key either."""
+_MOST_PACED = 64
+"""Scrapes, and such probes, that may wait for their turn, which takes at most a third of a second; further ones are
+closed."""
 _PEEK = 4096
 """Bytes of a request by which a probe or a scrape is recognized, and within which its head has to end. A client that
 sends half a probe is one of the server's connections: their number is limited, and that of connections in this thread
@@ -92,10 +94,12 @@ class Acceptor:
         probes: Callable[[asyncio.AbstractEventLoop], ProtocolFactory],
         metrics_listener: socket.socket | None = None,
         owner_of: Callable[[bytes], str] = lambda _: "",
+        quick: Callable[[bytes], bytes | None] = lambda _: None,
     ) -> None:
         """Prepare the thread, which will call `hand_over`. `probes` makes the protocols that answer probes in its loop.
 
         `owner_of` returns the owner of a connection, by its first bytes; owners take turns.
+        `quick` returns the whole answer to a plain probe; those to which it returns None get theirs by `probes`.
         Connections of `metrics_listener` (--metrics-port) are all answered in the thread; scrapes of `listener` are not
         answered there then.
         """
@@ -105,7 +109,7 @@ class Acceptor:
             self._listeners.append((metrics_listener, self._answer))
         self._most_silent = max(1, most // 2)
         self._hand_over, self._probes = hand_over, probes
-        self._owner_of = owner_of
+        self._owner_of, self._quick = owner_of, quick
         self._waiting = WaitingConnections(self._most_silent)
         """Connections that have sent something and wait for the server's loop."""
         self._handed = 0
@@ -114,7 +118,8 @@ class Acceptor:
         self._closing = False
         self._logged_at = 0.0
         self._loop = asyncio.new_event_loop()
-        self._scrapes = PacedConnections(self._loop, _SCRAPE_INTERVAL, _MOST_SCRAPES, self._answer)
+        self._scrapes = PacedConnections(self._loop, _PACE, _MOST_PACED, self._answer)
+        self._odd_probes = PacedConnections(self._loop, _PACE, _MOST_PACED, self._answer)
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Future[None] = Future()
         """Done when the thread has ended; holds the exception if an error ended the thread."""
@@ -166,6 +171,7 @@ class Acceptor:
             else:
                 silent.close()
         self._scrapes.close()
+        self._odd_probes.close()
         self._loop.run_until_complete(self._end_tasks())  # nothing is left that begins another task meanwhile
         self._accept(self._listeners[0][0], last.append, _MOST_AT_THE_END)
         for listener, _ in self._listeners:
@@ -251,12 +257,20 @@ class Acceptor:
         if _END_OF_HEAD not in first:
             self._hand_later(connection, first)
         elif _PROBE.match(first):
-            self._answer(connection)
+            self._answer_probe(connection, first)
         elif self._answers_scrapes and _SCRAPE.match(first):
             if not self._scrapes.add(connection):
                 self._log("a scrape was closed: %d wait for their turn", len(self._scrapes))
         else:
             self._hand_later(connection, first)
+
+    def _answer_probe(self, connection: socket.socket, first: bytes) -> None:
+        if len(first) < _PEEK and (answer := self._quick(first)) is not None:
+            with self._closed_by_an_error(connection), connection:
+                connection.recv(len(first))  # to close a connection with unread bytes would reset it
+                connection.send(answer)
+        elif not self._odd_probes.add(connection):
+            self._log("a probe was closed: %d wait for their turn", len(self._odd_probes))
 
     def _hand_later(self, connection: socket.socket, first: bytes) -> None:
         """Queue a connection for the server's loop; close one if too many wait. Probes do not wait there."""

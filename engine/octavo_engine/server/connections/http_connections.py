@@ -47,10 +47,12 @@ class HttpConnections:
         metrics_listener: socket.socket | None,
         closing_seconds: float,
         owner_of: Callable[[bytes], str],
+        quick: Callable[[bytes], bytes | None],
     ) -> None:
         """Prepare both, for at most `most` connections to `app`; the acceptor answers by `probes`.
 
-        `owner_of` returns the name of the API key that a request's first bytes present.
+        `owner_of` returns the name of the API key that a request's first bytes present, and `quick` the whole answer
+        to a plain probe.
         Requests that still run `closing_seconds` after `stop` are cancelled.
         """
         self._probes = probes
@@ -60,7 +62,7 @@ class HttpConnections:
         self.http = _Uvicorn(_http_config(app, self._closing_seconds))
         self._most = most
         self.acceptor = Acceptor(
-            listener, self._most, self._hand_over, self._probe_protocols, metrics_listener, owner_of
+            listener, self._most, self._hand_over, self._probe_protocols, metrics_listener, owner_of, quick
         )
 
     async def serve(self) -> None:

@@ -5,6 +5,7 @@ Startup says whether the model is loaded, ready whether requests should be sent 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter
@@ -37,17 +38,16 @@ def silent_too_long(serving: Serving, share: float) -> bool:
     return max(watchdog.silence, serving.loop_silence) > watchdog.timeout * share
 
 
-def routes(serving: Serving) -> APIRouter:
-    """Return the routes of the probes, and of /health/adapters, the state of the adapters of --lora-modules-file.
+def answers(serving: Serving) -> dict[str, Callable[[], JSONResponse]]:
+    """Return what makes the answer to a probe, by the probe's path.
 
-    /ping is another name of /health, which vLLM also has. Unlike the others it needs a key if the server has keys.
+    /health/adapters is the state of the adapters of --lora-modules-file.
     """
-    router = APIRouter()
 
-    async def startup() -> JSONResponse:
+    def startup() -> JSONResponse:
         return _answer(serving.loaded, serving, _not_loaded(serving))
 
-    async def ready() -> JSONResponse:
+    def ready() -> JSONResponse:
         if serving.draining:
             return _answer(False, serving, "draining")
         if not serving.loaded:
@@ -57,18 +57,37 @@ def routes(serving: Serving) -> APIRouter:
         # A pod that is blocked for half of its time limit gets no new requests, as it may still recover.
         return _answer(not silent_too_long(serving, 0.5), serving, "stalled")
 
-    async def live() -> JSONResponse:
+    def live() -> JSONResponse:
         dead = serving.engine.state.phase == "dead" or silent_too_long(serving, 1.0)
         return _answer(not dead, serving, "dead")
 
-    async def adapters() -> JSONResponse:
+    def adapters() -> JSONResponse:
         listed = serving.listed_adapters
         return JSONResponse({"adapters": listed.report() if listed else []}, headers={"Cache-Control": "no-store"})
 
-    router.add_api_route("/health/adapters", adapters, methods=["GET", "HEAD"])
-    router.add_api_route("/health/startup", startup, methods=["GET", "HEAD"])
-    router.add_api_route("/health/ready", ready, methods=["GET", "HEAD"])
-    router.add_api_route("/health/live", live, methods=["GET", "HEAD"])
-    router.add_api_route("/health", ready, methods=["GET", "HEAD"])
-    router.add_api_route("/ping", ready, methods=["GET", "HEAD", "POST"])
+    return {
+        "/health/adapters": adapters,
+        "/health/startup": startup,
+        "/health/ready": ready,
+        "/health/live": live,
+        "/health": ready,
+    }
+
+
+def routes(serving: Serving) -> APIRouter:
+    """Return the routes of the probes.
+
+    /ping is another name of /health, which vLLM also has. Unlike the others it needs a key if the server has keys.
+    """
+    router, by_path = APIRouter(), answers(serving)
+    for path, answer in by_path.items():
+        router.add_api_route(path, _endpoint(answer), methods=["GET", "HEAD"])
+    router.add_api_route("/ping", _endpoint(by_path["/health"]), methods=["GET", "HEAD", "POST"])
     return router
+
+
+def _endpoint(answer: Callable[[], JSONResponse]) -> Callable[[], Awaitable[JSONResponse]]:
+    async def endpoint() -> JSONResponse:  # in the event loop; FastAPI would run a plain function in a thread
+        return answer()
+
+    return endpoint
