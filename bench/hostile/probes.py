@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
+
 from bench.hostile.kinds import Attack, held, in_turn
 from bench.hostile.wire import Target
 
@@ -18,10 +22,30 @@ def sent(*kinds: bytes, count: int) -> Attack:
     return attack
 
 
+async def bursts(target: Target) -> None:
+    """Open 6,000 connections without a pause, more than the kernel keeps until they are accepted, and close them."""
+    while target.open:
+        with contextlib.ExitStack() as opened:
+            for _ in range(6000):
+                client = opened.enter_context(socket.socket())
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.1", target.port))
+            await asyncio.sleep(1)
+        target.outcomes["6,000 opened"] += 1
+
+
 PROBES: dict[str, Attack] = {
     "half a probe on 2,000 connections": held(lambda _: _LIVE, 2000),
     "one letter on 2,000 connections": held(lambda _: b"G", 2000),
     "500 probes in a pipeline on 200 connections": sent((_LIVE + b"\r\n") * 500, count=200),
+    "probes by 1,500 clients": sent(_LIVE + b"\r\n", count=1500),
+    "odd probes and scrapes by 1,500 clients": sent(
+        b"GET /health/live?x HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /health/adapters HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+        count=1500,
+    ),
+    "6,000 connections at once": bursts,
     "probes with bodies of 6 MB": sent(
         _LIVE + _CHUNKED + (b"10000\r\n" + b"x" * 65_536 + b"\r\n") * 100 + b"0\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 6000000\r\n\r\n" + b"x" * 6_000_000,

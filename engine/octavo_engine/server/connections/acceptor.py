@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
+from octavo_engine.listen import BACKLOG
 from octavo_engine.server.connections.connection import HEAD_SECONDS
 from octavo_engine.server.connections.paced import PacedConnections
 from octavo_engine.server.connections.waiting_connections import WaitingConnections
@@ -45,8 +46,6 @@ _ESTABLISHED = b"\x01"
 """The state in Linux's TCP_INFO of a connection that neither side has closed."""
 _ACCEPTED_AT_ONCE = 16
 """Connections that are accepted in a row before the loop handles other events."""
-_MOST_AT_THE_END = 2048
-"""Connections that are accepted before the listening socket is closed: as many as the kernel keeps for it."""
 _PAUSE = 0.05
 """Seconds without accepting, after accepting a connection failed."""
 _HANDED_AT_ONCE = 16
@@ -173,7 +172,7 @@ class Acceptor:
         self._scrapes.close()
         self._odd_probes.close()
         self._loop.run_until_complete(self._end_tasks())  # nothing is left that begins another task meanwhile
-        self._accept(self._listeners[0][0], last.append, _MOST_AT_THE_END)
+        self._accept(self._listeners[0][0], last.append, BACKLOG)
         for listener, _ in self._listeners:
             listener.close()
         for connection in (*self._waiting, *last):
