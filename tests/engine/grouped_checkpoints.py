@@ -64,12 +64,13 @@ def gptq(config: dict[str, Any]) -> Quantize:
 
     def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
         group = groups_of(weight.shape[1], config["group_size"], act_order=config.get("desc_act", False))
+        positive = weight[1::5].abs() if not config["sym"] else weight[1::5]  # has zeros of 0
+        weight = weight.clone().index_copy_(0, torch.arange(1, len(weight), 5), positive)
         codes, scale, zero, numbers = by_groups(weight, bits, group, symmetric=config["sym"])
-        if less and not config["sym"]:  # what the first convention cannot store
-            zero = zero.clamp(min=1)
-            numbers = (codes - zero[:, group]) * scale[:, group]
         stored = {"qweight": words(codes.t(), bits), "scales": scale.t().half(), "g_idx": group.int()}
-        stored["qzeros"] = words(zero - int(less), bits).t()
+        stored["qzeros"] = words(zero, bits).t()
+        if less:  # of a word at once, as GPTQModel does it: a zero of 0 borrows from the next one
+            stored["qzeros"] = stored["qzeros"] - sum(1 << place for place in range(0, 32, bits))
         return stored, numbers
 
     return quantize

@@ -52,10 +52,16 @@ def _own_names(
     """Return for each file the tensors to read, by stored name, each with its name in `TensorNames`.
 
     Of two that have the same name there, the one that is stored under it is read (`cls.predictions.decoder.bias` of
-    BERT beside `cls.predictions.bias`), as in transformers.
+    BERT beside `cls.predictions.bias`), as in transformers. Empty tensors are not read: models without shared experts
+    may have them.
     """
     files = tuple(
-        {stored: name for stored in header.tensors if (name := names.own(stored)) is not None} for header in headers
+        {
+            stored: name
+            for stored, tensor in header.tensors.items()
+            if (name := names.own(stored)) is not None and tensor.num_bytes
+        }
+        for header in headers
     )
     exact = {name for own in files for stored, name in own.items() if stored == name}
     files = tuple(

@@ -33,8 +33,6 @@ _NAMES = TensorNames(
 
 def _read(fields: Fields) -> ModelSpec:
     norm, attention = reading.layer_norm(fields, bias=False), fields.mapping("attn_config")
-    if fields.has("logit_scale"):
-        raise fields.wrong("logit_scale", fields.values["logit_scale"], "is not supported, only null")
     values: dict[str, Any] = {}
     if attention is not None:
         reading.refuse_if_true(attention, "prefix_lm", "rope")
@@ -71,4 +69,5 @@ MPT = Family(
         "hidden_act": "gelu",
         "tie_word_embeddings": True,
     },
+    without_effect=frozenset({"logit_scale"}),  # transformers has the field, and does not read it
 )

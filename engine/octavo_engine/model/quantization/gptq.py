@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.fields import Fields
@@ -28,17 +29,23 @@ from octavo_engine.model.quantization.selection import Quantization, Rule, names
 GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
 
-def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+def _tensors(
+    method: Grouped, weights: Weights, projection: Projection, *, less_one: bool
+) -> Iterator[CheckpointTensor]:
     name = projection.name
     for tensor in (
         codes_by_columns(method, f"{name}.qweight", weights, projection),
-        zeros_by_rows(method, f"{name}.qzeros", weights, projection),
+        zeros_by_rows(method, f"{name}.qzeros", weights, projection, less_one=less_one),
         scales(method, f"{name}.scales", weights, projection),
     ):
         yield replace(tensor, as_columns=True)
     yield column_groups(method, f"{name}.g_idx", weights, projection)
     if (bias := zero_bias(projection)) is not None:
         yield bias
+
+
+_V1, _V2 = partial(_tensors, less_one=True), partial(_tensors, less_one=False)
+"""The tensors of the two values of `checkpoint_format`, `gptq` and `gptq_v2`."""
 
 
 def _gptq(config: Fields) -> Quantization:
@@ -73,9 +80,8 @@ def _method(config: Fields) -> Grouped:
         "gptq",
         bits,
         None if group == -1 else group,
-        _tensors,
+        _V1 if layout == "gptq" else _V2,
         has_zeros=True,
-        zero_offset=layout == "gptq",
         act_order=config.boolean("desc_act", False) and group != -1,
     )
 

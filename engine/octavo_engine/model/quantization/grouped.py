@@ -50,8 +50,6 @@ class Grouped(WeightOnly):
     """Whether each scale has a minimum, to which the numbers are added; both have 16 bits unless they are `wide`."""
     wide: bool = False
     """Whether scales and minima have 32 bits, for layouts that the kernels for CPUs do not read."""
-    zero_offset: int = 0
-    """A number that is added to stored zeros."""
     act_order: bool = False
     """Whether groups are not of consecutive columns (GPTQ's act-order), so that each column's group is stored."""
     ranks_cut_anywhere: bool = False
@@ -117,7 +115,7 @@ class Grouped(WeightOnly):
             group=self.group_size,
             minimum=weights.minimum,
             zero=weights.zero,
-            offset=0.0 if self.has_minimum else float(self.zero_offset) if self.has_zeros else 2.0 ** (self.bits - 1),
+            offset=0.0 if self.has_minimum or self.has_zeros else 2.0 ** (self.bits - 1),
         )
         return CodedWeight([part])
 
@@ -159,7 +157,7 @@ class Grouped(WeightOnly):
     def _zeros(self, weights: Weights, rows: slice) -> Tensor:
         """Return the zero of each scale of these rows, or one for all."""
         if weights.zero is not None:
-            return weights.zero[rows].float() + self.zero_offset
+            return weights.zero[rows].float()
         return torch.tensor(0.0 if self.table else 2.0 ** (self.bits - 1), device="cpu")
 
 

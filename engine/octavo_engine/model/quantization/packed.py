@@ -37,12 +37,23 @@ def codes_by_rows(
 
 
 def zeros_by_rows(
-    method: Grouped, name: str, weights: Weights, projection: Projection, places: tuple[int, ...] | None = None
+    method: Grouped,
+    name: str,
+    weights: Weights,
+    projection: Projection,
+    places: tuple[int, ...] | None = None,
+    *,
+    less_one: bool = False,
 ) -> CheckpointTensor:
-    """Describe words [out / codes, groups] of consecutive rows; `places` as for `codes_by_rows`, None: in order."""
+    """Describe words [out / codes, groups] of consecutive rows; `places` as for `codes_by_rows`, None: in order.
+
+    `less_one`: one was subtracted from each zero of a word. That is undone for the word, as it was done: a zero of 0
+    has borrowed from the next one.
+    """
     target, groups = cast("Tensor", weights.zero)[projection.rows], group_span(method, projection)
     places = places or tuple(range(WORD_BITS // method.bits))
-    return _by_rows(method, name, target, projection, groups, partial(_unpack_rows, method.bits, places))
+    ones = sum(1 << (place * method.bits) for place in places) if less_one else 0
+    return _by_rows(method, name, target, projection, groups, partial(_unpack_rows, method.bits, places, ones))
 
 
 def scales(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
@@ -122,8 +133,8 @@ def _unpacked(bits: int, places: tuple[int, ...], words: Tensor) -> Tensor:
     return (words.unsqueeze(1) >> shifts).bitwise_and_(2**bits - 1).to(torch.uint8).flatten(0, 1)
 
 
-def _unpack_rows(bits: int, places: tuple[int, ...], target: Tensor, rows: Rows, words: Tensor) -> None:
-    write(target, rows, _unpacked(bits, places, words))
+def _unpack_rows(bits: int, places: tuple[int, ...], added: int, target: Tensor, rows: Rows, words: Tensor) -> None:
+    write(target, rows, _unpacked(bits, places, words + added))
 
 
 def _pack_rows(bits: int, places: tuple[int, ...], target: Tensor, rows: Rows, words: Tensor) -> None:
