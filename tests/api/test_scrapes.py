@@ -7,6 +7,7 @@ import contextlib
 import queue
 import socket
 import time
+from unittest.mock import Mock
 
 import pytest
 from starlette.responses import Response
@@ -145,6 +146,9 @@ def test_a_plain_probe_gets_the_answer_of_the_application(tokenizer: Tokenizer) 
             assert set(odd.headers) - set(plain.headers) == {"openai-processing-ms"}
             head = server.http.head(path)
             assert (head.content, head.headers["content-length"]) == (b"", str(len(plain.content)))
+        many = [{"name": str(number), "message": "x" * 5000} for number in range(1000)]
+        server.serving.listed_adapters = Mock(report=lambda: many)
+        assert server.http.get("/health/adapters").json() == {"adapters": many}  # more than the kernel takes at once
 
 
 def test_half_a_probe_is_a_connection_of_the_server() -> None:

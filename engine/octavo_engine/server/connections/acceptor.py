@@ -264,12 +264,13 @@ class Acceptor:
             self._hand_later(connection, first)
 
     def _answer_probe(self, connection: socket.socket, first: bytes) -> None:
-        if len(first) < _PEEK and (answer := self._quick(first)) is not None:
-            with self._closed_by_an_error(connection), connection:
+        with self._closed_by_an_error(connection):
+            if len(first) < _PEEK and (answer := self._quick(first)) is not None:
                 connection.recv(len(first))  # to close a connection with unread bytes would reset it
                 connection.send(answer)
-        elif not self._odd_probes.add(connection):
-            self._log("a probe was closed: %d wait for their turn", len(self._odd_probes))
+                connection.close()
+            elif not self._odd_probes.add(connection):
+                self._log("a probe was closed: %d wait for their turn", len(self._odd_probes))
 
     def _hand_later(self, connection: socket.socket, first: bytes) -> None:
         """Queue a connection for the server's loop; close one if too many wait. Probes do not wait there."""

@@ -19,6 +19,8 @@ _OTHER = re.compile(
 )
 """Headers that say that a body follows, or that the answer has to repeat or obey."""
 _HOST = re.compile(rb"\r\nhost:", re.IGNORECASE)
+_LARGEST = 64 << 10
+"""Bytes that the kernel surely takes at once for a new connection. /health/adapters may have megabytes."""
 
 
 class QuickProbes:
@@ -30,7 +32,8 @@ class QuickProbes:
     def answer(self, request: bytes) -> bytes | None:
         """Return the whole answer to a request, after which the connection is closed.
 
-        The result is None if the request is anything but a complete plain probe; the application then answers it.
+        The result is None if the request is anything but a complete plain probe, or if the answer may be too large to
+        be sent at once; the application then answers it.
         """
         probe = _PROBE.fullmatch(request)
         if probe is None or _OTHER.search(request) or len(_HOST.findall(request)) != 1:
@@ -38,6 +41,8 @@ class QuickProbes:
         if (answer := self._answers.get(probe[2].decode())) is None:
             return None
         response = answer()
+        if len(response.body) > _LARGEST:
+            return None
         head = [
             b"HTTP/1.1 %d %s" % (response.status_code, HTTPStatus(response.status_code).phrase.encode()),
             *(b"%s: %s" % header for header in response.raw_headers),
