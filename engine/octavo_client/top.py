@@ -120,7 +120,7 @@ def read(text: str, at: float) -> Reading:
                     values[sample.name] += sample.value
                 elif sample.name == _TTFT:
                     buckets[float(sample.labels["le"])] += sample.value
-    except ValueError:
+    except (ValueError, LookupError):  # the parser looks for the end of a label beyond that of the line
         raise ClientError("/metrics is not Prometheus' text format") from None
     if _RUNNING not in values:
         raise ClientError(f"/metrics has no {_RUNNING}; either it is no Octavo engine, or its model is not loaded yet")

@@ -74,8 +74,9 @@ def test_what_cannot_be_read_is_reported(server: Served, capsys: pytest.CaptureF
     assert "no answer" in capsys.readouterr().out.splitlines()[-1]
     with pytest.raises(ClientError, match="has no octavo_requests_running"):
         top.read("other 1\n", 0.0)
-    with pytest.raises(ClientError, match="not Prometheus"):
-        top.read("<html>\n", 0.0)
+    for text in ("<html>\n", 'octavo_requests_waiting{a="b",\t="y"} 2e3 # aa="b"} 1\n'):
+        with pytest.raises(ClientError, match="not Prometheus"):
+            top.read(text, 0.0)
     with pytest.raises(ClientError, match="answers 404"):
         top.run(parse(f"{server.url}/elsewhere", "--count", "1"))
 

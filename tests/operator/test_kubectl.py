@@ -173,6 +173,9 @@ def test_top_reads_what_an_engine_serves() -> None:
         "octavo_requests_rejected_total",
     }
     assert float("inf") in reading.buckets
+    for text in ("<html>\n", 'octavo_requests_waiting{a="b",\t="y"} 2e3 # aa="b"} 1\n'):
+        with pytest.raises(ValueError):
+            read(text)
 
 
 def test_top_shows_what_happened_between_two_readings() -> None:

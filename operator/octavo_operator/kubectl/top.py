@@ -66,12 +66,15 @@ def read(text: str) -> Reading:
     """Return a reading from what /metrics answers. ValueError: it is no such text."""
     values: defaultdict[str, float] = defaultdict(float)
     buckets: defaultdict[float, float] = defaultdict(float)
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name in _WANTED:
-                values[sample.name] += sample.value
-            elif sample.name == _BUCKET:
-                buckets[float(sample.labels["le"])] += sample.value
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name in _WANTED:
+                    values[sample.name] += sample.value
+                elif sample.name == _BUCKET:
+                    buckets[float(sample.labels["le"])] += sample.value
+    except LookupError as error:  # the parser looks for the end of a label beyond that of the line
+        raise ValueError(f"/metrics cannot be read: {error}") from None
     return Reading(values, buckets)
 
 
