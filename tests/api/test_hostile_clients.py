@@ -560,6 +560,14 @@ def test_keys_that_use_up_everything_leave_room_for_one_that_asks_little() -> No
             each.add(4)
 
 
+def test_a_request_without_a_body_is_not_refused_for_what_others_hold() -> None:
+    used = BytesInUse(1024, "uploads", "bodies", lambda: True)
+    for name in "abcd":
+        used.hold(Key(name)).add(256)
+    used.hold(Key("honest")).add(4)
+    used.hold(Key("a")).add(0)
+
+
 # Connections.
 
 

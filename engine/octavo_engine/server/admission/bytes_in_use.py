@@ -36,6 +36,8 @@ class BytesInUse:
 
     def take(self, key: Key, size: int) -> None:
         """Count `size` bytes more; RefusedError if that exceeds the limit of the key or of all."""
+        if not size:  # a request without a body needs no room, also when others have used up all of it
+            return
         share, mine = self.share, self._by_key[key.name]
         if self.used + size > self.total and not self._is_reserved(mine + size, self.used + size):
             raise self._refused(
