@@ -102,7 +102,7 @@ class StatsReader:
             prefix_hit_tokens=counters.prefix_hit_tokens,
             draft_tokens=self._draft_tokens,
             accepted_tokens=self._accepted_tokens,
-            step_seconds=counters.step_seconds,
+            step_seconds=list(counters.step_seconds),
         )
-        counters.step_seconds = []
+        counters.step_seconds.clear()
         return stats
