@@ -965,10 +965,13 @@ async def test_a_service_that_anothers_finalizer_holds_is_reported_as_it_is() ->
     server.change("Deployment", {"spec": {"paused": True}})
     await operator.reconcile(KEY)
     assert server.writes == ["LLMService/status"]
-    assert (server.reason("Degraded"), server.reason("Stalled")) == ("BeingDeleted", "BeingDeleted")
+    assert {server.reason(kind) for kind in ("Ready", "Degraded", "Stalled")} == {"BeingDeleted"}
     assert "example.com/hold holds it" in server.condition("Degraded")["message"]
     await operator.reconcile(KEY)
     assert server.writes == ["LLMService/status"]
+    with_pods(server, 1)
+    await operator.reconcile(KEY)
+    assert (server.reason("Ready"), server.reason("Stalled")) == ("Serving", "BeingDeleted")
 
 
 async def test_a_finalizer_of_a_child_that_holds_a_deletion_in_the_foreground_is_reported_once_it_lasts() -> None:

@@ -184,7 +184,7 @@ class Reconciler:
         help_ = f"{', '.join(names)} holds it: end what uses it, or remove the finalizer if what set it is gone"
         with contextlib.suppress(InvalidLLMServiceError):
             service = parse_stored(live).service
-            result = Result(refused=Problem(Reason.BEING_DELETED, f"the LLMService {what}; {help_}"))
+            result = Result(unserved=Problem(Reason.BEING_DELETED, f"the LLMService {what}; {help_}"))
             image = from_status(service.status, str, "engineImage") or ""
             await self._report(service, replace(observed, service=live), image, result)
         return again
