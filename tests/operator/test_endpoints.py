@@ -37,6 +37,7 @@ def status(
     since: str = NOW,
     child: dict[str, Any] | None = None,
     conflict: str = "",
+    unserved: Problem | None = None,
     known: dict[str, Any] | None = None,
     now: str = LATER,
 ) -> LLMServiceStatus:
@@ -47,9 +48,8 @@ def status(
     if child:
         children["Service", "good"] = trimmed(SERVICE, child)
     observed = Observation({}, children, pods, slices=kept)
-    result = (
-        Result(conflict=Problem(Reason.FIELD_CONFLICT, conflict), route_conflict=conflict) if conflict else Result()
-    )
+    changed = Problem(Reason.FIELD_CONFLICT, conflict) if conflict else None
+    result = Result(unserved=unserved, conflict=changed, route_conflict=conflict)
     llmservice = service(replicas=2).model_copy(update={"status": known})
     return summarize(llmservice, observed, IMAGE, result, now)
 
@@ -95,6 +95,12 @@ def test_what_others_have_changed_in_the_service_is_named(child: dict[str, Any],
         found = condition(reported, kind)
         assert found.reason == Reason.NO_ENDPOINTS
         assert found.message.count(words) == 1
+
+
+def test_a_service_that_is_refused_is_the_reason_and_not_its_endpoints() -> None:
+    reported = status(unserved=Problem(Reason.APPLY_FAILED, "a quota says no"))
+    for kind in (ConditionType.READY, ConditionType.AVAILABLE, ConditionType.DEGRADED, ConditionType.STALLED):
+        assert condition(reported, kind).message == "a quota says no"
 
 
 def test_a_service_that_is_made_anew_leads_to_no_pod_for_a_moment() -> None:

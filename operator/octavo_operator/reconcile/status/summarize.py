@@ -96,7 +96,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         deployment=deployment,
         pods=_in_order(pods, newest, now),
         newest=newest,
-        unreached=_unreached(service, pods, observed, result, now) or _without_service(service, observed, result),
+        unreached=_without_service(service, observed, result) or _unreached(service, pods, observed, result, now),
         unobserved=unobserved(deployment, now),
         lost_claim=_lost_claim(observed),
         failing=failing_again(all_pods, now),
@@ -153,8 +153,8 @@ def _why_unreached(service: LLMService, observed: Observation, result: Result) -
 
 
 def _without_service(service: LLMService, observed: Observation, result: Result) -> Problem | None:
-    """Return why there is no Service, where no EndpointSlices would show that; None: there may be one."""
-    is_known = observed.slices is None and BY_NAME["Service"] not in observed.unwatched
+    """Return why there is no Service; None: there may be one."""
+    is_known = BY_NAME["Service"] not in observed.unwatched
     return result.unserved if is_known and ("Service", service.name) not in observed.children else None
 
 
