@@ -6,6 +6,7 @@ tests/cluster/test_llmservice_reconcile.py tests the rest with a real one.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -1077,6 +1078,40 @@ async def test_what_a_webhook_writes_anew_at_each_write_is_no_conflict(clock: Cl
     await operator.reconcile(KEY)
     assert server.live["Deployment"]["spec"]["minReadySeconds"] == 5
     assert server.reason("Degraded") == "AsExpected"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"), [("Service", {"selector": {"mesh": "yes"}}), ("Deployment", {"replicas": 0})]
+)
+async def test_what_admission_changes_is_tried_again_once_a_minute(
+    kind: str, change: dict[str, Any], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No event reports that the policy is gone."""
+
+    class Changing(Server):
+        changes = True
+        tries = 0
+
+        async def apply(self, manifest: dict[str, Any], *rest: Any, **more: Any) -> dict[str, Any]:
+            if manifest["kind"] != kind:
+                return await super().apply(manifest, *rest, **more)
+            self.tries += 1
+            spec = {**manifest["spec"], **change} if self.changes else manifest["spec"]
+            return await super().apply({**manifest, "spec": spec}, *rest, **more)
+
+    monkeypatch.setattr(reconciler_module, "Children", functools.partial(Children, clock=clock))
+    server = Changing(replicas=1)
+    operator = await settled(server)
+    server.tries = 0
+    for _ in range(130):
+        clock.now += 1
+        assert (await operator.reconcile(KEY) or 0) <= 60
+    assert (server.tries, server.writes) == (2, [])
+    server.changes = False
+    clock.now += 60
+    await operator.reconcile(KEY)
+    assert server.writes[0] == kind
+    assert change.items() != {name: server.live[kind]["spec"][name] for name in change}.items()
 
 
 async def test_what_another_manager_adds_to_the_selector_of_the_service_is_removed(clock: Clock) -> None:

@@ -297,7 +297,7 @@ def _again(
 ) -> float | None:
     """Return in how many seconds the next pass is due even if no event arrives; None: never."""
     pauses = mounting + [conflict.seconds for conflict in applied.conflicts]
-    pauses += [seconds for seconds in (now.again, now.retry) if seconds is not None]
+    pauses += [seconds for seconds in (now.again, now.retry, applied.retry) if seconds is not None]
     in_force = bounds_in_force(service.spec, moment)
     if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
         pauses.append((in_force.until - moment).total_seconds() + 1)

@@ -30,6 +30,7 @@ from octavo_operator.reconcile.apply.handover import (
     without_replicas_during_handover,
 )
 from octavo_operator.reconcile.apply.left_over import is_of_a_namesake, remove_left_over
+from octavo_operator.reconcile.apply.overruled import Overruled
 from octavo_operator.reconcile.fields.added_fields import Path, added_fields
 from octavo_operator.reconcile.fields.live_values import with_live_values
 from octavo_operator.reconcile.fields.ownership import is_as_applied, marked
@@ -101,11 +102,15 @@ class Writer(Applier, Protocol):
 
 @dataclass
 class Applied:
-    """The result of a pass over the children: their present state, failures, and conflicts with other managers."""
+    """The result of a pass over the children: their present state, failures, and conflicts with other managers.
+
+    `retry`: in how many seconds a child that admission has changed is to be tried again; None: there is none.
+    """
 
     children: dict[Identity, Mapping[str, Any]] = field(default_factory=dict)
     failures: dict[Identity, ApiError] = field(default_factory=dict)
     conflicts: list[Conflict] = field(default_factory=list)
+    retry: float | None = None
 
     @property
     def refusals(self) -> dict[Identity, ApiError]:
@@ -124,11 +129,13 @@ class Children:
         self._clock = clock
         self._applied: dict[Key, dict[Identity, tuple[str, str]]] = {}
         self._left: dict[Key, set[Identity]] = {}
+        self._overruled = Overruled(clock)
 
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""
         self._applied.pop(key, None)
         self._left.pop(key, None)
+        self._overruled.forget(key)
         self._field_conflicts.forget(key)
 
     async def apply(self, key: Key, service: LLMService, observed: Observation, wanted: Sequence[Object]) -> Applied:
@@ -164,7 +171,7 @@ class Children:
             if live is not None:
                 applied.children[identity] = live
         await self._prune(key, service, observed, identities, applied)
-        applied.conflicts = self._field_conflicts.conflicts(key)
+        applied.conflicts, applied.retry = self._field_conflicts.conflicts(key), self._overruled.seconds(key)
         return applied
 
     def _hindrance(self, key: Key, manifest: Object, observed: Observation, applied: Applied) -> ApiError | None:
@@ -214,7 +221,9 @@ class Children:
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
         manifest = marked(manifest, digest)
         before = self._applied.setdefault(key, {}).get(identity)
-        if seen is not None and not is_going(seen) and before == (digest, seen["fingerprint"]):
+        unchanged = seen is not None and not is_going(seen) and before == (digest, seen["fingerprint"])
+        retried = seen is not None and unchanged and self._overruled.is_due(key, identity, manifest, seen)
+        if unchanged and not retried:
             return seen
         if seen is not None and before is None and self._is_right(service, seen, manifest, digest):
             self._applied[key][identity] = (digest, seen["fingerprint"])
@@ -223,7 +232,7 @@ class Children:
         live: Mapping[str, Any] | None = seen
         if seen is None or drifted:  # not seen: perhaps not ours to see, since the watches select by our label
             live = await self._cluster.get(kind, service.namespace, identity[1])
-        if live is not None and not is_going(live) and before == (digest, fingerprint(live)):
+        if live is not None and not retried and not is_going(live) and before == (digest, fingerprint(live)):
             return trimmed(kind, live)  # only the watch is behind
         if live is not None and await remove_left_over(self._cluster, kind, live, service):
             live = await self._cluster.get(kind, service.namespace, identity[1])

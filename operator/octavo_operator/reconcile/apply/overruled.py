@@ -1,0 +1,57 @@
+"""Children in which admission has changed what decides whether they serve: they are tried again once a minute.
+
+A webhook or policy that changes our fields changes them in each write, so that a write at once would be of no use; and
+no event reports that it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from octavo_operator.reconcile.apply.dependence import Identity
+from octavo_operator.reconcile.observation.observe import Key
+
+RETRY_SECONDS = 60.0
+"""The pause between two tries, each of which is a dry run."""
+
+
+class Overruled:
+    """Remembers when each such child was last tried. `clock`: seconds of no particular origin."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._tried: dict[Key, dict[Identity, float]] = {}
+
+    def forget(self, key: Key) -> None:
+        """Forget an LLMService that is gone."""
+        self._tried.pop(key, None)
+
+    def seconds(self, key: Key) -> float | None:
+        """Return in how many seconds a child of `key` is to be tried again; None: there is no such child."""
+        tried = self._tried.get(key, {}).values()
+        return max(0.0, min(tried) + RETRY_SECONDS - self._clock()) if tried else None
+
+    def is_due(self, key: Key, identity: Identity, manifest: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
+        """Return True if the child `seen`, which is as the last apply left it, is to be tried now."""
+        tried = self._tried.setdefault(key, {})
+        if not is_overruled(manifest, seen):
+            tried.pop(identity, None)
+            return False
+        since = tried.setdefault(identity, self._clock())
+        if self._clock() - since < RETRY_SECONDS:
+            return False
+        tried[identity] = self._clock()
+        return True
+
+
+def is_overruled(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    """Return True if a Service selects other pods or leads to another port, or a Deployment has other replicas."""
+    wanted, there = manifest["spec"], live.get("spec") or {}
+    if manifest["kind"] == "Service":
+        return bool(wanted["selector"] != there.get("selector") or _targets(wanted) != _targets(there))
+    return manifest["kind"] == "Deployment" and "replicas" in wanted and wanted["replicas"] != there.get("replicas")
+
+
+def _targets(spec: Mapping[str, Any]) -> list[Any]:
+    return [port.get("targetPort") for port in spec.get("ports") or ()]
