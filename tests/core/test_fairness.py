@@ -253,6 +253,21 @@ def test_on_a_slow_device_a_newcomer_does_not_wait_for_anothers_long_prompt() ->
     assert "short" not in scheduler._requests, "it was answered meanwhile"
 
 
+def test_a_newcomer_waits_for_none_of_the_long_prompts_of_many_keys() -> None:
+    """Keys that have used no more than their share are not heavy, and the prompts that they have begun fill a step."""
+    scheduler, device = make_engine(blocks=4096, tokens=256, seqs=64)
+    for number in range(9):
+        add(scheduler, f"long{number}", 3_000, max_tokens=2, tenant=f"key{number}")
+    for number in range(20):
+        step(scheduler, device, number * 0.1)
+    late = []
+    for number in range(20, 60):
+        short = add(scheduler, f"short{number}", 4, max_tokens=1, tenant=f"new{number}", arrival=number * 0.1)
+        step(scheduler, device, number * 0.1)
+        late += [number] * (short.status is Status.WAITING)
+    assert not late
+
+
 def test_a_key_that_is_alone_is_never_heavy() -> None:
     scheduler, device = make_engine(blocks=512, tokens=256)
     for number in range(4):

@@ -64,7 +64,7 @@ class AdmissionPolicy:
             lane, level = self.waiting.lane(state), self.waiting.level(state, now)
             outranked = any(other < lane and its_level < level for other, its_level in levels.items())
             (later if outranked or self.accounts.heavy(state.tenant) else first).append(state)
-        return first, later
+        return sorted(first, key=lambda state: self.accounts.busy(state.tenant)), later
 
     def prompt_limit(self, tenant: str, planned: Mapping[str, int], room: int) -> int:
         """Return how many prompt tokens of a tenant a step with `planned` tokens and `room` for more may still get."""

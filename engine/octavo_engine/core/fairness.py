@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 QUANTUM = 512  # tokens a round
+FOR_NEW = 16  # prefill tokens of a step that begun prompts leave to waiting requests, if there are several tenants
 LEFTOVER = 8  # prefill tokens that even a heavy tenant gets in every step; on a CPU 8 take little longer than 1
 _HALF_LIFE = 5.0  # seconds after which use counts half
 _FORGOTTEN = 10.0  # seconds after its last request for which a tenant still counts
@@ -87,9 +88,8 @@ class Accounts:
 
     def decay(self, now: float) -> None:
         """Let use decay as time passes, and forget tenants that have left."""
-        elapsed = now - self._decayed_at
+        factor = 0.5 ** ((now - self._decayed_at) / _HALF_LIFE)
         self._decayed_at = now
-        factor = 0.5 ** (elapsed / _HALF_LIFE)
         for tenant, account in list(self._accounts.items()):
             account.used *= factor
             if account.requests == 0 and now - account.left_at >= _FORGOTTEN:
@@ -100,6 +100,10 @@ class Accounts:
     def share(self, tenant: str) -> float:
         """Return the share of each resource that a tenant may use while others want some too, 0 to 1."""
         return self._accounts[tenant].weight / self._weights
+
+    def busy(self, tenant: str) -> bool:
+        """Return True if a tenant has lately used more than a little; several such ones may fill all steps."""
+        return self._accounts[tenant].used > _LITTLE
 
     def heavy(self, tenant: str) -> bool:
         """Return True if a tenant has lately used clearly more than its share of all tokens."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from sys import maxsize
 
 from octavo_engine.core.admission_policy import AdmissionPolicy, AdmissionRound
-from octavo_engine.core.fairness import LEFTOVER
+from octavo_engine.core.fairness import FOR_NEW, LEFTOVER
 from octavo_engine.core.kv_groups import NO_BLOCK
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper
@@ -45,21 +45,24 @@ class Planner:
 
     def schedule(self, now: float) -> StepBuilder:
         """Plan the next step, which may be empty."""
-        builder = StepBuilder(self.settings.max_num_batched_tokens)
+        builder, accounts = StepBuilder(self.settings.max_num_batched_tokens), self.policy.accounts
         self._decode(builder)
         builder.budget = min(builder.budget, self.chunk_limit)
         first, later = self.policy.order_prompts(self.running.prefilling, now)
         # Tokens kept for the later prompts: half the budget at most, or a small budget would leave new requests none.
         kept = min(LEFTOVER, builder.budget // 2) if later else 0
-        builder.budget -= kept
+        for_new = min(FOR_NEW, builder.budget // 4) if accounts.several and self.policy.waiting else 0
+        builder.budget -= kept + for_new
         for state in first:
             if state.status is Status.RUNNING:
                 self._prefill(state, builder)
         if not builder.preempted:
-            # A heavy tenant's begun prompts go on before its waiting requests are admitted.
-            self._admit(builder, now, {r.tenant for r in later if self.policy.accounts.heavy(r.tenant)})
+            # A heavy tenant's begun prompts, and in a full step those of any busy one, go on before it begins others.
+            served, excludes = (later, accounts.heavy) if builder.budget > 0 else (self.running, accounts.busy)
+            builder.budget += for_new
+            self._admit(builder, now, {r.tenant for r in served if excludes(r.tenant)})
         builder.budget += kept
-        for state in later:
+        for state in (*later, *first):
             # An admission may have preempted the request, and even have admitted it again.
             if state.status is Status.RUNNING and state not in builder.chunks:
                 self._prefill(state, builder)
