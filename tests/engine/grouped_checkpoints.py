@@ -16,6 +16,8 @@ from fp8_checkpoints import PROJECTIONS
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+BY_COLUMNS = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+"""GPT-2's matrices, which are stored by columns, and by rows once bitsandbytes has quantized them."""
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
@@ -296,9 +298,12 @@ def save_grouped(directory: Path, name: str, config: dict[str, Any] | None = Non
     quantize, model = make(wanted), reference_model(**{**SIZES, **changes})
     path = save(model, directory) / "model.safetensors"
     tensors, state = load_file(path), model.state_dict()
-    for key in [key for key in tensors if key.endswith(PROJECTIONS)]:
-        stored, numbers = quantize(tensors.pop(key))
-        state[key].copy_(numbers)
+    for key in [key for key in tensors if key.endswith((*PROJECTIONS, *BY_COLUMNS))]:
+        weight, numbers = tensors.pop(key), state[key]
+        if key.endswith(BY_COLUMNS):
+            weight, numbers = weight.t(), numbers.t()
+        stored, stands_for = quantize(weight)
+        numbers.copy_(stands_for)
         tensors |= {f"{key.removesuffix('weight')}{end}": tensor for end, tensor in stored.items()}
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
     values = json.loads((directory / "config.json").read_text())

@@ -45,6 +45,20 @@ def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(name, tmp_pa
     assert {linear.weight.dtype for linear in linears(decoder)} == {stored}
 
 
+GPT2 = {"n_embd": 128, "n_head": 8, "n_layer": 2}
+
+
+@pytest.mark.parametrize("name", ["nf4", "nf4_nested"])
+@pytest.mark.parametrize(
+    ("family", "changes"), [("Phi3", {"pad_token_id": 0, "num_key_value_heads": 2}), ("GPT2", GPT2)]
+)
+def test_bitsandbytes_has_projections_together_and_columns_as_rows(family, changes, name, tmp_path):
+    """The scales of scales belong to blocks of 256 x 64 numbers, which two projections of a tensor may share."""
+    model = save_grouped(tmp_path / "packed", name, family=family, **changes)
+    exact = logits_of(load(save(model, tmp_path / "exact")))
+    torch.testing.assert_close(logits_of(load(tmp_path / "packed")), exact, rtol=1e-4, atol=1e-4)
+
+
 def test_ranks_compute_what_one_computes(tmp_path):
     names = [
         "gptq",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.layers import LinearWeights
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, plain, transposed
+from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Span, joined, plain, transposed
 from octavo_engine.model.layers.adapters.lora import LoraLayer
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
@@ -135,7 +135,8 @@ class Linear(nn.Module):
         """
         self.names = names
         for tensor in joined(self._tensors(names)):
-            as_columns = self.options.names.transposed and tensor.name.endswith(".weight")
+            # Codes, such as bitsandbytes', have rows even if a family's matrices in floating point have columns.
+            as_columns = self.options.names.transposed and tensor.name.endswith(".weight") and tensor.types == FLOATS
             yield transposed(tensor) if as_columns or tensor.as_columns else tensor
 
     def _tensors(self, names: Sequence[str]) -> Iterator[CheckpointTensor]:

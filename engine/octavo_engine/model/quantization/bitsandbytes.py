@@ -58,8 +58,7 @@ def _tensors(
     yield flat("", columns // 2, partial(_write_codes, weights, projection), ("U8",))
     yield flat(".absmax", columns // _BLOCK, scales.take_values, ("U8",) if nested else ("F32",))
     if nested:
-        blocks = -(-stored.total * columns // _BLOCK // _NESTED_BLOCK)
-        yield _unsharded(f"{name}.nested_absmax", partial(scales.take, "nested_absmax"), "F32", blocks)
+        yield _unsharded(f"{name}.nested_absmax", partial(scales.take, "nested_absmax"), "F32", None)
         yield _unsharded(f"{name}.nested_quant_map", partial(scales.take, "nested_map"), "F32", 256)
     table = cast("tuple[float, ...]", method.table)
     yield _unsharded(f"{name}.quant_map", partial(_check_table, table), "F32", len(table))
@@ -110,17 +109,18 @@ class _Scales:
         self._write_if_complete()
 
     def take_state(self, values: Tensor) -> None:
-        """Return the bytes of a JSON object with the sizes, which must be those that are computed."""
+        """Take the JSON object with the sizes of the stored tensor, which must have this projection's rows."""
         state = _parse_state(values)
-        rows, columns = self.projection.stored_rows.total, self.projection.columns.total
+        rows, columns = self.projection.first_row + self.projection.stored_rows.total, self.projection.columns.total
         shape = state.get("shape")
         if state.get("blocksize") != _BLOCK or not isinstance(shape, list) or len(shape) != 2 or shape[1] != columns:
             raise ValueError(f"says a shape other than {[rows, columns]} or other blocks than of {_BLOCK} numbers")
-        if self.nested and (shape[0] != rows or state.get("nested_blocksize") != _NESTED_BLOCK):
+        if self.nested and (shape[0] < rows or state.get("nested_blocksize") != _NESTED_BLOCK):
             raise ValueError(
                 f"has double quantization over {shape[0]} rows in blocks of {state.get('nested_blocksize')}, and "
                 f"{rows} rows in blocks of {_NESTED_BLOCK} are computed"
             )
+        self.found["blocks"] = -(-shape[0] * columns // _BLOCK // _NESTED_BLOCK)
         self.found["offset"] = float(state.get("nested_offset") or 0.0)
         self._write_if_complete()
 
@@ -139,7 +139,9 @@ class _Scales:
     def _dequantized(self, codes: Tensor, groups: int) -> Tensor:
         """Return `absmax` in float32 from its codes, of which the first belongs to this rank's first row."""
         scales, table = self.found["nested_absmax"], self.found["nested_map"]
-        first = self.projection.stored_rows.start * groups
+        if len(scales) != self.found["blocks"]:
+            raise ValueError(f"has {len(scales)} scales of scales, and {self.found['blocks']} blocks")
+        first = (self.projection.first_row + self.projection.stored_rows.start) * groups
         block = torch.arange(first, first + len(codes)) // _NESTED_BLOCK
         return cast("Tensor", table[codes.int()] * scales[block] + self.found["offset"])
 
