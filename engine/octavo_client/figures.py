@@ -60,7 +60,9 @@ class Load:
         return "requests/s" if self.users is None else "users"
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} {self.unit}" if self.users is None else f"{self.users} users"
+        if self.users is None:
+            return f"{self.value:.3g} {self.unit}"
+        return f"{self.users} user{'' if self.users == 1 else 's'}"
 
 
 @dataclass(slots=True)

@@ -74,7 +74,7 @@ def run(config: EngineConfig, source: Path, target: Path) -> int:
                 _answer(llm, tasks[start : start + _CHUNK], out, bar)
         llm.close()
     failed = f", {out.errors} of them an error instead of an answer" if out.errors else ""
-    sys.stderr.write(f"{target}: {len(tasks)} lines written{failed}\n")
+    sys.stderr.write(f"{target}: lines written: {len(tasks)}{failed}\n")
     return 0
 
 

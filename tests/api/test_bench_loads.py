@@ -236,7 +236,7 @@ def test_a_comparison_marks_what_is_worse(tmp_path: Path, capsys: pytest.Capture
         ["8", "users", "tokens/s", "100.0", "83.3", "0.833", "worse"]
     ]
     assert sum(line.endswith("worse") for line in lines) == 11
-    assert not any(line.startswith("1 users") for line in lines)
+    assert not any(line.startswith("1 user ") for line in lines)
     assert compare.run(parse(compare, str(before), str(after), "--tolerance", "21")) == 0
     assert compare.run(parse(compare, str(after), str(before))) == 0  # better is not worse
     assert "0 of 11 figures are worse" in capsys.readouterr().out
@@ -244,7 +244,7 @@ def test_a_comparison_marks_what_is_worse(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_comparison_without_a_common_load_or_of_other_files(tmp_path: Path) -> None:
     before = written(tmp_path / "before.json", a_level(1))
-    with pytest.raises(UsageError, match="no load in common: 1 users and 8 users"):
+    with pytest.raises(UsageError, match="no load in common: 1 user and 8 users"):
         compare.run(parse(compare, str(before), str(written(tmp_path / "after.json", a_level(8)))))
     other = tmp_path / "other.json"
     for content, says in (("{}", "is not a result"), ("[", "cannot be read"), ('{"levels": [5]}', "is not a result")):
