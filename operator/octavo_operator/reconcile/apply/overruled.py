@@ -28,9 +28,12 @@ class Overruled:
         self._tried.pop(key, None)
 
     def seconds(self, key: Key) -> float | None:
-        """Return in how many seconds a child of `key` is to be tried again; None: there is no such child."""
-        tried = self._tried.get(key, {}).values()
-        return max(0.0, min(tried) + RETRY_SECONDS - self._clock()) if tried else None
+        """Return in how many seconds a child of `key` is to be tried again; None: there is no such child.
+
+        One that is overdue could not be tried in this pass, as where another failure comes first.
+        """
+        left = [since + RETRY_SECONDS - self._clock() for since in self._tried.get(key, {}).values()]
+        return min((each if each > 0 else RETRY_SECONDS for each in left), default=None)
 
     def is_due(self, key: Key, identity: Identity, manifest: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
         """Return True if the child `seen`, which is as the last apply left it, is to be tried now."""
