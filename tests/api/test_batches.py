@@ -674,6 +674,41 @@ def test_a_batch_whose_disk_is_full_goes_on_when_there_is_room(
     assert not any(next(fails, False) for fails in failures.values())
 
 
+def test_a_batch_whose_disk_cannot_be_read_goes_on_when_it_can(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(batch_storage=tmp_path)
+    server.play("Hello there.")
+    monkeypatch.setattr(storage, "PAUSE", 0.01)
+    reads = {
+        name: Mock(side_effect=[OSError(errno.EMFILE, "Too many open files")])
+        for name in ("check_input", "requests_after")
+    }
+    for name, failing in reads.items():
+        work = getattr(job, name)
+
+        def at_second(*args: Any, work: Any = work, failing: Mock = failing) -> Any:
+            return work(*args) if failing.called else failing()
+
+        monkeypatch.setattr(job, name, at_second)
+    batch = ended(server, server.openai(), begin(server.openai(), line("a")))
+    assert batch.status == "completed" and all(failing.called for failing in reads.values())
+
+
+def test_a_batch_whose_input_file_is_gone_fails_and_says_so(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(batch_storage=tmp_path)
+
+    def check_without_file(path: Path, endpoint: str) -> Any:
+        path.unlink()
+        return check_input(path, endpoint)
+
+    monkeypatch.setattr(job, "check_input", check_without_file)
+    batch = ended(server, server.openai(), begin(server.openai(), line("a")))
+    assert batch.status == "failed" and batch.errors.data[0].code == "file_not_found"
+
+
 def test_a_line_that_does_not_fit_leaves_no_part_of_it(tmp_path: Path) -> None:
     class Small(io.FileIO):
         def write(self, data: Any) -> int:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.console.line_rate import LineRate
@@ -25,6 +25,7 @@ LINES_AT_ONCE = 32
 """Lines of one batch that wait for their turn, or are being answered. Only the latter are in memory."""
 _EXPIRED = LineFailure("batch_expired", "the batch reached the end of its completion window before this line's turn")
 
+Read = TypeVar("Read")
 End = Literal["completed", "failed", "expired", "cancelled"]
 
 
@@ -41,6 +42,14 @@ class _Line:
         asked = read_request(self._path, self._place)
         self.custom_id = asked.custom_id
         return bytes(asked.body)
+
+
+def _on_file(read: Callable[..., Read], path: Path, *args: object) -> Read:
+    """Return what `read` returns of an input file; APIError, which ends the batch, if the file is gone."""
+    try:
+        return read(path, *args)
+    except FileNotFoundError:
+        raise APIError(404, "the batch's input file is gone from the disk", code="file_not_found") from None
 
 
 class Job:
@@ -84,14 +93,9 @@ class Job:
 
     async def _check(self) -> bool:
         """Check the input file; return True if all lines are valid, else the batch fails with the lines' errors."""
-        if not await self._turn_to_check():
+        if (checked := await with_retries(self._check_in_turn)) is None:
             return True
-        try:
-            if self._cancelled.is_set():
-                return True
-            total, errors = await asyncio.to_thread(check_input, self._input, self._batch.endpoint)
-        finally:
-            self._checks.release(self._owner.name, None)
+        total, errors = checked
         if errors:
             await self._fail(errors)
             return False
@@ -100,6 +104,20 @@ class Job:
             self._batch.status, self._batch.in_progress_at = "in_progress", self._now()
         await self._save()
         return True
+
+    async def _check_in_turn(self) -> tuple[int, list[LineError]] | None:
+        """Return what `check_input` does, or None if the batch is cancelled before its turn.
+
+        The turn is not kept if the disk fails: a file that cannot be read is not to hold up the checks of others.
+        """
+        if not await self._turn_to_check():
+            return None
+        try:
+            if self._cancelled.is_set():
+                return None
+            return await on_disk(_on_file, check_input, self._input, self._batch.endpoint)
+        finally:
+            self._checks.release(self._owner.name, None)
 
     async def _turn_to_check(self) -> bool:
         """Wait for the turn to check the input file; False, and no turn is held, if the batch is cancelled before."""
@@ -132,7 +150,7 @@ class Job:
     async def _places(self) -> AsyncIterator[LinePlace]:
         """Yield the places of the requests. The input file is open only while some of them are read."""
         last = LinePlace(0, 0, 0)
-        while found := await asyncio.to_thread(requests_after, self._input, last):
+        while found := await with_retries(partial(on_disk, _on_file, requests_after, self._input, last)):
             for last in found:
                 yield last
 
