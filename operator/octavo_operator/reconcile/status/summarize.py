@@ -131,7 +131,7 @@ def _unreached(
     ready = [pod for pod in pods if pod.ready]
     if not ready or observed.slices is None or reachable_pods(observed.slices, ready):
         return None
-    if not result.route_conflict and settling_seconds(ready, service.status or {}, now):
+    if settling_seconds(ready, service.status or {}, now):
         return Problem(Reason.DEPLOYING, f"{len(ready)} replicas are ready, and the Service does not route to them yet")
     what = f"{len(ready)} replicas are ready, and Service {service.name} routes to none of them"
     return Problem(Reason.NO_ENDPOINTS, f"{what}: {_why_unreached(service, observed, result)}")
