@@ -30,7 +30,6 @@ from octavo_engine.core.request import FinishReason, TokenLogprobs
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
-from octavo_engine.core.step import MOST_UNREAD_STEPS
 from octavo_engine.core.step_builder import StepBuilder
 from octavo_engine.core.step_cost import FIRST_TOKENS
 from octavo_engine.engine.adaptive import AdaptiveLimits
@@ -234,14 +233,6 @@ def test_step_durations_are_reported_once() -> None:
     step(scheduler, device)
     assert StatsReader(scheduler).read().step_seconds == [0.01, 0.01]
     assert StatsReader(scheduler).read().step_seconds == []
-
-
-def test_step_durations_that_nobody_reads_take_no_more_and_more_memory() -> None:
-    scheduler, device = make_engine()
-    add(scheduler, "a", 5, max_tokens=2)
-    scheduler.counters.step_seconds.extend([1.0] * MOST_UNREAD_STEPS)
-    step(scheduler, device)
-    assert StatsReader(scheduler).read().step_seconds == [1.0] * (MOST_UNREAD_STEPS - 1) + [0.01]
 
 
 def test_recomputation_is_not_counted_as_prefix_queries() -> None:

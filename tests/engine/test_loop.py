@@ -21,7 +21,7 @@ from octavo_engine.core.request import Request
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import StepOutputs, StepPlan, StepResult
-from octavo_engine.engine import process
+from octavo_engine.engine import process, scheduler_stats
 from octavo_engine.engine.adaptive import AdaptiveLimits
 from octavo_engine.engine.info import EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
@@ -335,6 +335,15 @@ def test_a_deadline_passes_in_flight() -> None:
     now = 5.0
     assert [(e.request_id, e.finish_reason) for e in loop.step().events if e.finish_reason] == [("late", "timeout")]
     assert len(drain(loop)["other"]) == 20 - 2
+
+
+def test_step_durations_that_nobody_reads_take_no_more_and_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_stats, "MOST_UNREAD_STEPS", 3)
+    loop, recorder = recorded()
+    recorder.step_seconds = 0.01
+    ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=9))
+    drain(loop)
+    assert loop.report().step_seconds == [0.01] * 3
 
 
 def test_a_failed_step_ends_the_loop_with_a_dump(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,16 +7,12 @@ most steps decode one token, so these cross in columns, two integers a row, and 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from octavo_engine.core.request import PromptOutput, TokenLogprobs
 from octavo_engine.sampling_params import SamplingParams
-
-MOST_UNREAD_STEPS = 10_000
-"""Most durations of steps that are kept until they are read. The server reads them after far fewer steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,5 +158,4 @@ class Counters:
     recomputed_tokens: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
-    step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_UNREAD_STEPS))
-    """Durations of the last steps; a reader empties it, but a program with an LLM may never read."""
+    step_seconds: list[float] = field(default_factory=list)  # durations of steps; the reader empties the list

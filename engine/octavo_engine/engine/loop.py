@@ -162,6 +162,7 @@ class EngineLoop:
         if plan.drafts:
             self._stats.count_drafts(plan, result)
         outputs = self._scheduler.update(plan, result, now)
+        self._stats.drop_unread()
         if self._waits_for_masks:
             self._sample()
         self._busy_until = now + sum(map(self._scheduler.expected_seconds, self._launched))

@@ -62,6 +62,10 @@ def wasted_slots(memory: KVMemory, holding: Iterable[RequestState]) -> int:
     )
 
 
+MOST_UNREAD_STEPS = 10_000
+"""Most durations of steps that are kept until they are read. The server reads them after far fewer steps."""
+
+
 class StatsReader:
     """Reads the numbers of one scheduler."""
 
@@ -70,6 +74,10 @@ class StatsReader:
         self._readings = 0
         self._wasted_slots = 0
         self._draft_tokens = self._accepted_tokens = 0
+
+    def drop_unread(self) -> None:
+        """Drop the oldest durations of steps if there are very many: a program with an LLM may never read them."""
+        del self._scheduler.counters.step_seconds[:-MOST_UNREAD_STEPS]
 
     def count_drafts(self, plan: StepPlan, result: StepResult) -> None:
         """Count the draft tokens of a step whose result has come."""
@@ -102,7 +110,7 @@ class StatsReader:
             prefix_hit_tokens=counters.prefix_hit_tokens,
             draft_tokens=self._draft_tokens,
             accepted_tokens=self._accepted_tokens,
-            step_seconds=list(counters.step_seconds),
+            step_seconds=counters.step_seconds,
         )
-        counters.step_seconds.clear()
+        counters.step_seconds = []
         return stats
