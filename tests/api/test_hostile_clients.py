@@ -152,13 +152,17 @@ def test_a_worker_does_not_try_again_to_return_memory_that_is_in_use(monkeypatch
 
 
 def test_a_worker_that_is_killed_from_outside_is_no_fault_of_the_request(start: Callable[..., Served]) -> None:
-    """The kernel kills workers when the container's memory is used up: clients may repeat the request, and SDKs do."""
+    """The kernel kills workers when the container's memory is used up. A new worker prepares the request, once: after
+    two deaths clients may repeat it, and SDKs do."""
     server = start(program=odd_worker.PROGRAM)
+    server.play("Hello")
+    for worker in server.serving.text._workers:
+        os.kill(worker._process.pid, signal.SIGKILL)
+    assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
     for name in ("SIGKILL", "SIGHUP"):
         answer = server.http.post(TEXT, json={"prompt": f"be killed by {name}"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "preparation_interrupted")
         assert int(answer.headers["retry-after"]) > 0
-    server.play("Hello")
     assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
 
 

@@ -239,13 +239,23 @@ class TextPool:
             worker.close()
         self._workers.clear()
 
-    async def _run(self, worker: Worker, turn: _Turn, task: bytes) -> Result:
+    async def _run(self, worker: Worker, turn: _Turn, task: bytes, *, again: bool = True) -> Result:
+        """Return the result of a task. With `again`, a new worker runs it if this one is killed from outside."""
         try:
             async with asyncio.timeout(WALL_SECONDS):
                 data = await worker.run(task)
             result = decode_result(data)
         except (TimeoutError, WorkerDiedError, ValueError) as error:
-            return await self._replace(worker, turn, error)
+            status = await self._end(worker, turn, error)
+            killed = -status in _FROM_OUTSIDE and isinstance(error, WorkerDiedError)
+            # It may have been idle as it was killed: that is noticed only now.
+            if killed and again and (new := await self._new_worker()) is not None:
+                return await self._run(new, turn, task, again=False)
+            # The new worker counts as held by the key until it has started. Otherwise the key's next request could end
+            # the last worker that other keys have. The turn of a large task ends then too: the worker that is left is
+            # for short tasks.
+            self._spawn(self._start_worker_again(turn))
+            return _rejection(status, killed=killed, timed_out=isinstance(error, TimeoutError))
         except Exception:
             self._workers.discard(worker)
             worker.kill()
@@ -254,24 +264,19 @@ class TextPool:
         self._release(worker, turn)
         return result
 
-    async def _replace(self, worker: Worker, turn: _Turn, error: Exception) -> Rejected:
-        """Replace a worker that ended or took too long, and return the error of its request.
-
-        The new worker counts as held by the key until it has started. Otherwise the key's next request could end the
-        last worker that other keys have. The turn of a large task ends then too: the worker that is left is for short
-        tasks.
-        """
+    async def _end(self, worker: Worker, turn: _Turn, error: Exception) -> int:
+        """Return the exit status of a worker that has ended, or is killed since it took too long."""
         self._workers.discard(worker)
         status = await asyncio.to_thread(worker.end if isinstance(error, WorkerDiedError) else worker.kill)
-        self._spawn(self._start_worker_again(turn))
         log.warning("a text worker ended with status %d on a request of key %r; another one starts", status, turn.key)
-        if -status in _FROM_OUTSIDE and isinstance(error, WorkerDiedError):
-            message = "the process that read the request was killed, not by this server; send the request again"
-            return Rejected(503, message, "preparation_interrupted", None)
-        if status == -signal.SIGPROF or isinstance(error, TimeoutError):
-            message = f"the prompt takes more than {CPU_SECONDS:g} s to be rendered and tokenized; send less text"
-            return Rejected(400, message, "preparation_timeout", None)
-        return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
+        return status
+
+    async def _new_worker(self) -> Worker | None:
+        """Return a worker that has started; None if it cannot start in time, which `_start_worker_again` reports."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(WALL_SECONDS):
+                return await self._start_worker()
+        return None
 
     async def _start_worker_again(self, turn: _Turn) -> None:
         pause = 0.0
@@ -302,3 +307,14 @@ class TextPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _rejection(status: int, *, killed: bool, timed_out: bool) -> Rejected:
+    """Return the error of a request whose worker ended with `status`."""
+    if killed:
+        message = "the process that read the request was killed, not by this server; send the request again"
+        return Rejected(503, message, "preparation_interrupted", None)
+    if status == -signal.SIGPROF or timed_out:
+        message = f"the prompt takes more than {CPU_SECONDS:g} s to be rendered and tokenized; send less text"
+        return Rejected(400, message, "preparation_timeout", None)
+    return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
