@@ -1,4 +1,4 @@
-"""A stand-in for a rank's process whose device has 1 GiB with 200 MiB free; it writes what it receives into a file.
+"""A stand-in for a rank's process whose device has 1 GiB with 228 MiB free; it writes what it receives into a file.
 
 An environment variable names the file.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
-TOTAL, FREE = 1 << 30, 248 << 20
+TOTAL, FREE = 1 << 30, 228 << 20
 
 if __name__ == "__main__":
     rank, size, memory, *_ = map(int, sys.argv[1:])

@@ -100,18 +100,23 @@ def _decoder(
 ) -> Decoder:
     """Return a decoder with random weights of a fixed seed."""
     with mock.patch.object(decoder_module, "choose_compute", lambda *_: compute()):
-        decoder = Decoder(spec, dtype=dtype, device=device)
+        decoder = Decoder(spec, dtype=dtype, device=device, fp8_products=in_8_bits)
     generator = torch.Generator().manual_seed(3)
     for name, parameter in decoder.named_parameters():
-        weights = torch.randn(parameter.shape, generator=generator)
+        by_block = spec.quantization is not None and spec.quantization.default == FP8Scheme("block")
         if name.endswith("input_scale"):
             parameter.fill_(_INPUT_SCALE)
         elif name.endswith("scale"):
-            parameter.copy_((weights.abs() + 0.5) * 0.0005)
-        elif parameter.dtype == FP8:
-            parameter.copy_(weights * 60)
+            # Of blocks the same ones, whether products in 8 bits need one each or others one for each row.
+            rows = len(decoder.get_parameter(f"{name.removesuffix('scale')}weight")) // (128 if by_block else 1)
+            scales = torch.randn(rows, parameter.shape[1], generator=generator).abs() + 0.5
+            parameter.copy_(scales.repeat_interleave(len(parameter) // rows, dim=0) * 0.0005)
         else:
-            parameter.copy_(weights * 0.2 if parameter.dim() > 1 else weights * 0.1 + 1)
+            weights = torch.randn(parameter.shape, generator=generator)
+            if parameter.dtype == FP8:
+                parameter.copy_(weights * 60)
+            else:
+                parameter.copy_(weights * 0.2 if parameter.dim() > 1 else weights * 0.1 + 1)
     for module in decoder.modules():
         if isinstance(module, Linear):
             module.weights.in_8_bits = in_8_bits
