@@ -45,11 +45,9 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, 
     laid_out[begins[:, None] + past_len - back] = past
     laid_out[tokens] = x
     states[step.slots] = laid_out[ends[:, None] - back].view(len(past), -1)
-    # Of all rows, those of earlier inputs included, as shifted views of a whole tensor are quicker than chosen rows. In
-    # float32, rounded once, as PyTorch's convolutions are.
-    wide = weight.float()
-    sums = laid_out[past_len:] * wide[:, past_len]
+    # Of all rows, those of earlier inputs included, as shifted views of a whole tensor are quicker than chosen rows.
+    sums = laid_out[past_len:] * weight[:, past_len]
     for tap in range(past_len):
-        sums.addcmul_(laid_out[tap : tap + len(sums)].float(), wide[:, tap])
-    sums = (sums if bias is None else sums.add_(bias)).to(x.dtype)
-    return sums if len(past) == 1 else sums[tokens - past_len]
+        sums += laid_out[tap : tap + len(sums)] * weight[:, tap]
+    sums = sums if len(past) == 1 else sums[tokens - past_len]
+    return sums if bias is None else sums + bias
