@@ -22,7 +22,8 @@ REGARDING = {"name": "good", "namespace": "llm", "uid": "u1"}
 WARNING = Transition("Warning", "CrashLoop", "pod good-1 ended with exit code 139")
 
 
-ENDS = "unable to create new content in namespace llm because it is being terminated"
+NO_RIGHT = ApiError(403, "Forbidden", "no")
+ENDS = ApiError(403, "Forbidden", "it is being terminated", causes=frozenset({"NamespaceTerminating"}))
 
 
 class Server:
@@ -31,11 +32,11 @@ class Server:
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
         self.counts: dict[str, int] = {}
-        self.refuses = ""
+        self.refuses: ApiError | None = None
 
     async def create_event(self, event: dict[str, Any]) -> bool:
         if self.refuses:
-            raise ApiError(403, "Forbidden", self.refuses)
+            raise self.refuses
         name = event["metadata"]["name"]
         known = name in self.events
         self.events.setdefault(name, event)
@@ -141,9 +142,9 @@ async def test_another_replica_counts_on() -> None:
     assert list(server.counts.values()) == [2]
 
 
-@pytest.mark.parametrize(("refusal", "lines"), [("no", 1), (ENDS, 0)], ids=["no right", "its namespace ends"])
+@pytest.mark.parametrize(("refusal", "lines"), [(NO_RIGHT, 1), (ENDS, 0)], ids=["no right", "its namespace ends"])
 async def test_an_event_that_cannot_be_written_stops_nothing(
-    refusal: str, lines: int, caplog: pytest.LogCaptureFixture
+    refusal: ApiError, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server()
     server.refuses = refusal

@@ -290,6 +290,22 @@ async def test_a_namespace_in_which_nothing_answers_leaves_half_of_the_workers_t
     assert seen == [("well", "last")]
 
 
+async def test_namespaces_that_were_slow_long_ago_are_forgotten() -> None:
+    now, done = 0.0, asyncio.Event()
+    queue = WorkQueue[str](clock=lambda: now, group_of=lambda key: key)
+
+    async def handle(key: str) -> None:
+        nonlocal now
+        now += 400
+        if key == "last":
+            done.set()
+
+    for key in ("first", "second", "last"):
+        queue.add(key)
+    await work(queue, handle, done, workers=1)
+    assert list(queue._slow) == ["last"]
+
+
 async def test_what_had_to_wait_for_a_slow_one_is_worked_on_when_that_ends() -> None:
     now, done = 0.0, asyncio.Event()
     queue = WorkQueue[tuple[str, str]](clock=lambda: now, group_of=lambda key: key[0])

@@ -405,7 +405,8 @@ async def test_a_refusal_is_reported_and_tried_again(status: int) -> None:
 async def test_a_namespace_that_is_being_deleted_is_reported_and_nothing_is_tried_again() -> None:
     server = Server()
     words = 'deployments.apps "good" is forbidden: unable to create new content in namespace llm because it is being '
-    server.failures["Deployment"] = ApiError(403, "Forbidden", f"{words}terminated")
+    ends = frozenset({"NamespaceTerminating"})
+    server.failures["Deployment"] = ApiError(403, "Forbidden", f"{words}terminated", causes=ends)
     assert await reconciler(server).reconcile(KEY) is None
     assert {server.reason(kind) for kind in ("Ready", "Degraded", "Stalled")} == {"BeingDeleted"}
 

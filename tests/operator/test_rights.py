@@ -52,13 +52,48 @@ def test_the_missing_right_is_parsed_from_the_api_servers_message(sentence: str,
     assert refused_right(sentence) == right
 
 
+RULES = [
+    (SENTENCES[0][0], 'add {apiGroups: [""], resources: ["services"], verbs: ["patch"]} to'),
+    (SENTENCES[1][0], 'add {apiGroups: ["octavo.dev"], resources: ["llmservices/status"], verbs: ["patch"]} to'),
+    (SENTENCES[3][0], ""),
+]
+
+
+@pytest.mark.parametrize(("sentence", "words"), RULES)
+async def test_a_refusal_of_a_right_says_which_rule_gives_it(sentence: str, words: str) -> None:
+    refused = web.json_response({"reason": "Forbidden", "message": sentence}, status=403)
+    async with api_server(lambda _: refused) as cluster:
+        with pytest.raises(ApiError) as caught:
+            await cluster.get(LLMSERVICE, "llm", "good")
+    assert caught.value.message.removeprefix(sentence).startswith("; helm upgrade restores") is bool(words)
+    assert words in caught.value.message
+
+
+DELETED = {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}
+TERMINATED = "unable to create new content in namespace llm because it is being terminated"
+
+
+@pytest.mark.parametrize(("status", "details", "ends"), [(403, DELETED, True), (403, {}, False), (409, DELETED, False)])
+async def test_only_the_api_servers_own_cause_says_that_a_namespace_is_being_deleted(
+    status: int, details: dict[str, Any], ends: bool
+) -> None:
+    """The message of an admission webhook may have the same words."""
+    answer = {"reason": "Forbidden", "message": TERMINATED, "details": details}
+    async with api_server(lambda _: web.json_response(answer, status=status)) as cluster:
+        with pytest.raises(ApiError) as caught:
+            await cluster.get(LLMSERVICE, "llm", "good")
+    assert caught.value.namespace_ends is ends
+
+
 def test_rights_that_are_not_refused_any_more_are_forgotten() -> None:
     now, metrics = [0.0], OperatorMetrics()
     rights = MissingRights(lambda: now[0])
     metrics.read_rights(rights)
     rights.note(refusal("create", "deployments", "apps").message)
     rights.note("exceeded quota")
-    assert rights.problems == ["the operator's service account may not create deployments.apps in namespace llm"]
+    (said,) = rights.problems
+    assert said.startswith("the operator's service account may not create deployments.apps in namespace llm; helm upgr")
+    assert 'add {apiGroups: ["apps"], resources: ["deployments"], verbs: ["create"]} to the operator' in said
     name = "octavo_operator_right_missing['create', 'deployments.apps', 'llm']"
     assert {each for each in samples(metrics) if each.startswith("octavo_operator_right")} == {name}
     now[0] = LASTING_SECONDS + 1

@@ -309,7 +309,7 @@ def ending(since: str, **metadata: Any) -> dict[str, Any]:
 
 
 ENDS = [
-    (ending("2026-01-01T00:00:00Z"), "kubectl delete node n1, or kubectl delete pod old --force"),
+    (ending("2026-01-01T00:00:00Z"), "delete pod old --force --grace-period=0, or kubectl delete node n1 where it"),
     (ending("2026-01-01T00:00:00Z", finalizers=["x.example/hold"]), "x.example/hold holds it; remove the finalizer"),
     (ending("2026-01-01T00:00:01Z"), ""),
 ]

@@ -33,6 +33,11 @@ _ADVICE = (
         "and it is made anew",
     ),
     (
+        r"cannot set blockOwnerDeletion",
+        "give the operator update on llmservices/finalizers in API group octavo.dev: helm upgrade restores the chart's "
+        "rules",
+    ),
+    (
         r"violates PodSecurity",
         "change spec.podTemplate or spec.cache, or the namespace's label pod-security.kubernetes.io/enforce",
     ),

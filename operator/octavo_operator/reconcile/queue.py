@@ -158,7 +158,7 @@ class WorkQueue(Generic[Key]):
         finally:
             del self._active[key]
             if self._clock() - started >= SLOW_SECONDS:
-                self._slow[self._group_of(key)] = self._clock()
+                self._note_slow(self._group_of(key))
             if key in self._waiting:
                 self._put(key)
             while self._parked:  # there may be room for them now
@@ -175,6 +175,11 @@ class WorkQueue(Generic[Key]):
         if len(self._paced_until) >= _MOST_PACED:
             self._paced_until = {each: until for each, until in self._paced_until.items() if until > now}
         self._paced_until[key] = max(self._paced_until.get(key, now), now) + PACE_SECONDS
+
+    def _note_slow(self, group: Hashable) -> None:
+        now = self._clock()
+        self._slow = {each: when for each, when in self._slow.items() if now - when < _SLOW_MEMORY_SECONDS}
+        self._slow[group] = now
 
     def _is_slow(self, key: Key) -> bool:
         now, group = self._clock(), self._group_of(key)

@@ -222,13 +222,13 @@ class Reconciler:
     async def _missing_claims(self, service: LLMService, observed: Observation) -> frozenset[str]:
         """Return the claims of adapters that are not there. Users make them, and no watch reports them."""
         now, missing = datetime.fromisoformat(self._clock()), set()
+        self._claims_seen = {each: when for each, when in self._claims_seen.items() if now - when < _CLAIM_TRUST}
         for name in sorted({claim for adapter in service.spec.adapters if (claim := claim_of(adapter))}):
             key = service.namespace, name
-            if key in self._claims_seen and now - self._claims_seen[key] < _CLAIM_TRUST:
+            if key in self._claims_seen:
                 continue
             if await self._claim(service, observed, name) is None:
                 missing.add(name)
-                self._claims_seen.pop(key, None)
             else:
                 self._claims_seen[key] = now
         return frozenset(missing)
@@ -308,13 +308,13 @@ def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied:
     conflicts = "; ".join(conflict.message for conflict in applied.conflicts)
     refused = {identity: _problem(failure) for identity, failure in reported.items()}
     serving = [(kind, service.name) for kind in _SERVING]
-    routes = [conflict.message for conflict in applied.conflicts if conflict.child == ("Service", service.name)]
+    of_service = (each.message for each in applied.conflicts if each.child == ("Service", service.name))
     unserved = next((found for identity, found in refused.items() if identity in serving), None)
     return Result(
         unserved=unserved,
         refused=_joined([found for found in refused.values() if found != unserved]),
         conflict=Problem(Reason.FIELD_CONFLICT, conflicts) if conflicts else None,
-        route_conflict="".join(routes),
+        route_conflict=next(of_service, ""),
         rollout=now,
     )
 

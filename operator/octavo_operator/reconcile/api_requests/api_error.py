@@ -6,7 +6,7 @@ from octavo_operator.reconcile.queue import ExpectedError
 
 _WRONG_TYPE = "failed to create typed patch object"
 _WRONG_TYPE_THERE = ("failed to create typed live object", "failed to create manager for existing fields")
-_NAMESPACE_ENDS = "because it is being terminated"
+_NAMESPACE_ENDS = "NamespaceTerminating"
 REFUSED_SECONDS = 60.0
 """The time after which a refused request is tried again: no event reports a right given, a quota raised, a policy
 changed, or a webhook that answers again.
@@ -14,15 +14,26 @@ changed, or a webhook that answers again.
 
 
 class ApiError(ExpectedError):
-    """The API server refused, or could not be reached (`status` 0). `reason` is its word, `message` its sentence."""
+    """The API server refused, or could not be reached (`status` 0). `reason` is its word, `message` its sentence.
+
+    `causes`: the reasons of the causes that it gives in the details of its answer.
+    """
 
     longest_pause = REFUSED_SECONDS
 
-    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        retry_after: float | None = None,
+        causes: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
+        self.causes = causes
         self.at_least = retry_after
         self.within = self.longest_pause
 
@@ -38,8 +49,11 @@ class ApiError(ExpectedError):
 
     @property
     def namespace_ends(self) -> bool:
-        """True if nothing can be created since the namespace is being deleted, which cannot be undone."""
-        return _NAMESPACE_ENDS in self.message
+        """True if nothing can be created since the namespace is being deleted, which cannot be undone.
+
+        The message alone does not tell: that of an admission webhook may have the same words.
+        """
+        return self.status == 403 and _NAMESPACE_ENDS in self.causes
 
     @property
     def is_of_what_is_stored(self) -> bool:

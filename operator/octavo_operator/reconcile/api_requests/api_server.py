@@ -16,7 +16,7 @@ from kubernetes.aio import client, config
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError, NotLeadingError
 from octavo_operator.reconcile.api_requests.limiter import Limiter, retry_after_of
-from octavo_operator.reconcile.api_requests.rights import MissingRights
+from octavo_operator.reconcile.api_requests.rights import MissingRights, with_remedy
 from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 
 Object = dict[str, Any]
@@ -153,8 +153,12 @@ def _api_error(status: int, data: bytes, retry_after: float | None) -> ApiError:
     try:
         answer = json.loads(data)
         reason, message = answer.get("reason") or str(status), answer.get("message") or f"HTTP {status}"
+        causes = (answer.get("details") or {}).get("causes") or ()
+        reasons = frozenset(str(each.get("reason")) for each in causes)
     except (ValueError, AttributeError):
         reason, message = str(status), f"HTTP {status}: {data[:200].decode(errors='replace')}"
+        reasons = frozenset()
     if status not in _CODES_OF_DENIALS and _DENIAL.search(message):
         return ApiError(403, "Forbidden", message)
-    return ApiError(status, reason, message + _UNAUTHORIZED * (status == 401), retry_after)
+    said = with_remedy(message) if status == 403 else message + _UNAUTHORIZED * (status == 401)
+    return ApiError(status, reason, said, retry_after, reasons)

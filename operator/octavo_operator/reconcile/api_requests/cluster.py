@@ -14,6 +14,7 @@ from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SCALE_MANAGER,
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.api_server import ApiServer, Object
 from octavo_operator.reconcile.api_requests.history import History
+from octavo_operator.reconcile.api_requests.rights import with_remedy
 from octavo_operator.reconcile.fields.added_fields import Path, nulls
 from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LEASE, LLMSERVICE, OPTIONAL, Kind
 from octavo_operator.reconcile.observation.relist import Listing
@@ -81,7 +82,7 @@ class Cluster:
             where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
             why = f'the operator cannot watch resource "{kind.plural}" in API group "{kind.group}"{where}'
             self.server.missing_rights.note(why)
-            raise ApiError(403, "Forbidden", why)
+            raise ApiError(403, "Forbidden", with_remedy(why))
 
     async def _may(self, verb: str, kind: Kind, namespace: str) -> bool:
         """Return True if the API server authorizes the verb, or does not answer the question."""

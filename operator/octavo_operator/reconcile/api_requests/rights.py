@@ -30,6 +30,14 @@ class Right:
         where = "in the whole cluster" if self.namespace == "*" else f"in namespace {self.namespace}"
         return f"{self.verb} {self.resource} {where}"
 
+    @property
+    def remedy(self) -> str:
+        """Return how to give the operator this right."""
+        resource, _, group = self.resource.partition(".")
+        rule = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{self.verb}"]}}'
+        role = "ClusterRole" if self.namespace == "*" else f"ClusterRole, or Role in namespace {self.namespace},"
+        return f"helm upgrade restores the chart's rules and bindings; or add {rule} to the operator's {role} by hand"
+
 
 def refused_right(message: str) -> Right | None:
     """Return the right that a sentence of the API server's authorization is about; None: it is of something else."""
@@ -38,6 +46,12 @@ def refused_right(message: str) -> Right | None:
         return None
     resource = ".".join(filter(None, (found["resource"], found["group"])))
     return Right(found["verb"], resource, found["namespace"] or "*")
+
+
+def with_remedy(message: str) -> str:
+    """Return a sentence of the API server's authorization with what gives the right; any other one as it is."""
+    right = refused_right(message)
+    return f"{message}; {right.remedy}" if right else message
 
 
 class MissingRights:
@@ -68,4 +82,6 @@ class MissingRights:
         """A sentence for each, and one for credentials that were refused."""
         said, when = self._unauthorized
         unauthorized = [said] if when > self._clock() - LASTING_SECONDS else []
-        return unauthorized + [f"the operator's service account may not {right}" for right in self.lately()]
+        return unauthorized + [
+            f"the operator's service account may not {right}; {right.remedy}" for right in self.lately()
+        ]

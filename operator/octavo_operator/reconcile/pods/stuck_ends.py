@@ -47,6 +47,6 @@ def _sentence(pod: Mapping[str, Any]) -> str:
     if held := ", ".join(metadata.get("finalizers") or ()):
         return f"{begin}: {held} holds it; remove the finalizer if what set it is gone"
     return (
-        f"{begin}: node {node} has not ended it, and may be lost (kubectl describe node {node}); if it is gone for "
-        f"good, kubectl delete node {node}, or kubectl delete pod {name} --force --grace-period=0"
+        f"{begin}: node {node} has not ended it, and may be lost (kubectl get node {node}); if it is gone for good, "
+        f"kubectl delete pod {name} --force --grace-period=0, or kubectl delete node {node} where it is still listed"
     )
