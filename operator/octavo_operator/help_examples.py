@@ -44,6 +44,7 @@ KUBECTL_EXAMPLES = {
 """,
     "top": """
   kubectl octavo top                    measured for 5 seconds
+  kubectl octavo top llama-8b           one LLMService
   kubectl octavo top -A --seconds 30    all namespaces, for longer
 """,
     "why": """

@@ -120,6 +120,7 @@ def test_advice_with_a_number_makes_it_fit(total: float, free: float, asked: dic
     message = str(error.value)
     assert "needs" in message
     assert "there are" in message
+    assert ("KV cache 20.0 GiB as --kv-cache-memory says" in message) == ("kv_cache_memory" in asked)
     tips = re.findall(r"--([a-z-]+) (\d\S*?)(?= \(fits\)|, or|\.$)", message.rsplit("Try ", maxsplit=1)[-1])
     for flag, value in tips:
         changed = {

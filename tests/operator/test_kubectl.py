@@ -295,6 +295,28 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
     assert calls(cluster)[-1] == "get --raw /api/v1/namespaces/llm/pods/good-1:8000/proxy/metrics"
 
 
+def test_logs_and_top_of_one_service_say_why_there_is_nothing_to_show(
+    cluster: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(kind: str, body: Any) -> None:
+        (cluster / f"{kind}.json").write_text(json.dumps(body))
+
+    write("llmservices.octavo.dev", service(WITHOUT_GPU))
+    why = "0 of 1 replicas ready, phase Pending; why: kubectl octavo why good\n"
+    for pods, command, said in (
+        ([], ["logs", "good"], "good has no pods"),
+        ([], ["top", "good"], "good has no pods"),
+        ([WITHOUT_GPU], ["logs", "good", "-f"], "good has no logs, as no container has started"),
+    ):
+        write("pods", {"items": pods})
+        assert cli.main(command) == cli.USAGE_ERROR
+        assert capsys.readouterr().err == f"kubectl octavo: {said}: {why}"
+    assert cli.main(["top", "good", "-A"]) == cli.USAGE_ERROR
+    write("pods", {"items": [pod("good-1", ready=True)]})
+    cli.main(["logs", "good"])
+    assert calls(cluster)[-1].startswith("logs --selector=octavo.dev/llmservice=good,")
+
+
 def test_a_cluster_that_cannot_be_read_is_reported_in_one_line(
     cluster: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

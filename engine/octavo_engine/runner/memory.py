@@ -256,10 +256,11 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
             f"--kv-cache-memory {format_size(limits.kv_cache_memory)} is too small: one sequence needs "
             f"{format_size(kv)} for its {length} tokens; raise it to that, or lower --max-model-len"
         )
+    asked = f"for {length} tokens"
     if limits.num_kv_blocks is not None:
-        kv = limits.shares(need).bytes(limits.num_kv_blocks)
+        kv, asked = limits.shares(need).bytes(limits.num_kv_blocks), f"for --num-kv-blocks {limits.num_kv_blocks}"
     elif limits.kv_cache_memory is not None:
-        kv = limits.kv_cache_memory
+        kv, asked = limits.kv_cache_memory, "as --kv-cache-memory says"
     swap = _swap_on_device(limits)
     total = need.fixed + kv + swap
     graphs = f" + CUDA graphs {format_size(need.graphs)}" if need.graphs else ""
@@ -267,7 +268,7 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
     swapped = f" + swap space {format_size(swap)}" if swap else ""
     return (
         f"does not fit into {memory.name}: needs {format_size(total)} (weights {format_size(need.weights)} + one step "
-        f"{format_size(need.step)}{graphs}{adapters} + KV cache {format_size(kv)} for {length} tokens{swapped}); there "
+        f"{format_size(need.step)}{graphs}{adapters} + KV cache {format_size(kv)} {asked}{swapped}); there "
         f"are {format_size(max(budget, 0))} "
         f"(--gpu-memory-utilization {limits.utilization:g} of {format_size(memory.total)}, "
         f"{format_size(memory.total - memory.free)} of it taken by others). "

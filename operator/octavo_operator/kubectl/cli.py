@@ -11,12 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from octavo_operator import __version__
 from octavo_operator.command_line import USAGE_ERROR, Parser, page_of
 from octavo_operator.help_examples import KUBECTL_EXAMPLES
 from octavo_operator.kubectl.client import Kubectl, KubectlError
-from octavo_operator.kubectl.collect import engine_pods, facts_of, pod_readings
+from octavo_operator.kubectl.collect import engine_pods, facts_of, has_started, pod_readings
 from octavo_operator.kubectl.first_answer import ProgressWriter, manifest, wait_until_ready
 from octavo_operator.kubectl.forward import forwarded
 from octavo_operator.kubectl.secret_key import secret_key
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     status = command("status", "show all LLMServices, or one, with the reason if one is not ready")
     status.add_argument("name", nargs="?", help="name of the LLMService (default: all)")
     top = command("top", "show queue, KV cache, tokens/s and time to first token by service")
+    top.add_argument("name", nargs="?", help="name of the LLMService (default: all)")
     for made in (status, top):
         made.add_argument("-A", "--all-namespaces", action="store_true", help="look into all namespaces")
     top.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="seconds to measure for (default: 5)")
@@ -120,12 +122,14 @@ def _scope(arguments: argparse.Namespace) -> list[str]:
     return ["--all-namespaces"] if arguments.all_namespaces else []
 
 
+def _check_scope(arguments: argparse.Namespace) -> None:
+    if arguments.name and arguments.all_namespaces:
+        raise KubectlError("an LLMService is named within one namespace: give its name or --all-namespaces, not both")
+
+
 def _status(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    _check_scope(arguments)
     if arguments.name:
-        if arguments.all_namespaces:
-            raise KubectlError(
-                "an LLMService is named within one namespace: give its name or --all-namespaces, not both"
-            )
         sys.stdout.write(status_table([kubectl.get(_SERVICES, arguments.name)]))
         return 0
     services = kubectl.items(_SERVICES, *_scope(arguments))
@@ -144,7 +148,11 @@ def _why(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
 
 
 def _top(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
-    pods = kubectl.items("pods", f"--selector={engine_pods()}", *_scope(arguments))
+    _check_scope(arguments)
+    if arguments.name:
+        pods = _pods_of(kubectl, arguments.name)
+    else:
+        pods = kubectl.items("pods", f"--selector={engine_pods()}", *_scope(arguments))
     if not pods:
         sys.stderr.write("no pods of LLMServices found\n")
         return 0
@@ -155,7 +163,23 @@ def _top(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _pods_of(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
+    """Return the pods of an LLMService. KubectlError: there is none, or no such LLMService."""
+    pods = kubectl.items("pods", f"--selector={engine_pods(name)}")
+    if not pods:
+        raise KubectlError(_not_serving(kubectl.get(_SERVICES, name), "has no pods"))
+    return pods
+
+
+def _not_serving(service: Mapping[str, Any], what: str) -> str:
+    name = service["metadata"]["name"]
+    return f"{name} {what}: {replicas_sentence(service)}; why: kubectl octavo why {name}"
+
+
 def _logs(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    if not any(has_started(pod) for pod in _pods_of(kubectl, arguments.name)):
+        service = kubectl.get(_SERVICES, arguments.name)
+        raise KubectlError(_not_serving(service, "has no logs, as no container has started"))
     flags = [f"--{name}" for name in ("follow", "previous") if getattr(arguments, name)]
     selector = f"--selector={engine_pods(arguments.name)}"
     return subprocess.call(
@@ -170,8 +194,7 @@ def _chat(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     flags = [] if arguments.temperature is None else [f"--temperature={arguments.temperature}"]
     service = kubectl.get(_SERVICES, arguments.name)
     if not (service.get("status") or {}).get("readyReplicas"):
-        why = f"kubectl octavo why {arguments.name}"
-        raise KubectlError(f"{arguments.name} does not serve: {replicas_sentence(service)}; why: {why}")
+        raise KubectlError(_not_serving(service, "does not serve"))
     with forwarded(kubectl, arguments.name) as url:
         return subprocess.call([_engine(), "chat", *flags, url], env=_with_key(kubectl, arguments))
 

@@ -22,6 +22,13 @@ def engine_pods(name: str = "") -> str:
     return f"{SERVICE_LABEL}{'=' + name if name else ''},{COMPONENT_LABEL}={ENGINE}"
 
 
+def has_started(pod: Mapping[str, Any]) -> bool:
+    """Return True if a container of the pod runs or has ended, so that it may have a log."""
+    status = pod.get("status", {})
+    containers = status.get("initContainerStatuses", []) + status.get("containerStatuses", [])
+    return any(each.get("lastState") or "waiting" not in each.get("state", {"waiting": {}}) for each in containers)
+
+
 def facts_of(kubectl: Kubectl, name: str) -> Facts:
     """Return all that `why` looks at. KubectlError: the LLMService itself or its pods cannot be read."""
     unread: list[str] = []
