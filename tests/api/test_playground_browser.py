@@ -38,6 +38,13 @@ A [trap](javascript:document.title='owned'), a [page](https://example.org/page),
 
 <img src=x onerror="document.title='owned'"><script>document.title='owned'</script>
 """
+ANSWERS_OF_THE_TEST = """() => {
+  const fetched = window.fetch;
+  const stream = new ReadableStream({ start: (controller) => { window.send = (delta) => controller.enqueue(
+    new TextEncoder().encode(`data: ${JSON.stringify({ choices: [{ delta }] })}\\n\\n`)); } });
+  window.fetch = (url, options) =>
+    url === "/v1/chat/completions" ? Promise.resolve(new Response(stream)) : fetched(url, options);
+}"""
 PHONE: Any = {"width": 390, "height": 844}
 
 
@@ -304,6 +311,20 @@ def test_reasoning_is_folded_and_not_sent_back(server: Served, context: BrowserC
     assert [each["content"] for each in sent["messages"]] == ["Two and two?", "Four.", "Sure?"]
 
 
+def test_reasoning_that_is_opened_stays_open_while_the_answer_comes(server: Served, context: BrowserContext) -> None:
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    page.evaluate(ANSWERS_OF_THE_TEST)
+    ask(page, "Two and two?")
+    answer = page.get_by_role("article", name="Model")
+    page.evaluate("delta => send(delta)", {"reasoning_content": "Let me see."})
+    answer.get_by_text("Reasoning").click()
+    expect(answer.get_by_text("Let me see.")).to_be_visible()
+    page.evaluate("delta => send(delta)", {"content": "Four."})
+    expect(answer.locator(":scope > p")).to_have_text("Four.")
+    expect(answer.get_by_text("Let me see.")).to_be_visible()
+
+
 def test_a_new_chat_begins_empty_while_an_answer_comes(server: Served, context: BrowserContext) -> None:
     server.play("one two three four", hold_after=2)
     page = opened(context, server.url)
@@ -420,6 +441,42 @@ def test_each_tab_keeps_its_own_conversation(server: Served, context: BrowserCon
         tab.reload()
         expect(tab.get_by_role("article", name="You")).to_have_text(question)
     expect(opened(context, server.url).get_by_role("article", name="You")).to_have_text("Second tab.")
+
+
+def test_a_reader_who_scrolls_up_stays_there_and_a_script_from_the_right_begins_there(
+    server: Served, context: BrowserContext
+) -> None:
+    lines = "שלום" + "\n\nline" * 60 + "\n\nend of it"
+    server.play(lines, hold_after=len(server.tokenizer.encode(lines)) - 3)
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    ask(page, "Count.")
+    answer, log = page.get_by_role("article", name="Model"), page.get_by_role("log", name="Messages A")
+    expect(answer.locator("p")).to_have_count(61)
+    assert log.evaluate("log => log.scrollHeight - log.scrollTop - log.clientHeight") < 2
+    assert answer.locator("p").first.evaluate("p => getComputedStyle(p).direction") == "rtl"
+    log.evaluate("log => { log.scrollTop = 100; }")
+    server.do(server.engine.release.set)
+    expect(answer).to_contain_text("end of it")
+    assert log.evaluate("log => log.scrollTop") == 100
+
+
+def test_the_page_works_where_the_browser_keeps_nothing(
+    start: Callable[..., Served], context: BrowserContext, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: [{name: one, key: sk-secret}]")
+    server = start(api_key_file=keys)
+    server.play("one")
+    refuse = "get() { throw new DOMException('denied', 'SecurityError'); }"
+    for storage in ("localStorage", "sessionStorage"):
+        context.add_init_script(f"Object.defineProperty(window, '{storage}', {{ {refuse} }});")
+    page = opened(context, server.url)
+    page.get_by_label("API key").fill("sk-secret")
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    ask(page, "Hello")
+    expect(page.get_by_role("article", name="Model")).to_have_text("one")
 
 
 def test_a_key_that_no_header_can_hold_is_refused_by_the_page(

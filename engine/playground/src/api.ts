@@ -17,13 +17,28 @@ export class Refusal extends Error {
 }
 
 const KEY = "octavo-key"; // in sessionStorage: of this tab alone, and gone with it
+let key = ""; // where the browser's storage is switched off, the key lasts as long as the page
 
-export const savedKey = (): string => sessionStorage.getItem(KEY) ?? "";
-export const saveKey = (key: string): void => sessionStorage.setItem(KEY, key);
+export function savedKey(): string {
+  try {
+    return sessionStorage.getItem(KEY) ?? key;
+  } catch {
+    return key;
+  }
+}
+
+export function saveKey(given: string): void {
+  key = given;
+  try {
+    sessionStorage.setItem(KEY, given);
+  } catch {
+    // It is switched off or full.
+  }
+}
 
 function headers(): Record<string, string> {
-  const key = savedKey();
-  return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+  const saved = savedKey();
+  return { "Content-Type": "application/json", ...(saved && { Authorization: `Bearer ${saved}` }) };
 }
 
 async function refusal(answer: Response): Promise<Refusal> {

@@ -9,6 +9,7 @@ export type KeptColumn = { model: string; messages: Message[] };
 export type Settings = { fields: Record<string, unknown>; system: string };
 
 const FRAME_MS = 16;
+const NEAR_PX = 32; // from the end of the conversation, to count as at its end
 
 export class Column {
   readonly element = element("section", "", "column");
@@ -71,15 +72,19 @@ export class Column {
     this.timing.textContent = "";
     const reply: Message = { role: "assistant", content: "" };
     const card = this.card(reply);
+    this.scrollToEnd();
     const tokens: Token[] = [];
     let reasoning = ""; // shown before the answer, and no part of the conversation
     let timer = 0; // the answer is drawn at most once a frame, and a long one less often: at most a quarter of the time
     let pause = 0;
+    const thoughts = element("details"); // the same element in each frame, so that it stays open where it was opened
     const draw = (): void => {
       const begun = performance.now();
-      const thoughts = reasoning ? [folded("Reasoning", render(reasoning))] : [];
-      card.replaceChildren(...thoughts, ...(tokens.length ? renderTokens(tokens) : render(reply.content)));
-      this.log.scrollTop = this.log.scrollHeight;
+      const follows = this.atEnd();
+      if (reasoning) thoughts.replaceChildren(element("summary", "Reasoning"), ...render(reasoning));
+      const shown = tokens.length ? renderTokens(tokens) : render(reply.content);
+      card.replaceChildren(...(reasoning ? [thoughts] : []), ...shown);
+      if (follows) this.scrollToEnd();
       timer = 0;
       pause = Math.max(FRAME_MS, 3 * (performance.now() - begun));
     };
@@ -95,8 +100,9 @@ export class Column {
         event: (event) => this.raw.push(event),
       });
       const cut = timing.finish === "length" ? ", cut off at its greatest length" : "";
+      const unit = timing.tokens === 1 ? "token" : "tokens";
       this.timing.textContent =
-        `${timing.tokens} tokens, the first after ${timing.firstTokenMs.toFixed(0)} ms, ` +
+        `${timing.tokens} ${unit}, the first after ${timing.firstTokenMs.toFixed(0)} ms, ` +
         `then ${timing.tokensPerSecond.toFixed(1)} tokens/s${cut}`;
     } catch (error) {
       if (!running.signal.aborted) throw error;
@@ -133,6 +139,15 @@ export class Column {
     this.redraw();
   }
 
+  /** Whether the end of the conversation is in sight: a reader who scrolled up is left there while an answer comes. */
+  private atEnd(): boolean {
+    return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < NEAR_PX;
+  }
+
+  scrollToEnd(): void {
+    this.log.scrollTop = this.log.scrollHeight;
+  }
+
   private redraw(): void {
     this.log.replaceChildren();
     for (const message of this.messages) this.card(message);
@@ -140,15 +155,10 @@ export class Column {
 
   private card(message: Message): HTMLElement {
     const card = element("article", "", message.role);
+    card.dir = "auto"; // by the first letter: Arabic and Hebrew begin at the right
     card.setAttribute("aria-label", message.role === "user" ? "You" : "Model");
     card.append(...render(message.content));
     this.log.append(card);
     return card;
   }
-}
-
-function folded(title: string, content: Node[]): HTMLElement {
-  const made = element("details");
-  made.append(element("summary", title), ...content);
-  return made;
 }

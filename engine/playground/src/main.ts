@@ -148,6 +148,7 @@ const showLoad = (text: string): void => void (get("load").textContent = text);
 
 compare.checked = session.compare;
 get("columns").append(...both.map((column) => column.element));
+for (const column of both) column.scrollToEnd();
 addFields();
 listen();
 update();
