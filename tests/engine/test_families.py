@@ -166,6 +166,18 @@ def test_a_step_takes_no_more_memory_than_planned(name: str, dtype: torch.dtype,
     assert planned / 8 < peak.bytes <= planned + widened
 
 
+@pytest.mark.parametrize("name", ["kimi-linear", "qwen3-next"])
+def test_a_prompt_is_planned_with_one_chunk_of_the_delta_rule_at_a_time(
+    name: str, pairs: Callable[[str], Pair]
+) -> None:
+    decoder = load(pairs(name), torch.float32)
+    stepper = Stepper(decoder)
+    with peak_memory() as peak:
+        stepper.step([(Sequence([7] * 240), 240)], sample=[239])
+    planned = footprint.step_bytes(decoder, 240, 1, footprint.compressed_attention_bytes(decoder, 240, 240))
+    assert planned / 3 < peak.bytes <= planned
+
+
 def test_zero_experts_take_no_more_memory_than_planned_where_all_tokens_choose_them(
     pairs: Callable[[str], Pair],
 ) -> None:

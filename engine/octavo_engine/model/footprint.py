@@ -20,6 +20,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.choose_compute import choose_compute
 from octavo_engine.model.layers.operations.fused import FusedLayers, fused_bytes
 from octavo_engine.model.layers.recurrent.gated_delta_net import GatedDeltaNet
+from octavo_engine.model.layers.recurrent.kimi_delta_attention import KimiDeltaAttention
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 
@@ -76,10 +77,10 @@ def is_fused(decoder: Decoder, device: torch.device, backend: str) -> bool:
 def module_scratch_bytes(decoder: Decoder) -> int:
     """Return the bytes that a step needs only once, in the module that needs most.
 
-    They are a weight that is dequantized in each product, an expert's rows, or a chunk's scores.
+    They are a weight that is dequantized in each product, an expert's rows, or a chunk of a prompt.
     """
-    with_scratch = (each for each in decoder.modules() if isinstance(each, Linear | MoE | GatedDeltaNet))
-    return max(module.scratch_bytes for module in with_scratch)
+    with_scratch = Linear | MoE | GatedDeltaNet | KimiDeltaAttention
+    return max(module.scratch_bytes for module in decoder.modules() if isinstance(module, with_scratch))
 
 
 def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:

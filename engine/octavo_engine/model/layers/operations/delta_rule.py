@@ -20,6 +20,18 @@ CHUNK = 64
 FINE_CHUNK = 16
 """The chunk if each number of a key has a decay of its own: each pair of tokens has as many decays."""
 _EPSILON = 1e-6
+_FLOAT32_BYTES = 4
+
+
+def one_token_bytes(heads: int, key_dim: int, value_dim: int) -> int:
+    """Return an upper bound of the bytes that a token which is its sequence's only one needs, its state included."""
+    return _FLOAT32_BYTES * heads * (2 * key_dim * value_dim + 5 * (key_dim + value_dim))
+
+
+def chunk_bytes(heads: int, key_dim: int, value_dim: int, *, fine: bool) -> int:
+    """Return an upper bound of the bytes that a chunk needs; there is one at a time."""
+    tokens, pairs = (FINE_CHUNK, 3 * FINE_CHUNK**2 * (key_dim + 1)) if fine else (CHUNK, 4 * CHUNK**2)
+    return _FLOAT32_BYTES * heads * (pairs + tokens * 8 * (key_dim + value_dim) + 2 * key_dim * value_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +76,19 @@ def _prepared(inputs: DeltaInputs) -> DeltaInputs:
 
 
 def gated_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Tensor:
-    """Compute a `DeltaRule` in plain PyTorch, with a float32 result: the reference, and how it is computed on CPUs."""
-    inputs = _prepared(inputs)
+    """Compute a `DeltaRule` in plain PyTorch, with a float32 result: the reference, and how it is computed on CPUs.
+
+    Only the tokens that are computed together are made float32: those of a whole prompt are written to new memory and
+    read from it again, which took a fifth of the time with 16 heads of 128.
+    """
     alone = [number for number, length in enumerate(step.lens) if length == 1]
     if len(alone) == len(step.lens):
-        return _one_token_each(inputs, states, step.slots, step.fresh)
-    output = torch.empty_like(inputs.value)
+        return _one_token_each(_prepared(inputs), states, step.slots, step.fresh)
+    output = torch.empty_like(inputs.value, dtype=torch.float32)
     if alone:
         numbers = torch.tensor(alone, device=output.device)
         rows = step.ends[numbers] - 1
-        output[rows] = _one_token_each(inputs.rows(rows), states, step.slots[numbers], step.fresh[numbers])
+        output[rows] = _one_token_each(_prepared(inputs.rows(rows)), states, step.slots[numbers], step.fresh[numbers])
     first = 0
     for number, length in enumerate(step.lens):
         if length > 1:
@@ -82,7 +97,7 @@ def gated_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Te
             size = CHUNK if inputs.log_decay.shape[-1] == 1 else FINE_CHUNK
             for start in range(first, first + length, size):
                 rows_of_chunk = slice(start, min(start + size, first + length))
-                output[rows_of_chunk], state = _chunk(inputs.rows(rows_of_chunk), state)
+                output[rows_of_chunk], state = _chunk(_prepared(inputs.rows(rows_of_chunk)), state)
             states[slot] = state
         first += length
     return output

@@ -14,7 +14,7 @@ from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
-from octavo_engine.model.layers.operations.delta_rule import CHUNK, DeltaInputs
+from octavo_engine.model.layers.operations.delta_rule import CHUNK, DeltaInputs, chunk_bytes, one_token_bytes
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.unquantized import parameter
@@ -145,8 +145,8 @@ class GatedDeltaNet(nn.Module):
         value, channels = self.heads.size * spec.value_dim, len(self.conv)
         quantized = self.input.quantized_input_bytes(value)
         projected = sum(self.input.parts)
-        in_float32 = channels + 5 * self.heads.size * (spec.key_dim + spec.value_dim)
-        rule = (projected + channels) * size + _FLOAT32_BYTES * in_float32
+        # The result, or what the kernel knows of each pair of a chunk's tokens; then the result's norm and its gate.
+        rule = (projected + channels + 2 * self.heads.size * CHUNK + 3 * value) * size + _FLOAT32_BYTES * 4 * value
         one_after_another = 2 * projected * size, (projected + 6 * channels) * size, rule
         return hidden * size + max(one_after_another) + 8 * 8 + quantized
 
@@ -154,9 +154,9 @@ class GatedDeltaNet(nn.Module):
         """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         spec = self.spec
         past = (spec.width - 1) * len(self.conv)
-        return 2 * _FLOAT32_BYTES * self.heads.size * spec.key_dim * spec.value_dim + 3 * past * _FLOAT32_BYTES
+        return one_token_bytes(self.heads.size, spec.key_dim, spec.value_dim) + 3 * past * _FLOAT32_BYTES
 
     @property
     def scratch_bytes(self) -> int:
-        """The bytes of the scores of a chunk, of which PyTorch computes one at a time."""
-        return 4 * _FLOAT32_BYTES * self.heads.size * CHUNK * CHUNK
+        """The bytes of a chunk of a prompt, of which PyTorch computes one at a time."""
+        return chunk_bytes(self.heads.size, self.spec.key_dim, self.spec.value_dim, fine=False)

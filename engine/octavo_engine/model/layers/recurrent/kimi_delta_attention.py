@@ -13,7 +13,7 @@ from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.operations.delta_rule import FINE_CHUNK, DeltaInputs
+from octavo_engine.model.layers.operations.delta_rule import DeltaInputs, chunk_bytes, one_token_bytes
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.unquantized import parameter
@@ -131,12 +131,18 @@ class KimiDeltaAttention(nn.Module):
         """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
         hidden, size, inner = self.input.columns.size, self.options.dtype.itemsize, self.inner.size
         quantized = self.input.quantized_input_bytes(inner)
-        past = 3 * (self.spec.width - 1) * inner
-        in_float32 = 15 * inner + 3 * self.heads.size * FINE_CHUNK * (self.spec.head_dim + 1)
-        projected = 2 * sum(self.input.parts) + 18 * inner + past
-        return (hidden + projected) * size + 8 * 8 + quantized + _FLOAT32_BYTES * in_float32
+        past, projected = 3 * (self.spec.width - 1) * inner, sum(self.input.parts) + 2 * inner
+        rule = (projected + 3 * inner) * size + _FLOAT32_BYTES * 8 * inner
+        one_after_another = 2 * projected * size, (projected + 18 * inner + past) * size, rule
+        return hidden * size + max(one_after_another) + 8 * 8 + quantized
 
     def sequence_bytes(self) -> int:
         """Return an upper bound of one sequence's bytes besides its tokens: its state while it is computed."""
         past = 3 * (self.spec.width - 1) * self.inner.size
-        return 2 * _FLOAT32_BYTES * self.inner.size * self.spec.head_dim + 3 * past * _FLOAT32_BYTES
+        size = self.spec.head_dim
+        return one_token_bytes(self.heads.size, size, size) + 3 * past * _FLOAT32_BYTES
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of a chunk of a prompt, of which one at a time is computed."""
+        return chunk_bytes(self.heads.size, self.spec.head_dim, self.spec.head_dim, fine=True)
