@@ -189,7 +189,7 @@ def test_reasoning_is_a_block_of_its_own(tokenizer: Tokenizer) -> None:
     usage = Usage(3, 4, 7, PromptTokensDetails(0))
 
     def writer() -> MessageWriter:
-        return MessageWriter("m", msgspec.structs.replace(prepared, form=AnswerForm(reasons=True)), model)
+        return MessageWriter("id", "m", msgspec.structs.replace(prepared, form=AnswerForm(reasons=True)), model)
 
     whole = json.loads(writer().full([SequenceOutput(0, "<think>So so</think>\n\nYes.", finish_reason="stop")], usage))
     thinking = {"type": "thinking", "thinking": "So so", "signature": ""}
@@ -274,8 +274,10 @@ def test_other_errors_are_those_of_the_sdk(server: Served) -> None:
     with pytest.raises(anthropic.InternalServerError) as broken:
         ask(server)
     assert broken.value.body["error"]["type"] == "api_error"  # type: ignore[index,call-overload]
-    with pytest.raises(anthropic.APIStatusError, match="NaN in the logits"):
+    with pytest.raises(anthropic.APIStatusError, match="NaN in the logits") as ended:
         stream(server)
+    request_id = ended.value.response.headers["request-id"]
+    assert ended.value.body["request_id"] == request_id  # type: ignore[index,call-overload]
     answer = server.http.post(PATH, json={}, headers={"anthropic-version": "yesterday"})
     assert (answer.status_code, answer.json()["error"]["message"][:17]) == (400, "anthropic-version")
 

@@ -182,6 +182,16 @@ def test_the_prompt_has_tools_calls_and_results(server: Served, client: OpenAI) 
     assert tuple(answer.json()["tokens"]) == server.engine.requests[-1].prompt_token_ids
 
 
+def test_a_call_with_half_a_surrogate_pair_can_be_sent_back(server: Served, client: OpenAI) -> None:
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "a\\ud800b \\ud83d\\ude00"}}</tool_call>'
+    server.play(call)
+    message = ask(client).choices[0].message
+    assert message.tool_calls[0].function.arguments.count("\\ud800") == 1
+    ask(client, messages=[*ASK, message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Yes"}])
+    prompt = server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
+    assert '"arguments": {"city": "a\ufffdb \U0001f600"}' in prompt
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no tool of that name": (
         {"tools": [NOW], "tool_choice": {"type": "function", "function": {"name": "weather"}}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -50,7 +51,8 @@ class MessageWriter:
 
     keeps_logprobs = False
 
-    def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:  # noqa: ARG002  (no log probabilities here)
+    def __init__(self, request_id: str, name: str, asked: PreparedRequest, model: LoadedModel) -> None:  # noqa: ARG002  (no log probabilities here)
+        self._request_id = request_id
         self._answer = AnswerParts(asked.form)
         self._end = End("end_turn", None)
         self._message = Message(
@@ -78,7 +80,7 @@ class MessageWriter:
 
     def failure(self, error: APIError) -> bytes:
         """Return the error event."""
-        return named_event("error", anthropic_body(error))
+        return named_event("error", anthropic_body(error, self._request_id))
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """Return the complete message."""
@@ -167,7 +169,7 @@ def routes(serving: Serving) -> APIRouter:
     @router.post("/v1/messages", response_model=None)
     async def messages(request: Request) -> Response:
         _check_version(request)
-        return await answer(serving, request, "messages", MessageWriter)
+        return await answer(serving, request, "messages", partial(MessageWriter, request.state.request_id))
 
     @router.post("/v1/messages/count_tokens", response_model=None)
     async def count_tokens(request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -196,11 +197,21 @@ def tools_by_name(tools: Sequence[ToolDefinition]) -> dict[str, Tool]:
     return found
 
 
+def _without_unpaired_surrogates(text: str) -> str:
+    """Return the text with U+FFFD in place of each surrogate that is not half of a pair."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def call_for_template(call: ToolCall) -> dict[str, Any]:
-    """Return a call in the form that chat templates expect: its arguments are an object if their JSON is one."""
+    """Return a call in the form that chat templates expect: its arguments are an object if their JSON is one.
+
+    A model may write an escaped surrogate that is not half of a pair, and clients send such a call back.
+    """
     arguments: Any = call.function.arguments
     try:
         parsed = json.loads(arguments or "{}")
+        if re.search(r"\\u[dD]", arguments):  # an unpaired surrogate cannot be tokenized
+            parsed = json.loads(_without_unpaired_surrogates(json.dumps(parsed, ensure_ascii=False)))
     except (ValueError, RecursionError):
         parsed = None
     function = {"name": call.function.name, "arguments": parsed if isinstance(parsed, Mapping) else arguments}
