@@ -106,8 +106,16 @@ def table(found: list[Ratio]) -> str:
     for each in found:
         ratio = "-" if math.isnan(each.ratio) else f"{each.ratio:.3f}"
         mark = "  worse" if each.worse else ""
-        lines.append(f"{each.load:<18} {each.figure:<12} {each.before:>10.1f} {each.after:>10.1f} {ratio:>7}{mark}")
+        before, after = _shown(each.before), _shown(each.after)
+        lines.append(f"{each.load:<18} {each.figure:<12} {before:>10} {after:>10} {ratio:>7}{mark}")
     return "\n".join(lines) + "\n"
+
+
+def _shown(value: float) -> str:
+    """Return a figure as text, a small one with three digits: a slow server answers 0.042 requests a second."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def _name(path: Path) -> str:

@@ -240,6 +240,9 @@ def test_a_comparison_marks_what_is_worse(tmp_path: Path, capsys: pytest.Capture
     assert compare.run(parse(compare, str(before), str(after), "--tolerance", "21")) == 0
     assert compare.run(parse(compare, str(after), str(before))) == 0  # better is not worse
     assert "0 of 11 figures are worse" in capsys.readouterr().out
+    slow, slower = (written(tmp_path / f"{scale}.json", a_level(8, scale)) for scale in (100, 125))
+    compare.run(parse(compare, str(slow), str(slower)))
+    assert "8 users requests/s 0.05 0.04 0.800 worse" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_comparison_without_a_common_load_or_of_other_files(tmp_path: Path) -> None:

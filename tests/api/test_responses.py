@@ -210,7 +210,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a field of no kind": ({"moderation": {"model": "x"}}, "moderation"),
     "messages of a chat": ({"messages": []}, "messages"),
     "a cut": ({"truncation": "auto"}, "truncation"),
-    "a summary": ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+    "a summary": ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
     "a wrong schema": ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "x"}}}},
                        "text.format"),
     "too long": ({"max_output_tokens": 5000}, "input"),
@@ -228,7 +228,8 @@ def test_what_is_refused_is_named(server: Served, name: str) -> None:
 def test_what_changes_nothing_is_taken(server: Served) -> None:
     ask(
         server, store=False, user="me", service_tier="auto", prompt_cache_key="k", safety_identifier="s",
-        truncation="disabled", background=False, reasoning={"effort": "low", "summary": "auto"}, max_tool_calls=3,
+        truncation="disabled", background=False, max_tool_calls=3,
+        reasoning={"effort": "low", "summary": "detailed", "context": "all_turns", "mode": "standard"},
         text={"verbosity": "low"}, include=["reasoning.encrypted_content"],
         extra_body={"seed": 5, "conversation": None},
     )  # fmt: skip

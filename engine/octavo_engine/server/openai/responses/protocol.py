@@ -160,14 +160,22 @@ class TextOptions(StrictBody):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
+Summary = Literal["auto", "concise", "detailed"]
+
+
 class ReasoningOptions(StrictBody):
     """The effort that the model should spend on reasoning.
 
-    There are no summaries: reasoning is in the answer itself.
+    A summary of any kind may be asked for, but there is none: the whole reasoning is in the answer.
     """
 
     effort: Effort | None = None
-    summary: Literal["auto"] | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+    """The older name of `summary`."""
+    context: Literal["auto", "all_turns"] | None = None
+    """Has no effect: the chat template decides which reasoning of earlier turns the model reads."""
+    mode: Literal["standard"] | None = None
 
 
 class ResponseStreamOptions(StrictBody):
