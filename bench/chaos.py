@@ -205,13 +205,13 @@ class Chaos:
         self._cluster.restart("kubelet")
 
     def _wait_for_api_server(self) -> None:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while time.monotonic() < until:
             with contextlib.suppress(httpx2.HTTPError):
                 if self._admin.http.get("/readyz").is_success:
                     return
             time.sleep(0.5)
-        raise TimeoutError("the API server is not ready within 120 s")
+        raise TimeoutError("the API server is not ready within 600 s")
 
 
 BINDING = {
