@@ -1081,9 +1081,15 @@ async def test_what_a_webhook_writes_anew_at_each_write_is_no_conflict(clock: Cl
     assert server.reason("Degraded") == "AsExpected"
 
 
-@pytest.mark.parametrize(
-    ("kind", "change"), [("Service", {"selector": {"mesh": "yes"}}), ("Deployment", {"replicas": 0})]
-)
+OUR_PORT = {"name": "http", "port": 80, "targetPort": "http", "appProtocol": "http"}
+BY_ADMISSION: list[tuple[str, dict[str, Any]]] = [
+    ("Service", {"selector": {"mesh": "yes"}}),
+    ("Service", {"ports": [{"name": "more", "port": 9999, "targetPort": 9999}, OUR_PORT]}),
+    ("Deployment", {"replicas": 0}),
+]
+
+
+@pytest.mark.parametrize(("kind", "change"), BY_ADMISSION)
 async def test_what_admission_changes_is_tried_again_once_a_minute(
     kind: str, change: dict[str, Any], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1097,8 +1103,15 @@ async def test_what_admission_changes_is_tried_again_once_a_minute(
             if manifest["kind"] != kind:
                 return await super().apply(manifest, *rest, **more)
             self.tries += 1
-            spec = {**manifest["spec"], **change} if self.changes else manifest["spec"]
-            return await super().apply({**manifest, "spec": spec}, *rest, **more)
+            return await super().apply(self.admitted(manifest), *rest, **more)
+
+        async def put_back(self, manifest: dict[str, Any], *rest: Any, **more: Any) -> dict[str, Any]:
+            return await super().put_back(self.admitted(manifest), *rest, **more)
+
+        def admitted(self, manifest: dict[str, Any]) -> dict[str, Any]:
+            if manifest["kind"] != kind or not self.changes:
+                return manifest
+            return {**manifest, "spec": {**manifest["spec"], **change}}
 
     monkeypatch.setattr(reconciler_module, "Children", functools.partial(Children, clock=clock))
     server = Changing(replicas=1)
@@ -1396,7 +1409,7 @@ async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: C
         await operator.reconcile(KEY)
         made += "Service" in server.live
     assert made == 3
-    assert "the whole object by another client, which deletes it" in server.condition("Degraded")["message"]
+    assert "keeps being deleted by another client. It is made again" in server.condition("Degraded")["message"]
 
 
 @pytest.mark.parametrize(

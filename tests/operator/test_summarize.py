@@ -729,6 +729,22 @@ def test_transition_times_move_with_the_status_only() -> None:
     assert times[ConditionType.ROLLOUT_BLOCKED] == NOW
 
 
+@pytest.mark.parametrize(
+    ("container", "phase", "reason"),
+    [(SERVING, "Serving", Reason.AS_EXPECTED), (exited(3, "gone"), "Failed", Reason.MODEL_NOT_FOUND)],
+    ids=["serves", "fails"],
+)
+def test_an_engine_whose_container_admission_has_renamed_is_found_by_its_port(
+    container: dict[str, Any], phase: str, reason: Reason
+) -> None:
+    found = pod(container={**container, "name": "renamed"})
+    ports = [{"name": "http", "containerPort": 8000}]
+    found["spec"] = {"containers": [{"name": "side"}, {"name": "renamed", "ports": ports}]}
+    kept = trimmed(POD, {**found, "metadata": {**found["metadata"], "uid": "u2", "namespace": "llm"}})
+    status = summary(kept, children=deployment(ready=int(container is SERVING)))
+    assert (status.loading.phase, condition(status, ConditionType.DEGRADED).reason) == (phase, reason)
+
+
 def test_terminating_pods_do_not_count() -> None:
     ending = pod(container=exited(5))
     ending["metadata"]["deletionTimestamp"] = NOW

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.api.names import SERVICE_LABEL, is_engine_pod, other_controller
-from octavo_operator.render.container import CONTAINER, PORT
+from octavo_operator.reconcile.pods.engine_container import running_engine
+from octavo_operator.render.container import PORT
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,9 @@ def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:
     """Return the pod, or None if it is another workload's, or no engine runs in it (any more): nothing waits there."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels, address = metadata.get("labels") or {}, status.get("podIP")
-    if not is_engine_pod(labels) or other_controller(metadata) or not address or not _runs(status):
+    if not is_engine_pod(labels) or other_controller(metadata) or not address or not running_engine(pod):
         return None
     host = f"[{address}]" if ":" in address else address
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or ())
     url, ending = f"http://{host}:{PORT}/metrics", bool(metadata.get("deletionTimestamp"))
     return EnginePod(metadata["uid"], metadata["name"], labels[SERVICE_LABEL], url, ready, ending)
-
-
-def _runs(status: Mapping[str, Any]) -> bool:
-    containers = status.get("containerStatuses") or ()
-    return any(each["name"] == CONTAINER and "running" in (each.get("state") or {}) for each in containers)

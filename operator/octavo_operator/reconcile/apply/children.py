@@ -295,7 +295,9 @@ class Children:
         added = added_fields(manifest, live)
         paths = drifted_paths(live, await self._tried(manifest, added), manifest, added)
         if (extended := extended_list(manifest, live)) and extended not in paths:
-            paths.append(extended)
+            back = await self._cluster.put_back(manifest, added, dry_run=True)
+            if not extended_list(manifest, back):  # else admission adds an item to each write
+                paths.append(extended)
         if is_stopped(manifest, live):
             paths.append(("spec", "replicas"))
         if is_held(manifest, live):

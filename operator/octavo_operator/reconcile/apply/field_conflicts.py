@@ -173,6 +173,12 @@ def _is_of_pods(path: Path) -> bool:
 
 
 def _sentence(child: Child, contested: Mapping[Path, _Revert]) -> str:
+    if set(contested) == {()}:
+        return (
+            f"{child[0]} {child[1]} keeps being deleted by another client. It is made again once a minute; stop what "
+            "deletes it: Argo CD and Flux delete objects that carry their labels or annotations and are not in "
+            "their source, and the API server's audit log names the user"
+        )
     fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in contested.items())[:3])
     slow = any(map(_is_of_pods, contested))
     often = "less and less often, since each change replaces pods" if slow else "once a minute"

@@ -83,12 +83,12 @@ def placement_of(spec: Mapping[str, Any]) -> Placement:
 
 
 def kept_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a pod's spec to keep: what `placement_of` reads, its ports, scheduler and node."""
+    """Return the part of a pod's spec to keep: what `placement_of` reads, scheduler, node, and names and ports."""
     kept: dict[str, Any] = {name: spec[name] for name in _KEPT if name in spec}
     for name in _CONTAINERS:
         if name in spec:
             kept[name] = [
-                {field: each[field] for field in ("resources", "restartPolicy", "ports") if field in each}
+                {field: each[field] for field in ("name", "resources", "restartPolicy", "ports") if field in each}
                 for each in spec[name]
             ]
     return kept

@@ -16,11 +16,12 @@ from octavo_operator.reconcile.pods.container_trouble import (
     last_exit,
     waiting_trouble,
 )
+from octavo_operator.reconcile.pods.engine_container import engine_status
 from octavo_operator.reconcile.pods.placement import Placement, placement_of
 from octavo_operator.reconcile.pods.unready import why_unready
 from octavo_operator.reconcile.pods.unschedulable import no_scheduler, why_unschedulable
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.render.container import CONTAINER, PORT_NAME, gpu_resource
+from octavo_operator.render.container import PORT_NAME, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
 _OLD_SECONDS = 600.0  # a failure of a container counts no longer once it has run well for so long after it
@@ -188,8 +189,7 @@ def _state(
         return LoadingPhase.PENDING, why_unschedulable(pod, scheduled, gpu_resource), None
     if (first := _unfinished(status)) is not None:
         return _before_the_engine(pod, first)
-    containers = status.get("containerStatuses") or ()
-    container = next((c for c in containers if c["name"] == CONTAINER), None)
+    container = engine_status(pod)
     if container is None:
         return (LoadingPhase.PULLING if scheduled else LoadingPhase.PENDING), _waits_for_sandbox(pod), None
     return _engine_state(pod, container)

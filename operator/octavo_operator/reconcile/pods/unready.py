@@ -8,7 +8,6 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.pods.container_trouble import exit_trouble, waiting_trouble
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.render.container import CONTAINER
 
 _GATES = "ReadinessGatesNotReady"
 
@@ -17,12 +16,9 @@ def why_unready(
     pod: Mapping[str, Any], ready: Mapping[str, Any], containers_ready: Mapping[str, Any]
 ) -> tuple[Problem, Problem | None]:
     """Return the pod's wait, and its fault if it has one, by its conditions `ready` and `containers_ready`."""
-    name = pod["metadata"]["name"]
-    others = [
-        each
-        for each in (pod.get("status") or {}).get("containerStatuses") or ()
-        if each["name"] != CONTAINER and not each.get("ready")
-    ]
+    name = pod["metadata"]["name"]  # the engine is ready, whatever its container is called
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    others = [each for each in statuses if not each.get("ready")]
     if others:
         names = ", ".join(each["name"] for each in others)
         waits = Problem(Reason.NO_READY_REPLICA, f"the engine of pod {name} is ready, but its container {names} is not")

@@ -18,10 +18,10 @@ from octavo_operator.api.status import from_status
 from octavo_operator.reconcile.kinds import LLMSERVICE, POD
 from octavo_operator.reconcile.observation.observe import Index, Key, Object
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport
-from octavo_operator.reconcile.polling.loading import running_container
+from octavo_operator.reconcile.pods.engine_container import running_engine
 from octavo_operator.reconcile.polling.poll_pods import ASKING_FAILED, PodQuestion, address_of, poll
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.render.container import CONTAINER, PORT
+from octavo_operator.render.container import PORT
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class AdapterWatch:
         """Ask each pod whose next poll is due."""
         now, seen, questions = self._clock(), set[str](), []
         for key, generation, pod in self._pods():
-            uid, engine = pod["metadata"]["uid"], running_container(pod, CONTAINER)
+            uid, engine = pod["metadata"]["uid"], running_engine(pod)
             if engine is None or not (address := address_of(pod)):
                 continue
             seen.add(uid)

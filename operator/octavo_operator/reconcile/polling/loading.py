@@ -17,10 +17,11 @@ import aiohttp
 
 from octavo_operator.reconcile.kinds import LLMSERVICE, POD
 from octavo_operator.reconcile.observation.observe import Index, Key, Object
+from octavo_operator.reconcile.pods.engine_container import running_engine
 from octavo_operator.reconcile.pods.load_report import LoadReport
 from octavo_operator.reconcile.polling.poll_pods import ASKING_FAILED, PodQuestion, address_of, poll
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.render.container import CONTAINER, PORT
+from octavo_operator.render.container import PORT
 from octavo_operator.render.fetch import FETCH
 
 logger = logging.getLogger(__name__)
@@ -120,22 +121,12 @@ def is_news(written: LoadReport | None, report: LoadReport, waited: bool) -> boo
 def is_loading(pod: Object) -> bool:
     """Return True if the pod downloads or loads its model."""
     status: Mapping[str, Any] = pod.get("status") or {}
-    engine = running_container(pod, CONTAINER)
-    fetching = _running(status.get("initContainerStatuses"), FETCH) is not None
+    engine, init = running_engine(pod), status.get("initContainerStatuses") or ()
+    fetching = any(each["name"] == FETCH and "running" in (each.get("state") or {}) for each in init)
     return fetching or (engine is not None and not engine.get("started"))
 
 
 def has_loaded(pod: Object) -> bool:
     """Return True if the pod's engine has loaded the model."""
-    engine = running_container(pod, CONTAINER)
+    engine = running_engine(pod)
     return engine is not None and bool(engine.get("ready"))
-
-
-def running_container(pod: Object, name: str) -> Mapping[str, Any] | None:
-    """Return the status of a container that runs; None: it does not."""
-    return _running((pod.get("status") or {}).get("containerStatuses"), name)
-
-
-def _running(statuses: Any, name: str) -> Mapping[str, Any] | None:
-    found = (each for each in statuses or () if each["name"] == name and "running" in (each.get("state") or {}))
-    return next(found, None)

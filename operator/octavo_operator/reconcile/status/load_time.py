@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from octavo_operator.reconcile.pods.engine_container import engine_status
 from octavo_operator.reconcile.pods.pod_view import condition_of
-from octavo_operator.render.container import CONTAINER
 
 
 def last_load_seconds(pods: Sequence[Mapping[str, Any]], startup_timeout: int, before: int | None) -> int | None:
@@ -29,8 +29,7 @@ def _load(pod: Mapping[str, Any], startup_timeout: int) -> tuple[datetime, int] 
     The seconds include the fetch of the model. If the container was restarted, they count from its last start.
     """
     status, ready = pod.get("status") or {}, condition_of(pod, "Ready")
-    containers = status.get("containerStatuses") or ()
-    engine: Mapping[str, Any] = next((each for each in containers if each["name"] == CONTAINER), {})
+    engine = engine_status(pod) or {}
     started = ((engine.get("state") or {}).get("running") or {}).get("startedAt")
     became = ready.get("lastTransitionTime")
     if ready.get("status") != "True" or not became or not started or not status.get("startTime"):
