@@ -259,9 +259,11 @@ def test_a_compressed_body_is_415(server: Served) -> None:
     ("reasoning_effort", "enormous", "invalid_value"),
     ("stream_options", {"include_usage": True}, "invalid_value"),
     ("audio", {}, "unsupported_parameter"),
+    ("prompt", ["x"] * 257, "array_above_max_length"),
 ])  # fmt: skip
 def test_codes_are_openais(server: Served, field: str, value: Any, code: str) -> None:
-    error = check_shape(server.http.post(CHAT, json={"messages": [HI], field: value}))
+    path = TEXT if field == "prompt" else CHAT
+    error = check_shape(server.http.post(path, json={"messages": [HI], field: value}))
     assert (error["code"], error["param"].split("[")[0]) == (code, field)
 
 

@@ -33,6 +33,14 @@ def test_a_method_that_a_path_does_not_take(with_files: Served, method: str, pat
     assert answer.json()["error"]["code"] == "method_not_allowed"
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"), [("/chat/completions", "/v1/chat/completions"), ("/v1/v1/messages", "/v1/messages"), ("/x", "")]
+)
+def test_a_wrong_base_url_is_told(with_files: Served, path: str, meant: str) -> None:
+    answer = with_files.http.post(path, json={})
+    assert (answer.status_code, f"it is at {meant}: the base URL" in answer.text) == (404, bool(meant))
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions/", "/version/", "/health/"])
 def test_no_path_with_another_slash_is_redirected(with_files: Served, path: str) -> None:
     """Starlette would, to what the client's Host header says."""

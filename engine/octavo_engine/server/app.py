@@ -105,6 +105,13 @@ def _methods_of(app: FastAPI, scope: Scope) -> list[str]:
     ]
 
 
+def _meant(app: FastAPI, scope: Scope) -> str | None:
+    """Return the path that a client with a wrong base URL meant, with or without a /v1 that is too few or too many."""
+    path = scope["path"]
+    meant = path.removeprefix("/v1") if path.startswith("/v1/v1/") else f"/v1{path}"
+    return meant if _methods_of(app, {**scope, "path": meant}) else None
+
+
 def _answer_errors(app: FastAPI, serving: Serving) -> None:
     """Install the exception handlers, so that every error is answered in the shape of OpenAI's errors."""
 
@@ -121,6 +128,9 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
         refused = from_http(error, request)
         if refused.status == 405:
             refused.headers["Allow"] = ", ".join(_methods_of(app, request.scope))
+        if refused.status == 404 and (path := _meant(app, request.scope)) is not None:
+            about = "the base URL of an SDK for OpenAI's API ends with /v1, and of one for Anthropic's before it"
+            refused = APIError(404, f"{refused.detail.message}; it is at {path}: {about}", code=refused.detail.code)
         return error_response(refused, request.scope)
 
     @app.exception_handler(Exception)  # Starlette raises it again after this answer, and RequestContext logs it

@@ -124,7 +124,8 @@ def _prompts(value: Any, most: int = MAX_PROMPTS) -> list[str] | list[list[int]]
     if all(type(item) is int for item in value):
         return [_token_ids(value)]
     if len(value) > most:
-        raise ValueError(f"holds {len(value)} prompts; at most {most} are allowed in one request")
+        message = "holds {count} prompts; at most {most} are allowed in one request"
+        raise PydanticCustomError("too_long", message, {"count": len(value), "most": most})
     if all(isinstance(item, str) for item in value):
         return [_text(item) for item in value]
     if all(isinstance(item, list) for item in value):
