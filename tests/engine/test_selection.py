@@ -393,6 +393,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "two hundred expressions": (_changed(ignore=[f"re:.*a.*b.*c.*{i}" for i in range(200)]),
         "'.*a.*b.*c.*[0-9]+' could take too long, by itself or after the patterns before it"),
     "rotated": ({**FORMATS["gptq"][1], "rotation": "hadamard"}, "gptq with rotation"),
+    "activations in 8 bits": ({**FORMATS["gptq"][1], "activation": {"mode": "w4afp8"}}, "gptq with activation"),
+    "words of 16 bits": ({**FORMATS["gptq"][1], "pack_dtype": "int16"}, "gptq with pack_dtype int16; int32"),
     "modelopt's groups": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "group_size 32; 16"),
     "modelopt's layers": (
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "W8"}}},

@@ -73,9 +73,11 @@ def _method(config: Fields) -> Grouped:
     layout = config.text("checkpoint_format", default="gptq")
     if layout not in ("gptq", "gptq_v2"):
         raise unsupported(config, f"gptq with checkpoint_format {layout}; gptq and gptq_v2 are supported")
-    for field in ("modules_in_block_to_quantize", "adapter", "lora", "rotation"):
+    for field in ("modules_in_block_to_quantize", "adapter", "lora", "rotation", "activation"):
         if config.values.get(field):
             raise unsupported(config, f"gptq with {field}")
+    if (word := config.text("pack_dtype", default="int32")) != "int32":
+        raise unsupported(config, f"gptq with pack_dtype {word}; int32 is supported")
     return Grouped(
         "gptq",
         bits,
