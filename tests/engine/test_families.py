@@ -329,6 +329,8 @@ def test_what_config_json_leaves_out(tmp_path: Path) -> None:
     whole = {**FOUR, "head_dim": 16, "attn_layer_indices": [0], "partial_rotary_factor": 1.0}
     bamba = spec_of(tmp_path, "BambaForCausalLM", **whole)
     assert bamba.layers[0].mixer.rope.rotary_dim == 8, "transformers does not read it there"
+    limit = {"time_step_limit": [0, 1e30]}  # JSON has no infinity
+    assert spec_of(tmp_path, "BambaForCausalLM", **whole, **limit) == bamba
     electra = spec_of(tmp_path, "ElectraForCausalLM", is_decoder=True, embedding_size=256, hidden_act="gelu")
     assert (electra.hidden_size, electra.layers[0].mixer.num_heads) == (256, 4)
     assert electra.layers[0].feed_forward.intermediate_size == 1024
@@ -349,6 +351,15 @@ def test_what_config_json_leaves_out(tmp_path: Path) -> None:
     assert spec_of(tmp_path, "Qwen3MoeForCausalLM", **renamed) == spec_of(tmp_path, "Qwen3MoeForCausalLM")
     half = spec_of(tmp_path, "StableLmForCausalLM", partial_rotary_factor=...)
     assert half.layers[0].mixer.rope == RopeSpec(10000.0, rotary_dim=16), "a quarter of 64"
+
+
+def test_classes_that_only_published_files_name(tmp_path: Path) -> None:
+    """For these transformers finds its own class by `model_type`."""
+    sizes = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    for published, own in (("PhiMoE", "Phimoe"), ("MPT", "Mpt"), ("Step3p5", "Step3p7Text")):
+        fields = {**FOUR, **sizes, **PUBLISHED.get(f"{own}ForCausalLM", ({}, 0))[0]}
+        found = [spec_of(tmp_path, f"{name}ForCausalLM", **fields) for name in (published, own)]
+        assert found[0] == found[1]
 
 
 def test_when_olmo_hybrid_rotates(tmp_path: Path) -> None:
@@ -552,6 +563,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "HrmTextForCausalLM",
         {"attention_bias": True},
         "attention_bias True is not supported",
+    ),
+    "limited time steps": (
+        "BambaForCausalLM",
+        {**FOUR, "attn_layer_indices": [0], "time_step_limit": [0, 0.5]},
+        "time_step_limit [0, 0.5] is not supported, only [0, Infinity]",
     ),
     "more layers than any model has": ("HrmTextForCausalLM", {"H_cycles": 64, "num_hidden_layers": 17}, "H_cycles 64"),
     "slices as in training": (

@@ -42,6 +42,7 @@ _SMALL = {
     "indexer_compress_ratio": 4,
     "attention_types": [[["global", "local"], 4]],
     "prefix_lm": False,
+    "block_configs": [{"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 1.0}}] * 8,
 }
 """Fields of a small model that are enough for every family; families have defaults for fields of their own."""
 

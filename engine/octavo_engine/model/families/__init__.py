@@ -8,6 +8,7 @@ from octavo_engine.model.families.aria import ARIA_TEXT
 from octavo_engine.model.families.axk1 import AXK1
 from octavo_engine.model.families.axk2 import AXK2
 from octavo_engine.model.families.bailing import BAILING_HYBRID
+from octavo_engine.model.families.bailing_moe import BAILING_MOE, BAILING_MOE_V2
 from octavo_engine.model.families.bamba import BAMBA
 from octavo_engine.model.families.bart_families import BART_DECODERS
 from octavo_engine.model.families.bert import BERT_FAMILIES
@@ -34,6 +35,7 @@ from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.ernie_vl_moe import ERNIE4_5_VL_MOE
 from octavo_engine.model.families.eurobert import EUROBERT_FAMILIES
+from octavo_engine.model.families.exaone import EXAONE
 from octavo_engine.model.families.exaone4 import EXAONE4
 from octavo_engine.model.families.exaone_moe import EXAONE_MOE
 from octavo_engine.model.families.fairseq import BIOGPT, XGLM
@@ -66,6 +68,7 @@ from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hy_v3 import HY_V3
 from octavo_engine.model.families.hy_v4 import HY_V4
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
+from octavo_engine.model.families.internlm2 import INTERNLM2
 from octavo_engine.model.families.jamba import JAMBA
 from octavo_engine.model.families.jetmoe import JETMOE
 from octavo_engine.model.families.kimi_linear import KIMI_LINEAR
@@ -80,6 +83,7 @@ from octavo_engine.model.families.longcat import LONGCAT_FLASH
 from octavo_engine.model.families.mamba import FALCON_MAMBA, MAMBA, MAMBA2
 from octavo_engine.model.families.mellum import MELLUM
 from octavo_engine.model.families.mimo_v2 import MIMO_V2_FLASH
+from octavo_engine.model.families.minicpm import MINICPM
 from octavo_engine.model.families.minicpm3 import MINICPM3, YOUTU
 from octavo_engine.model.families.minimax import MINIMAX
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
@@ -93,10 +97,11 @@ from octavo_engine.model.families.mllama import MLLAMA
 from octavo_engine.model.families.modernbert import MODERNBERT_FAMILIES
 from octavo_engine.model.families.modernbert_decoder import MODERNBERT_DECODER
 from octavo_engine.model.families.mpnet import MPNET_FAMILIES
-from octavo_engine.model.families.mpt import MPT
+from octavo_engine.model.families.mpt import MPT, MPT_PUBLISHED
 from octavo_engine.model.families.muse_glimmer import MUSE_GLIMMER
 from octavo_engine.model.families.nanochat import NANOCHAT
 from octavo_engine.model.families.nemotron_h import NEMOTRON_H
+from octavo_engine.model.families.nemotron_nas import NEMOTRON_NAS
 from octavo_engine.model.families.nomic_bert import NOMIC_BERT_FAMILIES
 from octavo_engine.model.families.olmo import OLMO
 from octavo_engine.model.families.olmo2 import OLMO2
@@ -108,7 +113,7 @@ from octavo_engine.model.families.opt import OPT
 from octavo_engine.model.families.persimmon import PERSIMMON
 from octavo_engine.model.families.phi import PHI
 from octavo_engine.model.families.phi3 import PHI3, PHI4_MULTIMODAL
-from octavo_engine.model.families.phimoe import PHIMOE
+from octavo_engine.model.families.phimoe import PHIMOE, PHIMOE_PUBLISHED
 from octavo_engine.model.families.qwen2 import MIMO, QWEN2
 from octavo_engine.model.families.qwen2_moe import QWEN2_MOE
 from octavo_engine.model.families.qwen3 import QWEN3
@@ -123,7 +128,7 @@ from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
 from octavo_engine.model.families.stablelm import STABLELM
 from octavo_engine.model.families.starcoder2 import STARCODER2
-from octavo_engine.model.families.step3p7 import STEP3P7
+from octavo_engine.model.families.step3p7 import STEP3P5, STEP3P7
 from octavo_engine.model.families.without_head import family_without_head
 from octavo_engine.model.families.zamba import ZAMBA
 from octavo_engine.model.families.zamba2 import ZAMBA2
@@ -158,6 +163,7 @@ _ALL = (
     CWM,
     ERNIE4_5,
     HELIUM,
+    EXAONE,
     EXAONE4,
     GEMMA,
     GEMMA3,
@@ -174,9 +180,12 @@ _ALL = (
     HYPERCLOVAX,
     MINISTRAL,
     MINISTRAL3,
+    MINICPM,
     NANOCHAT,
+    NEMOTRON_NAS,
     OLMO,
     OLMO3,
+    INTERNLM2,
     INTERNLM3,
     SEED_OSS,
     SMOLLM3,
@@ -194,6 +203,8 @@ _ALL = (
     GRANITE_MOE,
     GRANITE_MOE_SHARED,
     GRANITE_MOE_SWA,
+    BAILING_MOE,
+    BAILING_MOE_V2,
     DOTS1,
     GLM4_MOE,
     SOLAR_OPEN,
@@ -206,6 +217,7 @@ _ALL = (
     MINIMAX_M3,
     MINIMAX_M3_PUBLISHED,
     PHIMOE,
+    PHIMOE_PUBLISHED,
     HUNYUAN_MOE,
     DBRX,
     LLAMA4,
@@ -217,6 +229,7 @@ _ALL = (
     KOLIBRI1,
     MELLUM,
     LAGUNA,
+    STEP3P5,
     STEP3P7,
     HY_V3,
     HY_V4,
@@ -257,6 +270,7 @@ _ALL = (
     BIOGPT,
     BLOOM,
     MPT,
+    MPT_PUBLISHED,
     MODERNBERT_DECODER,
     PHI,
     PERSIMMON,

@@ -6,6 +6,7 @@ and fewer KV heads; a checkpoint with one of them has other tensors. ALiBi is al
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from octavo_engine.model.families import reading
@@ -71,3 +72,5 @@ MPT = Family(
     },
     without_effect=frozenset({"logit_scale"}),  # transformers has the field, and does not read it
 )
+MPT_PUBLISHED = replace(MPT, architecture="MPTForCausalLM")
+"""The class that MosaicML's files name; transformers finds its own by `model_type`."""

@@ -6,6 +6,8 @@ says, as in transformers.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.mixtral import MIXTRAL_NAMES
@@ -47,3 +49,5 @@ PHIMOE = Family(
         "eos_token_id": 2,
     },
 )
+PHIMOE_PUBLISHED = replace(PHIMOE, architecture="PhiMoEForCausalLM")
+"""The class that Microsoft's files name; transformers finds its own by `model_type`."""

@@ -33,7 +33,9 @@ STATE_SPACE_DEFAULTS: Mapping[str, Any] = {
 }
 NO_LENGTH = {"max_position_embeddings": 1 << 17}
 """The longest context of models that state none; their state has the same size for any."""
-_UNLIMITED = (math.inf, "Infinity", {"__float__": "Infinity"})
+_UNLIMITED = ("Infinity", {"__float__": "Infinity"})
+_NEVER_REACHED = 1e9
+"""A time step above this, with which tools write an unlimited one in JSON, which has no infinity."""
 
 
 def mamba2(fields: Fields, inner: int | None = None, **values: Any) -> Mamba2Spec:
@@ -101,4 +103,4 @@ def _check_step_limit(fields: Fields) -> None:
 
 
 def _unlimited(limit: list[Any]) -> bool:
-    return limit[1] in _UNLIMITED
+    return limit[1] in _UNLIMITED or (type(limit[1]) in (int, float) and limit[1] >= _NEVER_REACHED)

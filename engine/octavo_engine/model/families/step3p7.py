@@ -6,6 +6,8 @@ some layers the activated gate and the up projection are cut off at a limit (`sw
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.per_layer import of_layer
@@ -108,3 +110,5 @@ STEP3P7 = Family(
         "moe_router_scaling_factor": 1.0,
     },
 )
+STEP3P5 = replace(STEP3P7, architecture="Step3p5ForCausalLM")
+"""Step 3.5 Flash, of the same layers; transformers finds its class by `model_type`."""

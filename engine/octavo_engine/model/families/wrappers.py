@@ -44,6 +44,7 @@ WRAPPERS: Mapping[str, str] = {
     "InstructBlipForConditionalGeneration": "",
     "InternVLForConditionalGeneration": "",
     "JanusForConditionalGeneration": "",
+    "KimiK25ForConditionalGeneration": "DeepseekV3ForCausalLM",
     "Kimi_K25ForConditionalGeneration": "DeepseekV3ForCausalLM",
     "Lfm2VlForConditionalGeneration": "",
     "Lfm3VlForConditionalGeneration": "Lfm3ForCausalLM",

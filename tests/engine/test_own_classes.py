@@ -1,0 +1,272 @@
+"""Families whose class is not in transformers, but in the repositories of their models: the logits of a class of
+transformers with the same mathematics, whose fields and tensors are renamed as the published files have them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import reference_model, save
+from rank_logits import TOKENS, logits_of
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import ModelSpec
+
+Tensors = dict[str, Tensor]
+SIZES = {"vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "head_dim": 8}
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 512}
+PARTS = ("q_proj", "k_proj", "v_proj")
+
+
+@dataclass(frozen=True)
+class Own:
+    """A family: the class of transformers that stands for it, the fields of its files, and its tensors."""
+
+    like: str
+    fields: dict[str, Any]
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Of the configuration of transformers' class."""
+    names: tuple[tuple[str, str], ...] = ()
+    """Parts of names, and what published files have for them."""
+    join: Callable[[list[Tensor]], Tensor] | None = None
+    """Makes one tensor of query, key and value."""
+    prepare: Callable[[Any], None] = lambda model: None
+    """Changes the model of transformers."""
+
+
+def in_groups(parts: list[Tensor]) -> Tensor:
+    """Two groups of four query heads, a key and a value, of 8 rows each."""
+    query, key, value = (part.view(2, -1, 8, *part.shape[1:]) for part in parts)
+    return torch.cat((query, key, value), dim=1).reshape(-1, *parts[0].shape[1:])
+
+
+def without_parts(model: Any) -> None:
+    """No attention in the layer 1, no feed-forward in the layer 2."""
+    for name, parameter in model.named_parameters():
+        if name in ("model.layers.1.self_attn.o_proj.weight", "model.layers.2.mlp.down_proj.weight"):
+            parameter.data.zero_()
+
+
+def with_half_shared(model: Any) -> None:
+    """A shared expert whose result Qwen's gate always halves."""
+    for name, parameter in model.named_parameters():
+        if "shared_expert_gate" in name:
+            parameter.data.zero_()
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3_OF_64 = {**LLAMA3, "original_max_position_embeddings": 64}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
+LING = (
+    (".self_attn.o_proj.", ".attention.dense."),
+    (".self_attn.", ".attention."),
+    ("embed_tokens", "word_embeddings"),
+    ("q_norm", "query_layernorm"),
+    ("k_norm", "key_layernorm"),
+    ("e_score_correction_bias", "expert_bias"),
+    (".shared_expert.", ".shared_experts."),
+)
+BLOCKS = [
+    {"attention": {"n_heads_in_group": 4, "no_op": False}, "ffn": {"ffn_mult": 5.0, "no_op": False}},
+    {"attention": {"n_heads_in_group": None, "no_op": True}, "ffn": {"ffn_mult": 5.5, "no_op": False}},
+    {"attention": {"n_heads_in_group": 4, "no_op": False}, "ffn": {"ffn_mult": None, "no_op": True}},
+]
+OWN = {
+    "MiniCPMForCausalLM": Own(
+        "Granite",
+        {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16, "tie_word_embeddings": True},
+        {
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 1.4 / math.sqrt(3),
+            "logits_scaling": 4.0,
+            "attention_multiplier": 8**-0.5,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "InternLM2ForCausalLM": Own(
+        "Llama",
+        {"bias": True, "rope_theta": 5e4, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 5e4, "factor": 2.0},
+        },
+        (
+            ("self_attn.qkv", "attention.wqkv"),
+            ("self_attn.o_proj", "attention.wo"),
+            ("mlp.gate_proj", "feed_forward.w1"),
+            ("mlp.up_proj", "feed_forward.w3"),
+            ("mlp.down_proj", "feed_forward.w2"),
+            ("input_layernorm", "attention_norm"),
+            ("post_attention_layernorm", "ffn_norm"),
+            ("embed_tokens", "tok_embeddings"),
+            ("lm_head", "output"),
+        ),
+        in_groups,
+    ),
+    "ExaoneForCausalLM": Own(
+        "Llama",
+        {
+            "num_layers": 3,
+            "num_hidden_layers": ...,
+            "activation_function": "silu",
+            "layer_norm_epsilon": 0.01,
+            "rope_theta": 5e4,
+            "rope_scaling": LLAMA3_OF_64,
+        },
+        {"rms_norm_eps": 0.01, "rope_parameters": {**LLAMA3_OF_64, "rope_theta": 5e4}},
+        (
+            ("model.layers", "transformer.h"),
+            ("self_attn.o_proj", "self_attn.out_proj"),
+            ("self_attn", "attn.attention"),
+            ("gate_proj", "c_fc_0"),
+            ("up_proj", "c_fc_1"),
+            ("down_proj", "c_proj"),
+            ("input_layernorm", "ln_1"),
+            ("post_attention_layernorm", "ln_2"),
+            ("model.embed_tokens", "transformer.wte"),
+            ("model.norm", "transformer.ln_f"),
+        ),
+    ),
+    "BailingMoeForCausalLM": Own(
+        "Qwen2Moe",
+        {**EXPERTS, "num_shared_experts": 2, "norm_topk_prob": True, "use_qkv_bias": True, "rope_theta": 6e5},
+        {
+            **EXPERTS,
+            "shared_expert_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 6e5},
+        },
+        ((".self_attn.qkv.", ".attention.query_key_value."), *LING),
+        torch.cat,
+        with_half_shared,
+    ),
+    "BailingMoeV2ForCausalLM": Own(
+        "Glm4Moe",
+        {
+            **EXPERTS,
+            "num_shared_experts": 1,
+            "moe_shared_expert_intermediate_size": 16,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "first_k_dense_replace": 1,
+            "score_function": "sigmoid",
+            "norm_topk_prob": True,
+            "use_qk_norm": True,
+            "partial_rotary_factor": 0.5,
+        },
+        {
+            **EXPERTS,
+            "num_experts": ...,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "first_k_dense_replace": 1,
+            "use_qk_norm": True,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 6e5, "partial_rotary_factor": 0.5},
+        },
+        ((".self_attn.qkv.", ".attention.query_key_value."), *LING),
+        torch.cat,
+    ),
+    "DeciLMForCausalLM": Own(
+        "Llama",
+        {"block_configs": BLOCKS, "intermediate_size": None, "num_key_value_heads": None},
+        {"intermediate_size": 256},
+        prepare=without_parts,
+    ),
+}
+
+
+def published(tensors: Tensors, own: Own) -> Tensors:
+    """The tensors as the repositories of the family's models have them."""
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        module, _, end = name.rpartition(".")
+        if own.join is not None and module.endswith(PARTS):
+            if module.endswith("q_proj"):
+                parts = [tensors[f"{module.removesuffix('q_proj')}{part}.{end}"] for part in PARTS]
+                found[f"{module.removesuffix('q_proj')}qkv.{end}"] = own.join(parts)
+        elif "shared_expert_gate" not in name:
+            found[name] = tensor * 0.5 if ".shared_expert.down_proj" in name else tensor
+    renamed: Tensors = {}
+    for name, tensor in found.items():
+        for there, here in own.names:
+            name = name.replace(there, here)  # noqa: PLW2901
+        renamed[name] = tensor.contiguous()
+    return renamed
+
+
+def pair(architecture: str, folder: Path) -> tuple[Any, ModelFiles]:
+    """The model of transformers, and its numbers as a checkpoint of the family."""
+    own = OWN[architecture]
+    model = reference_model(own.like, **{**SIZES, **HEADS, **own.changes})
+    own.prepare(model)
+    tensors = published(load_file(save(model, folder) / "model.safetensors"), own)
+    if architecture == "DeciLMForCausalLM":
+        gone = ("layers.1.self_attn.", "layers.1.input_layernorm", "layers.2.mlp.", "layers.2.post_attention_layernorm")
+        tensors = {name: each for name, each in tensors.items() if not any(part in name for part in gone)}
+    save_file(tensors, folder / "model.safetensors")
+    config = {**SIZES, **HEADS, **own.fields, "architectures": [architecture], "torch_dtype": "float32"}
+    write(folder, config)
+    return model, ModelFiles("test", directory=folder)
+
+
+def write(folder: Path, config: dict[str, Any]) -> None:
+    given = {name: value for name, value in config.items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(given))
+
+
+@pytest.mark.parametrize("architecture", OWN)
+def test_logits_are_those_of_the_same_mathematics(architecture: str, tmp_path: Path) -> None:
+    model, files = pair(architecture, tmp_path)
+    decoder = load_model(files, read_spec(files), torch.device("cpu"), torch.float32, lambda *_: None)
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0]
+    assert expected.argmax(-1).unique().numel() > 2
+    torch.testing.assert_close(logits_of(decoder), expected, rtol=1e-4, atol=1e-4)
+
+
+def spec_of(folder: Path, architecture: str, **fields: Any) -> ModelSpec:
+    write(folder, {**SIZES, **HEADS, **OWN[architecture].fields, **fields, "architectures": [architecture]})
+    return read_spec(ModelFiles("test", directory=folder))
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "InfLLM": ("MiniCPMForCausalLM", {"sparse_config": {"topk": 64}}, "sparse_config"),
+    "a normalised head": ("BailingMoeForCausalLM", {"norm_head": True}, "norm_head True"),
+    "softmax": ("BailingMoeV2ForCausalLM", {"score_function": "softmax"}, "score_function 'softmax'"),
+    "no correction": ("BailingMoeV2ForCausalLM", {"moe_router_enable_expert_bias": False}, "expert_bias False"),
+    "two of three layers": ("DeciLMForCausalLM", {"block_configs": BLOCKS[:2]}, "does not name 3 layers"),
+    "Deci 7B": ("DeciLMForCausalLM", {"block_configs": None}, "block_configs"),
+    "a linear": (
+        "DeciLMForCausalLM",
+        {"block_configs": [{"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}}] * 3},
+        r"block_configs\[0\]\.attention\.replace_with_linear True is not supported",
+    ),
+    "uneven groups": (
+        "DeciLMForCausalLM",
+        {"block_configs": [{"attention": {"n_heads_in_group": 3}, "ffn": {"no_op": True}}] * 3},
+        "n_heads_in_group 3 does not divide num_attention_heads 8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_computed_is_refused(name: str, tmp_path: Path) -> None:
+    architecture, fields, message = REFUSED[name]
+    with pytest.raises(ModelLoadError, match=message):
+        spec_of(tmp_path, architecture, **fields)
