@@ -447,6 +447,40 @@ def test_text_is_answered_as_in_transformers(name: str, tmp_path: Path) -> None:
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
 
 
+MOLMO = {
+    "qwen3": {"head_dim": 16},
+    "olmo": {
+        "qk_norm_type": "olmo",
+        "head_dim": 16,
+        "norm_after": True,
+        "attention_bias": True,
+        "rope_scaling_layers": [1],
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
+    },
+}
+
+
+@pytest.mark.parametrize("text", MOLMO.values(), ids=MOLMO)
+def test_molmo_2_as_it_is_published(text: dict[str, Any], tmp_path: Path) -> None:
+    """Its words and the parts of images have an embedding each, which transformers cuts in halves as it saves them."""
+    from transformers import Molmo2Config, Molmo2ForConditionalGeneration
+
+    torch.manual_seed(1234)
+    images = {**IMAGES, "num_key_value_heads": 2, "head_dim": 16, "image_size": [28, 28]}
+    adapter = {**images, "vision_feature_layer": [1, 0], "text_hidden_size": 64}
+    del adapter["image_size"], adapter["patch_size"], adapter["num_hidden_layers"]
+    parts = {"text_config": {**SMALL, **text, "additional_vocab_size": 8}, "vision_config": images}
+    model = drawn(Molmo2ForConditionalGeneration(Molmo2Config(**parts, adapter_config=adapter)))
+    save(model, tmp_path)
+    file, names = tmp_path / "model.safetensors", [f"model.transformer.wte.{kind}embedding" for kind in ("", "new_")]
+    tensors = load_file(file)
+    words = torch.cat([tensors[name] for name in names])
+    save_file({**tensors, names[0]: words[:131].clone(), names[1]: words[131:].clone()}, file)
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
 def test_a_model_that_also_speaks_answers_text_by_its_thinker(tmp_path: Path) -> None:
     """Qwen2.5 Omni: the part that speaks is not loaded."""
     from transformers import Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration

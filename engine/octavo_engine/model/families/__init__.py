@@ -96,6 +96,7 @@ from octavo_engine.model.families.mixtral import MIXTRAL
 from octavo_engine.model.families.mllama import MLLAMA
 from octavo_engine.model.families.modernbert import MODERNBERT_FAMILIES
 from octavo_engine.model.families.modernbert_decoder import MODERNBERT_DECODER
+from octavo_engine.model.families.molmo2 import MOLMO2_TEXT
 from octavo_engine.model.families.mpnet import MPNET_FAMILIES
 from octavo_engine.model.families.mpt import MPT, MPT_PUBLISHED
 from octavo_engine.model.families.muse_glimmer import MUSE_GLIMMER
@@ -181,6 +182,7 @@ _ALL = (
     MINISTRAL,
     MINISTRAL3,
     MINICPM,
+    MOLMO2_TEXT,
     NANOCHAT,
     NEMOTRON_NAS,
     OLMO,

@@ -26,7 +26,9 @@ def _read(fields: Fields) -> ModelSpec:
         own = Fields(fields.origin, {"": block}, f"block_configs[{number}]").mapping("")
         attention, mlp = (_part(own, name) if own is not None else None for name in ("attention", "ffn"))
         mixer, feed_forward = _mixer(fields, attention), _mlp(fields, mlp)
-        norms = LayerNorms(before_mixer=mixer and norm, before_feed_forward=feed_forward and norm)
+        norms = LayerNorms(
+            before_mixer=None if mixer is None else norm, before_feed_forward=None if feed_forward is None else norm
+        )
         layers.append(LayerSpec(mixer=mixer, feed_forward=feed_forward, norms=norms))
     return reading.model(fields, NEMOTRON_NAS.architecture, tuple(layers), norm=norm)
 

@@ -57,6 +57,7 @@ OTHER_MODULES = (
     "vision_projection",
     "vision_projector",
     "vision_adapter",
+    "vision_backbone",
     "acoustic_tokenizer_encoder",
     "semantic_tokenizer_encoder",
     "acoustic_projection",

@@ -61,6 +61,7 @@ WRAPPERS: Mapping[str, str] = {
     "Mistral3ForConditionalGeneration": "",
     "MistralLarge4ForConditionalGeneration": "MistralLarge4TextForCausalLM",
     "MllamaForConditionalGeneration": "MllamaForCausalLM",
+    "Molmo2ForConditionalGeneration": "Molmo2TextForCausalLM",
     "MossTranscribeDiarizeForConditionalGeneration": "",
     "MuseGlimmerForConditionalGeneration": "MuseGlimmerTextForCausalLM",
     "MusicFlamingoForConditionalGeneration": "",
