@@ -238,6 +238,8 @@ async def test_every_open_stream_ends_when_the_engine_is_killed(
     assert failed.exit_code == 5
     with pytest.raises(EngineDeadError):
         await collect(client, request("late"))
+    with pytest.raises(EngineDeadError, match="SIGKILL"):
+        await asyncio.wait_for(client.load_adapter("late", "/adapters/late"), PATIENCE)
 
 
 @pytest.mark.parametrize("index", [0, 1, 2], ids=["read", "watch", "ping"])

@@ -170,8 +170,11 @@ class EngineClient:
     async def load_adapter(self, name: str, path: str) -> None:
         """Load a LoRA adapter, in place of any adapter of the same name.
 
-        Raises AdapterNotFoundError if there is no adapter at `path`, and ModelLoadError if it cannot be used.
+        Raises AdapterNotFoundError if there is no adapter at `path`, ModelLoadError if it cannot be used, and
+        EngineDeadError if the engine has ended or ends before it is loaded.
         """
+        if self.state.failed is not None:
+            raise EngineDeadError(self.state.failed.message)
         ticket, loading = next(self._tickets), asyncio.get_running_loop().create_future()
         self._loads[ticket] = loading
         try:
