@@ -52,7 +52,7 @@ def count_launches() -> Counter[str]:
 def main(folder: str, *adapters: str) -> None:
     assert interpreted()
     interpret_quickly()
-    worker_setup._warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
+    worker_setup.warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
     worker_setup._capture = lambda _: Again()
     launched = count_launches()
     llm = LLM(

@@ -22,7 +22,7 @@ PROMPT = [(7 * i) % 61 for i in range(24)]
 def main(folder: str) -> None:
     assert interpreted()
     interpret_quickly()
-    worker_setup._warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
+    worker_setup.warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
     resolved_config.read_spec = lambda files: windowed(read_spec(files), WINDOW)
     llm = LLM(
         folder,

@@ -31,9 +31,9 @@ def logits_of(decoder) -> torch.Tensor:
 
 
 def main() -> None:
-    shard, (meeting, results, *checkpoints) = Shard(int(sys.argv[1]), int(sys.argv[2])), map(Path, sys.argv[3:])
+    shard, (rendezvous, results, *checkpoints) = Shard(int(sys.argv[1]), int(sys.argv[2])), map(Path, sys.argv[3:])
     torch.set_num_threads(1)
-    ranks = connect(shard, str(meeting), CPU, torch.float32)
+    ranks = connect(shard, str(rendezvous), CPU, torch.float32)
     for path in checkpoints:
         files = ModelFiles("test", gguf=path) if path.suffix == ".gguf" else ModelFiles("test", directory=path)
         spec = read_spec(files)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from octavo_engine.engine.adapter_slots import _PATIENCE, TURN, AdapterSlots
+from octavo_engine.engine.adapter_slots import MAX_WAIT, TURN, AdapterSlots
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.info import AdapterInfo
@@ -46,21 +46,21 @@ def make(count: int, *waiting: str) -> tuple[AdapterSlots, list[tuple[int, str]]
 
 def test_a_request_begins_when_all_parts_are_on_their_way() -> None:
     slots, written, _ = make(1, "a")
-    slots.before_plan((), reading=set(), most=1)
+    slots.before_plan((), prefilling=set(), max_writes=1)
     ready = []
     for _ in range(5):
         ready.append(slots.is_ready("a"))
-        slots.before_plan((), reading=set(), most=1)
+        slots.before_plan((), prefilling=set(), max_writes=1)
     assert ready == [False, False, False, True, True]
     assert written == [(0, "a")] * 3
 
 
 def test_an_idle_device_gets_some_parts_at_once() -> None:
     slots, written, _ = make(1, "a")
-    slots.before_plan((), reading=set(), most=2)
+    slots.before_plan((), prefilling=set(), max_writes=2)
     assert not slots.is_ready("a")
     for count, ready in ((2, False), (3, True)):
-        slots.before_plan((), reading=set(), most=2)
+        slots.before_plan((), prefilling=set(), max_writes=2)
         assert len(written) == count
         assert slots.is_writing == (not ready)
         assert slots.is_ready("a") == ready
@@ -72,12 +72,12 @@ def test_parts_that_no_request_waits_for_any_more_are_not_written() -> None:
     for digest in ("a", "b", "c"):
         store.waiting = {digest}
         slots.is_ready(digest)
-        slots.before_plan((), reading=set(), most=1)
+        slots.before_plan((), prefilling=set(), max_writes=1)
         slots.forget(digest)
     assert not slots.is_writing
     store.waiting = {"d"}
     slots.is_ready("d")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     assert slots.is_ready("d")
     assert written == [(0, "a"), (0, "b"), (0, "c"), *[(0, "d")] * 3]
 
@@ -97,7 +97,7 @@ def test_an_idle_engine_queues_no_more_than_a_newcomer_can_wait_for(idle: bool) 
     assert not scheduler.planner.policy.adapter_is_ready("a")
     adapters.before_plan((), device_is_idle=True)
     assert len(written) == (4 if idle else 0)
-    assert adapters.are_on_their_way
+    assert adapters.is_loading
     adapters.before_plan((), device_is_idle=False)
     assert len(written) == (5 if idle else 1)
 
@@ -116,12 +116,12 @@ def test_no_more_adapters_run_than_there_are_slots() -> None:
     slots, _, _ = make(2, "a", "b", "c")
     running: list[str] = []
     for _ in range(4):
-        slots.before_plan(running, reading=set(), most=3)
+        slots.before_plan(running, prefilling=set(), max_writes=3)
         running += [each for each in ("a", "b", "c") if each not in running and slots.is_ready(each)]
     assert running == ["a", "b"]
-    slots.before_plan(["b"], reading=set(), most=3)
+    slots.before_plan(["b"], prefilling=set(), max_writes=3)
     assert not slots.is_ready("c")
-    slots.before_plan(["b"], reading=set(), most=3)
+    slots.before_plan(["b"], prefilling=set(), max_writes=3)
     assert slots.is_ready("c")
     assert not slots.is_ready("a")
 
@@ -129,33 +129,33 @@ def test_no_more_adapters_run_than_there_are_slots() -> None:
 def test_a_slot_on_its_way_to_a_waiting_request_is_not_given_to_another() -> None:
     slots, _, store = make(1, "a", "b")
     for digest in ("a", "b", "b"):
-        slots.before_plan((), reading=set(), most=3)
+        slots.before_plan((), prefilling=set(), max_writes=3)
         assert not slots.is_ready(digest)
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     assert slots.is_ready("a")
     store.waiting.remove("a")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     assert not slots.is_ready("b")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     assert slots.is_ready("b")
 
 
 def test_an_adapter_that_waits_for_a_slot_gets_one_in_the_end() -> None:
     """Requests for `a` never cease."""
     slots, _, _ = make(1, "a", "b")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     slots.is_ready("a")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     assert slots.is_ready("a")
     admitted = 0
-    for _ in range(2 * _PATIENCE):
-        slots.before_plan(["a"], reading=set(), most=3)
+    for _ in range(2 * MAX_WAIT):
+        slots.before_plan(["a"], prefilling=set(), max_writes=3)
         assert not slots.is_ready("b")
         admitted += slots.is_ready("a")
-    assert admitted == pytest.approx(_PATIENCE, abs=2)
-    slots.before_plan((), reading=set(), most=3)  # they have ended
+    assert admitted == pytest.approx(MAX_WAIT, abs=2)
+    slots.before_plan((), prefilling=set(), max_writes=3)  # they have ended
     assert not slots.is_ready("b")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     assert slots.is_ready("b")
 
 
@@ -197,10 +197,10 @@ def test_a_request_that_goes_on_for_long_gives_its_adapters_slot_up_and_gets_it_
 
 def test_an_adapter_whose_requests_have_gone_holds_no_other_up() -> None:
     slots, _, _ = make(1, "a", "b")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     slots.is_ready("a")
-    for _ in range(2 * _PATIENCE):
-        slots.before_plan(["a"], reading=set(), most=3)
+    for _ in range(2 * MAX_WAIT):
+        slots.before_plan(["a"], prefilling=set(), max_writes=3)
         slots.is_ready("a")
         slots.is_ready("b")
     assert not slots.is_ready("a")
@@ -211,19 +211,19 @@ def test_an_adapter_whose_requests_have_gone_holds_no_other_up() -> None:
 def test_an_adapter_that_has_just_got_its_slot_serves_all_of_its_requests() -> None:
     """Otherwise each change of a slot would be for one request, while others wait for slots all the time."""
     slots, _, _ = make(1, "a", "b", "c")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     slots.is_ready("a")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     assert slots.is_ready("a")
-    for _ in range(2 * _PATIENCE):
-        slots.before_plan(["a"], reading=set(), most=3)
+    for _ in range(2 * MAX_WAIT):
+        slots.before_plan(["a"], prefilling=set(), max_writes=3)
         assert not (slots.is_ready("b") or slots.is_ready("c"))
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     assert not slots.is_ready("b")
-    slots.before_plan((), reading=set(), most=3)
+    slots.before_plan((), prefilling=set(), max_writes=3)
     assert [slots.is_ready("b") for _ in range(3)] == [True] * 3
-    for _ in range(_PATIENCE + 1):
-        slots.before_plan(["b"], reading=set(), most=3)
+    for _ in range(MAX_WAIT + 1):
+        slots.before_plan(["b"], prefilling=set(), max_writes=3)
         assert not slots.is_ready("c")
     assert not slots.is_ready("b")
 

@@ -119,7 +119,7 @@ def test_gpus_speak_over_nccl_and_ask_for_symmetric_memory(monkeypatch, tmp_path
     monkeypatch.setattr(dist, "ProcessGroupNCCL", lambda store, rank, size, timeout: backend)
     monkeypatch.setattr(collectives, "small_sums", lambda *given: asked.append(given) or small)
     device = torch.device("cuda", 1)
-    ranks = collectives.connect(SHARD, str(tmp_path / "meeting"), device, torch.bfloat16)
+    ranks = collectives.connect(SHARD, str(tmp_path / "rendezvous"), device, torch.bfloat16)
     assert ranks.all_reduce(torch.ones(1)).tolist() == [2.0]
     assert ranks.all_reduce(torch.ones(9)).tolist() == [4.0] * 9
     [(shard, given, store, where, dtype)] = asked
@@ -134,6 +134,6 @@ def test_the_trial_of_symmetric_memory_can_be_switched_off(monkeypatch, tmp_path
     monkeypatch.setattr(collectives, "small_sums", lambda *_: pytest.fail("it was tried"))
     config = EngineConfig(model="x", disable_custom_all_reduce=True)
     resolved = SimpleNamespace(device=torch.device("cuda", 1), dtype=torch.bfloat16)
-    setup = SimpleNamespace(config=config, resolved=resolved, shard=SHARD, meeting=str(tmp_path / "meeting"))
-    ranks = worker_setup._meet(setup)
+    setup = SimpleNamespace(config=config, resolved=resolved, shard=SHARD, rendezvous=str(tmp_path / "rendezvous"))
+    ranks = worker_setup._connect_ranks(setup)
     assert ranks.all_reduce(torch.ones(1)).tolist() == [4.0]

@@ -16,7 +16,7 @@ from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.model.lora.adapter import AdapterWrite, MemoryFile
 from octavo_engine.runner import executor
-from octavo_engine.runner.cores import use_cores
+from octavo_engine.runner.cores import configure_cpu_threads
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.masks import Masks
@@ -162,7 +162,7 @@ def test_numbers_near_zero_are_zero_where_a_cpu_computes() -> None:
     """In the device thread and in OpenMP's threads that it starts, and in no other thread of a process with an LLM."""
     tiny = torch.full((1 << 20,), 1e-40)
     thread = DeviceThread()
-    thread.submit(use_cores, {"OMP_NUM_THREADS": "2"}).result()
+    thread.submit(configure_cpu_threads, {"OMP_NUM_THREADS": "2"}).result()
     assert thread.submit(lambda: int((tiny * 1).count_nonzero())).result() == 0
     thread.close()
     assert int((tiny * 1).count_nonzero()) == len(tiny)

@@ -125,7 +125,7 @@ def test_the_file_in_which_ranks_met_is_no_other_file_after_their_end():
     """PyTorch's store opens it again when it is destroyed, which may be when the interpreter ends."""
     ranks = Ranks(2, "tests.engine.failing_rank", b"silent\n")
     ranks.kill()
-    assert Path(ranks.meeting).readlink().name == "memfd:octavo-meeting (deleted)"
+    assert Path(ranks.rendezvous).readlink().name == "memfd:octavo-rendezvous (deleted)"
 
 
 def test_a_device_that_waits_for_a_lost_rank_does_not_delay_the_error():

@@ -58,7 +58,7 @@ def group_logits(size: int, checkpoints: list[Path], results: Path) -> None:
     """Have `size` ranks compute the logits of each checkpoint, into a file of its name in `results`."""
     script = [sys.executable, str(Path(__file__).with_name("rank_logits.py"))]
     processes = [
-        subprocess.Popen([*script, str(rank), str(size), str(results / "meeting"), str(results), *checkpoints])
+        subprocess.Popen([*script, str(rank), str(size), str(results / "rendezvous"), str(results), *checkpoints])
         for rank in range(size)
     ]
     assert [process.wait(400) for process in processes] == [0] * size

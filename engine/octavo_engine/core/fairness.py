@@ -63,9 +63,9 @@ class Accounts:
         return self._accounts[tenant]
 
     def check_integrity(self, requests: int) -> None:
-        """Raise RuntimeError unless the tenants have so many requests together."""
+        """Raise RuntimeError unless the tenants together have this many `requests`."""
         if sum(account.requests for account in self._accounts.values()) != requests:
-            raise RuntimeError("a request is on no account, or one that has ended still is on one")
+            raise RuntimeError("tenants' accounts count more or fewer requests than there are")
 
     @property
     def several(self) -> bool:

@@ -70,7 +70,7 @@ class KVMemory:
         return operations
 
     def check_ever_fits(self, tokens: int) -> None:
-        """Raise NotAdmissibleError if a sequence of so many tokens would not fit even into the empty memory."""
+        """Raise NotAdmissibleError if a sequence of `tokens` tokens would not fit even into the empty memory."""
         for group in self.groups:
             if group.peak(tokens) > group.pool.num_blocks:
                 raise NotAdmissibleError(
@@ -84,7 +84,7 @@ class KVMemory:
         At least the last known token is left to compute, for its logits. A `private` request will reserve blocks: it
         shares none if a group frees blocks as a sequence grows, else it could need more than it reserved.
         """
-        caching = self.prefix_caching and (self._all_kept or not private) and not state.reads_prompt
+        caching = self.prefix_caching and (self._all_kept or not private) and not state.needs_prompt_logprobs
         usable = (len(state.token_ids) - 1) // self.block_size if caching else 0
         hashes = extend_hashes(state, usable, self.block_size)
         lengths = [group.hit_lengths(hashes) for group in self.groups]

@@ -9,7 +9,7 @@ from octavo_engine.core.request_state import RequestState
 
 def begins_as(state: RequestState, parent: RequestState | None) -> bool:
     """Return True if `parent` has not ended and `state` may share the blocks of their common prompt."""
-    if parent is None or state.reads_prompt or parent.token_ids[: state.prompt_len] != state.token_ids:
+    if parent is None or state.needs_prompt_logprobs or parent.token_ids[: state.prompt_len] != state.token_ids:
         return False
     ours, theirs = state.request, parent.request
     return (ours.tenant, ours.cache_salt, ours.adapter) == (theirs.tenant, theirs.cache_salt, theirs.adapter)

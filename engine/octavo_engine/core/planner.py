@@ -229,7 +229,7 @@ class Planner:
         self.counters.preemptions += 1
         victim.preemptions += 1
         if (
-            not victim.reads_prompt
+            not victim.needs_prompt_logprobs
             and self.memory.swap.has_room(victim)
             and swap_is_cheaper(
                 self.memory.swap.blocks_to_save(victim),

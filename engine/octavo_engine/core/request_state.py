@@ -103,8 +103,8 @@ class RequestState:
         return len(self.token_ids) - self.prompt_len
 
     @property
-    def reads_prompt(self) -> bool:
-        """True while the whole prompt must be computed, without caches, because its log probabilities are wanted."""
+    def needs_prompt_logprobs(self) -> bool:
+        """True until the prompt's log probabilities are given, if asked for: the prompt is computed without caches."""
         return self.request.sampling.prompt_logprobs is not None and not self.num_output
 
     def end_by(self, token: int) -> FinishReason | None:

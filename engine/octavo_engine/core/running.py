@@ -47,6 +47,6 @@ class RunningRequests:
             raise RuntimeError("a state-table row is lost or held twice")
         for state in self:
             if state.status is not Status.RUNNING or not state.block_tables:
-                raise RuntimeError(f"request {state.request_id} has a row, but no blocks")
+                raise RuntimeError(f"request {state.request_id} has a row, but does not run or has no blocks")
             if state.preemptions > max_preemptions:
                 raise RuntimeError(f"request {state.request_id} was preempted too often")

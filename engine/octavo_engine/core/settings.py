@@ -28,7 +28,7 @@ class SchedulerSettings:
     max_num_batched_tokens: int  # of one step; at least max_num_seqs, so that each running request gets a token
     max_model_len: int
     policy: Policy = "fcfs"  # `fcfs` ignores priorities; `priority` serves the lowest number first
-    ageing_seconds: float = 30.0  # after so long a wait a request counts as one priority level more important
+    ageing_seconds: float = 30.0  # a wait of this length makes a request count as one priority level more important
     max_preemptions: int = 3  # of one request; after that it runs only with all its blocks reserved, to its end
     max_skips: int = 32  # how many requests may be admitted ahead of one that lacks free blocks
     watermark: float = 0.03  # share of the blocks that is left for running requests when a new one is admitted

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-FEW_TOKENS = 16  # a step of at most so many prompt tokens counts as one without prompts
+FEW_TOKENS = 16  # a step of at most this many prompt tokens counts as one without prompts
 FIRST_TOKENS = 256  # prompt tokens of a step that must not take too long, while it is not known what they cost
 SHORT_STEP = 0.5  # seconds that a stream can wait for its next token
-_DECODES = 4  # a step may last so many times as long as its decodes alone, else it would compute little besides them
+_DECODES = 4  # a step may take this many times as long as its decodes alone; with less, prompts would hardly advance
 _WEIGHT = 0.1
 _LATEST = 4
 _WEIGHTY_CHUNK = 128  # steps of fewer prompt tokens weigh less in the average of `token_seconds`
@@ -25,7 +25,7 @@ class StepCost:
     step, its whole time is divided among its prompt tokens."""
 
     def observe(self, prompt_tokens: int, seconds: float) -> None:
-        """Learn from a step with so many prompt tokens that took `seconds`."""
+        """Learn from a step with `prompt_tokens` that took `seconds`."""
         if prompt_tokens <= FEW_TOKENS:
             rest = max(0.0, seconds - prompt_tokens * self.token_seconds)
             self.decode_seconds = _moved(self.decode_seconds, rest, _WEIGHT)

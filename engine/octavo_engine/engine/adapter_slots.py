@@ -1,7 +1,7 @@
 """The device's adapter slots: adapters that waiting requests need are written into slots, in parts between steps.
 
 A request begins to run when its adapter is in a slot, and a slot that running requests use keeps its adapter. So no
-step has more adapters than there are slots (--max-loras). Where others wait for long, adapters take turns.
+step has more adapters than there are slots (--max-loras). If adapters wait for a slot for long, adapters take turns.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.model.lora.adapter import Adapter, AdapterWrite
 from octavo_engine.runner.executor import Executor
 
-_PATIENCE = 64
-"""Steps that an adapter waits for a slot while requests of other adapters are admitted. After that these are not
-admitted until a slot is free, except where their adapter has had its slot for fewer steps: writing an adapter into a
-slot for one request alone costs too much."""
+MAX_WAIT = 64
+"""Steps for which an adapter may wait for a slot while requests of other adapters are admitted. After that, until a
+slot is free, no request is admitted whose adapter has had its slot for this many steps. Requests of adapters that got
+their slot later are still admitted: writing an adapter into a slot for one request alone costs too much."""
 
 TURN = 256
 """Steps after which an adapter's running requests give up its slot if another adapter has waited for as many. Steps in
-which any of them still reads its prompt do not count: a long prompt would be begun again and again, and never read."""
+which any of them is still prefilling do not count: otherwise a long prompt would be begun again and again, and never
+be finished."""
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class _Slot:
     begun: int | None = None
     """The step in which the first request began to run with the adapter since it is in this slot; None before."""
     decoded: int = 0
-    """Steps since then in which requests ran with the adapter and all of them had read their prompts."""
+    """Steps since then in which requests ran with the adapter and all of them were decoding."""
     used: int = 0
     """The last step in which a request ran with the adapter, or in which it got the slot."""
 
@@ -48,10 +49,10 @@ class AdapterSlots:
         self._in_use: set[int] = set()
         self._step = 0
 
-    def before_plan(self, running: Iterable[str], *, reading: Set[str], most: int) -> None:
-        """Begin a step beside running requests with the adapters `running`; write at most `most` parts into slots.
+    def before_plan(self, running: Iterable[str], *, prefilling: Set[str], max_writes: int) -> None:
+        """Begin a step in which requests with the adapters `running` run; write at most `max_writes` parts into slots.
 
-        `reading` are those of the adapters whose requests still read their prompts.
+        `prefilling` are those of the adapters that have a request which is still prefilling.
         """
         self._step += 1
         digests = set(running)
@@ -60,14 +61,14 @@ class AdapterSlots:
             if slot.adapter is not None and slot.adapter.digest in digests:
                 self._in_use.add(index)
                 slot.used = self._step
-                slot.decoded += slot.adapter.digest not in reading
+                slot.decoded += slot.adapter.digest not in prefilling
         for slot in self._slots:
-            while slot.writes and most > 0:
+            while slot.writes and max_writes > 0:
                 self._executor.write_adapter(slot.writes.popleft())
-                most -= 1
+                max_writes -= 1
 
     def overdue(self) -> list[str]:
-        """Return the adapters of running requests that had their turn, the longest first; none if none other waits."""
+        """Return the adapters in use whose turn is over, longest turn first; [] unless another waits for too long."""
         if not any(self._step - since > TURN for since in self._refused.values()):
             return []
         slots = [self._slots[index] for index in self._in_use]
@@ -75,7 +76,7 @@ class AdapterSlots:
         return sorted(decoded, key=decoded.__getitem__, reverse=True)
 
     def vacate(self, digest: str) -> None:
-        """Let another adapter have the slot of this one, whose requests do not run any more."""
+        """Give the slot of an adapter free, because none of its requests runs any more."""
         self._in_use = {i for i in self._in_use if (kept := self._slots[i].adapter) and kept.digest != digest}
 
     @property
@@ -101,7 +102,7 @@ class AdapterSlots:
         return True
 
     def forget(self, digest: str) -> None:
-        """Stop waiting for a slot, and drop unfinished writes, of an adapter that no request uses any more."""
+        """Withdraw the wait for a slot and the unfinished writes of an adapter that no request uses any more."""
         self._refused.pop(digest, None)
         for slot in self._slots:
             if slot.writes and slot.adapter is not None and slot.adapter.digest == digest:
@@ -109,10 +110,10 @@ class AdapterSlots:
                 slot.writes.clear()
 
     def _had_its_turn(self, slot: _Slot) -> bool:
-        return slot.begun is not None and self._step - slot.begun > _PATIENCE
+        return slot.begun is not None and self._step - slot.begun > MAX_WAIT
 
     def _others_wait_too_long(self, digest: str) -> bool:
-        return any(self._step - since > _PATIENCE for other, since in self._refused.items() if other != digest)
+        return any(self._step - since > MAX_WAIT for other, since in self._refused.items() if other != digest)
 
     def _find_slot(self, digest: str) -> None:
         adapter = self._store.get(digest)
@@ -128,6 +129,6 @@ class AdapterSlots:
         slot.writes.extend(adapter.writes(self._slots.index(slot)))
 
     def _is_kept(self, slot: _Slot) -> bool:
-        """Return True if a slot's adapter has requests but none has run since it got the slot."""
+        """Return True if a slot's adapter has requests, but none of them has run since the adapter got the slot."""
         waited_for = slot.adapter is not None and self._store.is_used(slot.adapter.digest)
         return waited_for and (bool(slot.writes) or slot.begun is None)

@@ -73,7 +73,7 @@ class AdapterStore:
         self._clock = 0
         self._loading = _threads(ADAPTERS_READ_AT_ONCE)
         self._reading = _threads(1)
-        """The thread that reads adapters again which requests wait for: loads may take any time."""
+        """One thread that reads adapters again for waiting requests, so that these do not wait for slow loads."""
         self.on_unused: Callable[[str], None] = lambda _: None
         """Called with the digest of an adapter that no request uses any more."""
 
@@ -156,8 +156,8 @@ class AdapterStore:
             known.reading = self._reading.submit(self._read, known.path)
         return known.adapter
 
-    def failed(self) -> list[tuple[str, str]]:
-        """Take the adapters that were read again; return the ids of requests whose adapter could not be, and why."""
+    def take_reread(self) -> list[tuple[str, str]]:
+        """Keep adapters that were read again; return (id, reason) of requests whose adapter cannot be read any more."""
         failed: list[tuple[str, str]] = []
         for digest, known in self._known.items():
             if (reading := known.reading) is None or not reading.done():
@@ -168,7 +168,7 @@ class AdapterStore:
                 if adapter.digest != digest:
                     raise ModelLoadError(f"{known.path}: its files have changed since it was loaded; load it again")
                 known.adapter = adapter
-            except Exception as error:  # noqa: BLE001  (a bad file ends this load alone, with any error)
+            except Exception as error:  # noqa: BLE001  (a bad file ends its own requests alone, with any error)
                 failed += [(request_id, str(_reason(known.path, error))) for request_id in known.requests]
         return failed
 
@@ -177,7 +177,7 @@ class AdapterStore:
         """True while any adapter is being read."""
         return bool(self._loads) or any(known.reading is not None for known in self._known.values())
 
-    def names_of_requests(self, running: Set[str]) -> tuple[list[str], list[str]]:
+    def names_in_use(self, running: Set[str]) -> tuple[list[str], list[str]]:
         """Return the adapter names that `running` requests (ids) use, and those that other requests wait for."""
         names = sorted(self._names.items())
         requests = [(name, self._known[digest].requests) for name, digest in names]
@@ -214,7 +214,7 @@ def _threads(count: int) -> ThreadPoolExecutor:
 
 
 def _give_way() -> None:
-    """Lower the priority of this thread, which Linux has for each thread by itself."""
+    """Lower the priority of the calling thread alone: on Linux each thread has a priority of its own."""
     with contextlib.suppress(OSError):  # a sandbox may forbid it; an error here would end all reading
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
 

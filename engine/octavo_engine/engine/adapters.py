@@ -13,7 +13,7 @@ from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.runner.executor import Executor
 
 _IDLE_PARTS = 4
-"""Parts of adapters that an idle device writes at once, at most: a request that arrives then waits for them."""
+"""The most parts of adapters that an idle device writes at once: a request that arrives meanwhile waits for them."""
 
 
 class Adapters:
@@ -26,18 +26,19 @@ class Adapters:
         scheduler.planner.policy.adapter_is_ready = self._slots.is_ready
 
     def before_plan(self, running: Iterable[RequestState], *, device_is_idle: bool) -> None:
-        """Write a few parts of adapters into slots before a step is planned: so few that no step is late for long."""
-        most = 1 if not device_is_idle else _IDLE_PARTS if self._executor.idle else 0
+        """Write parts of adapters into slots before a step is planned, so few that the step is not delayed for long."""
+        max_writes = 1 if not device_is_idle else _IDLE_PARTS if self._executor.idle else 0
         states = list(running)
-        reading = {state.request.adapter for state in self._scheduler.running.prefilling}
-        self._slots.before_plan((state.request.adapter for state in states), reading=reading, most=most)
+        prefilling = {state.request.adapter for state in self._scheduler.running.prefilling}
+        digests = (state.request.adapter for state in states)
+        self._slots.before_plan(digests, prefilling=prefilling, max_writes=max_writes)
         for digest in self._slots.overdue():
-            if self._stop([state for state in states if state.request.adapter == digest]):
+            if self._requeue([state for state in states if state.request.adapter == digest]):
                 self._slots.vacate(digest)
                 break
 
-    def _stop(self, states: Sequence[RequestState]) -> bool:
-        """Let running requests wait again; return False if one of them has to run to its end."""
+    def _requeue(self, states: Sequence[RequestState]) -> bool:
+        """Preempt running requests and queue them again; if one must run to its end, preempt none and return False."""
         planner = self._scheduler.planner
         if not all(map(planner.policy.preemptible, states)):
             return False
@@ -47,7 +48,7 @@ class Adapters:
         return True
 
     @property
-    def are_on_their_way(self) -> bool:
+    def is_loading(self) -> bool:
         """True while any adapter is being read, or written to the device."""
         return self.store.is_reading or self._slots.is_writing
 
@@ -55,10 +56,10 @@ class Adapters:
         """End the requests whose adapter could not be read again, and return their outputs."""
         ends = (
             self._scheduler.abort(request_id, FinishReason.ERROR, error=f"the adapter is lost: {reason}")
-            for request_id, reason in self.store.failed()
+            for request_id, reason in self.store.take_reread()
         )
         return [end for end in ends if end is not None]
 
-    def in_requests(self, running: Iterable[RequestState]) -> tuple[list[str], list[str]]:
+    def names_in_use(self, running: Iterable[RequestState]) -> tuple[list[str], list[str]]:
         """Return the names of adapters that requests run with, and of those that requests wait for."""
-        return self.store.names_of_requests({state.request_id for state in running})
+        return self.store.names_in_use({state.request_id for state in running})

@@ -44,9 +44,9 @@ from octavo_engine.engine.messages import (
     decode_from_engine,
     encode,
 )
-from octavo_engine.engine.needed_task import needed
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.scheduler_stats import SchedulerStats
+from octavo_engine.engine.supervised_task import supervise
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import (
     BY_EXIT_CODE,
@@ -128,8 +128,8 @@ class EngineClient:
         self._process.stdin.write(msgspec.json.encode(self.config) + b"\n")
         await self._process.stdin.drain()
         self._tasks += [
-            needed(self._read(), "the task that reads the engine's messages", self._end_by),
-            needed(self._watch_process(), "the task that waits for the engine's end", self._end_by),
+            supervise(self._read(), "the task that reads the engine's messages", self._end_by),
+            supervise(self._watch_process(), "the task that waits for the engine's end", self._end_by),
         ]
 
     async def wait_ready(self) -> EngineInfo:
@@ -237,7 +237,9 @@ class EngineClient:
                 self.state.ready, self.state.phase = message.info, "ready"
                 self.state.adapters = {adapter.name: adapter for adapter in message.info.adapters}
                 self._settled.set()
-                self._tasks.append(needed(self._ping(), "the task that checks whether the engine stalls", self._end_by))
+                self._tasks.append(
+                    supervise(self._ping(), "the task that looks for a stall of the engine", self._end_by)
+                )
             case Outputs():
                 self._deliver(message)
             case AdapterLoaded() | AdapterFailed():

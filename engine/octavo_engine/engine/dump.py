@@ -1,4 +1,4 @@
-"""One line for the log when the engine dies: the steps that were under way and the scheduler's numbers."""
+"""Describes in one line for the log what an engine did when it died: its steps under way, the scheduler's numbers."""
 
 from __future__ import annotations
 

@@ -51,10 +51,10 @@ class GuidedRequests:
 
     def take_ready(self) -> Iterator[tuple[Request, float]]:
         """Yield and remove the waiting requests whose masks are ready, each with the time of its arrival."""
-        for request_id, (request, came_at) in list(self._waiting.items()):
+        for request_id, (request, arrival) in list(self._waiting.items()):
             if self.provider is not None and self._is_ready(request, self.provider):
                 del self._waiting[request_id]
-                yield request, came_at
+                yield request, arrival
 
     def discard(self, request_id: str) -> bool:
         """Drop a waiting request; return False if it is not waiting."""
@@ -73,8 +73,8 @@ class GuidedRequests:
 
     def _deadlines(self) -> dict[str, float]:
         return {
-            request_id: came_at + request.timeout
-            for request_id, (request, came_at) in self._waiting.items()
+            request_id: arrival + request.timeout
+            for request_id, (request, arrival) in self._waiting.items()
             if request.timeout is not None
         }
 

@@ -27,10 +27,10 @@ DEPTH = 2
 LEAD = 0.008
 """How many seconds before the launched steps' estimated end the next step is planned. Requests that arrive until then
 can still be part of it. An estimate that is too long costs only the time of one plan: the loop notices the true end."""
-_READING_PAUSE = 0.002
+_PREPARATION_PAUSE = 0.002
 """Seconds between two checks of an adapter or a grammar that is being prepared while no request can run without it."""
-_PATIENCE = 1000
-"""The loop fails after so many turns in a row in which requests wait, but none runs and no step can be planned."""
+_MAX_EMPTY_TURNS = 1000
+"""The most turns in a row in which requests wait, but none runs and no step can be planned; then the loop fails."""
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +87,9 @@ class EngineLoop:
         reason = FinishReason.INVALID.value
         self._ended.append(RequestOutput(request.request_id, (), finish_reason=reason, error=str(error)))
 
-    def _schedule(self, request: Request, came_at: float) -> None:
+    def _schedule(self, request: Request, arrival: float) -> None:
         try:
-            state = self._scheduler.add(request, came_at)
+            state = self._scheduler.add(request, arrival)
         except NotAdmissibleError as error:
             self._refuse(request, error)
             return
@@ -141,8 +141,8 @@ class EngineLoop:
 
     def _step(self) -> StepOutputs:
         events, self._ended = self._ended, []
-        for request, came_at in self.guided.take_ready():
-            self._schedule(request, came_at)
+        for request, arrival in self.guided.take_ready():
+            self._schedule(request, arrival)
         events += self._expire()
         if self.adapters is not None:
             events += self.adapters.end_failed()
@@ -153,7 +153,7 @@ class EngineLoop:
         if self._early():
             return StepOutputs(events=events)
         if not self._launched:
-            self._check_patience()
+            self._pause_or_fail()
             return StepOutputs(events=events)
         self._empty_turns = 0
         result = self._executor.result()
@@ -171,7 +171,7 @@ class EngineLoop:
         return outputs
 
     def _early(self) -> bool:
-        """Return True if the next step should be planned later, as the device has enough to do until then."""
+        """Return True if it is too early to plan the next step: the device is busy for longer than planning takes."""
         if not 0 < len(self._launched) < self._depth or self._executor.idle:
             return False
         return self._busy_until - self._clock() > LEAD
@@ -201,12 +201,13 @@ class EngineLoop:
         ended = self._scheduler.abort(state.request_id, reason, error=f"guided decoding failed: {error}")
         self._ended += [ended] if ended else []
 
-    def _check_patience(self) -> None:
-        if self.guided.any_waiting or (self.adapters is not None and self.adapters.are_on_their_way):
-            time.sleep(_READING_PAUSE)
+    def _pause_or_fail(self) -> None:
+        """Pause while a grammar or adapter is prepared; fail if requests have waited for too long without a reason."""
+        if self.guided.any_waiting or (self.adapters is not None and self.adapters.is_loading):
+            time.sleep(_PREPARATION_PAUSE)
             return
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0
-        if self._empty_turns > _PATIENCE:
+        if self._empty_turns > _MAX_EMPTY_TURNS:
             raise RuntimeError("requests wait, nothing runs, and no step can be planned")
 
     def _expire(self) -> list[RequestOutput]:
@@ -226,7 +227,7 @@ class EngineLoop:
         stats = self._stats.read()
         stats.waiting += len(self.guided.waiting)
         if self.adapters is not None:
-            stats.running_adapters, stats.waiting_adapters = self.adapters.in_requests(self._scheduler.running)
+            stats.running_adapters, stats.waiting_adapters = self.adapters.names_in_use(self._scheduler.running)
         return stats
 
     def check_integrity(self) -> None:

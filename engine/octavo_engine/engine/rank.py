@@ -23,11 +23,11 @@ from octavo_engine.errors import EngineDeadError, OctavoError
 from octavo_engine.model.lora.adapter import decode_write
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.runner.cores import use_cores
+from octavo_engine.runner.cores import configure_cpu_threads
 from octavo_engine.runner.kv_blocks import WindowNeed
 from octavo_engine.runner.memory import MemoryNeed, MemoryPlan, device_memory
 from octavo_engine.runner.plan_codec import decode_plan
-from octavo_engine.runner.ranks import live_with, meeting_place
+from octavo_engine.runner.ranks import rendezvous_path, tie_to_parent
 from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
 MODULE = "octavo_engine.engine.rank"
@@ -59,7 +59,7 @@ def decode_memory_plan(message: bytes) -> MemoryPlan:
     return MemoryPlan(**{**plan, "need": MemoryNeed(**{**plan["need"], "windows": windows})})
 
 
-def _run(queue: SharedMemoryQueue, shard: Shard, meeting: str) -> None:
+def _run(queue: SharedMemoryQueue, shard: Shard, rendezvous: str) -> None:
     config, files, log_format = decode_job(sys.stdin.buffer.readline())
     if log_format is not None:
         logs.set_up_engine(log_format)
@@ -68,12 +68,12 @@ def _run(queue: SharedMemoryQueue, shard: Shard, meeting: str) -> None:
     plan = decode_memory_plan(queue.receive(shard.rank))
     resolved = resolve_config(config, files, shard)
     if resolved.device.type == "cpu":
-        use_cores(os.environ, shard.size)
+        configure_cpu_threads(os.environ, shard.size)
 
     def report(phase: str, ratio: float, _detail: str) -> None:
         queue.set_loaded(shard.rank, ratio if phase == "loading" else 1.0)
 
-    worker = set_up_worker(WorkerSetup(config, files, resolved, plan, shard, meeting), report).worker
+    worker = set_up_worker(WorkerSetup(config, files, resolved, plan, shard, rendezvous), report).worker
     while message := queue.receive(shard.rank):
         if message.startswith(b"{"):
             worker.write_adapter(decode_write(message))
@@ -82,14 +82,14 @@ def _run(queue: SharedMemoryQueue, shard: Shard, meeting: str) -> None:
 
 
 def main() -> int:
-    """Entry point: `… RANK SIZE MEMORY MEETING PARENT`, the last three being two file descriptors and a process."""
-    rank, size, memory, meeting, parent = map(int, sys.argv[1:])
+    """Entry point: `… RANK SIZE MEMORY RENDEZVOUS PARENT`, the last three being two file descriptors and a process."""
+    rank, size, memory, rendezvous, parent = map(int, sys.argv[1:])
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 decides when to end
         signal.signal(number, signal.SIG_IGN)
     queue = SharedMemoryQueue(memory, size)
-    live_with(parent, queue, rank)
+    tie_to_parent(parent, queue, rank)
     try:
-        _run(queue, Shard(rank, size), meeting_place(meeting))
+        _run(queue, Shard(rank, size), rendezvous_path(rendezvous))
     except OctavoError as error:
         queue.fail(rank, error.exit_code, str(error))
         return error.exit_code

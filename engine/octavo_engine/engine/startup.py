@@ -35,7 +35,7 @@ from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.runner.cores import use_cores
+from octavo_engine.runner.cores import configure_cpu_threads
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
 from octavo_engine.runner.memory import MemoryPlan
@@ -74,12 +74,12 @@ def start_engine(
     report("sizing", 0.0, "")
     sizing = size_engine(config, files)
     log.info("memory plan: %s", sizing.plan.describe())
-    planned(plan_rows(config, files, sizing.resolved, sizing.plan, _place(sizing, config)))
+    planned(plan_rows(config, files, sizing.resolved, sizing.plan, _describe_device(sizing, config)))
     sampling, pooling = _sampling_defaults(config, files), pooling_of(files, sizing.resolved.spec)
     files = resolve_model(config.model, files.commit or config.revision, report)  # now with weights, which fit
     thread = DeviceThread()
     if sizing.resolved.device.type == "cpu":
-        thread.submit(use_cores, os.environ, config.tensor_parallel_size).result()
+        thread.submit(configure_cpu_threads, os.environ, config.tensor_parallel_size).result()
     executor, loaded, sizing = _load(config, files, sizing, thread, report, log_format)
     if loaded.plan is not sizing.plan:
         sizing = replace(sizing, plan=loaded.plan)
@@ -123,7 +123,7 @@ def _engine_info(
     )
 
 
-def _place(sizing: Sizing, config: EngineConfig) -> str:
+def _describe_device(sizing: Sizing, config: EngineConfig) -> str:
     each = "" if config.tensor_parallel_size == 1 else f"; what follows is for each of {config.tensor_parallel_size}"
     return f"{sizing.memory.name}, {format_size(sizing.memory.free)} of {format_size(sizing.memory.total)} free{each}"
 
@@ -189,7 +189,7 @@ def _load(
     config = config_of_ranks(config, sizing.resolved)
     ranks = thread.submit(Ranks, size, RANK_MODULE, encode_job(config, files, log_format)).result()
 
-    def looking() -> None:
+    def report_all() -> None:
         ratio = ranks.queue.loaded()
         report("loading" if ratio < 1 else "warmup", ratio % 1, f"{size} ranks")
 
@@ -197,8 +197,8 @@ def _load(
         sizing = size_engine(config, files, ranks.memories())
         log.info("memory plan of each rank: %s", sizing.plan.describe())
         ranks.send(encode_memory_plan(sizing.plan))
-        setup = replace(setup, plan=sizing.plan, meeting=ranks.meeting, replan=sizing.replan)
-        loaded = ranks.wait(thread.submit(set_up_worker, setup, ranks.report_own), looking)
+        setup = replace(setup, plan=sizing.plan, rendezvous=ranks.rendezvous, replan=sizing.replan)
+        loaded = ranks.wait(thread.submit(set_up_worker, setup, ranks.report_own), report_all)
     except BaseException:
         ranks.kill()
         raise

@@ -197,14 +197,14 @@ def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dty
 
 
 def connect(
-    shard: Shard, meeting: str, device: torch.device, dtype: torch.dtype, *, symmetric: bool = True
+    shard: Shard, rendezvous: str, device: torch.device, dtype: torch.dtype, *, symmetric: bool = True
 ) -> Collectives:
-    """Connect to the other ranks by the file `meeting`: over NCCL on GPUs, else over gloo on the loopback interface.
+    """Connect to the other ranks by the file `rendezvous`: over NCCL on GPUs, else over gloo on the loopback interface.
 
     `dtype` is the model's. `symmetric`: small sums of GPUs may use symmetric memory. The backends are made here rather
     than by `init_process_group`, whose one default group belongs to the program that uses `LLM` as a library.
     """
-    store = dist.FileStore(meeting, shard.size)
+    store = dist.FileStore(rendezvous, shard.size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = dist.ProcessGroupNCCL(store, shard.rank, shard.size, _TIMEOUT)

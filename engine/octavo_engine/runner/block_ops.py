@@ -28,7 +28,7 @@ class BlockMove:
 
 
 def batches(ops: Sequence[BlockOp]) -> Iterator[BlockMove]:
-    """Yield `ops` as few moves that have the same effect as running them one after another."""
+    """Group `ops` into as few moves as possible that have the same effect as running them one after another."""
     move: BlockMove | None = None
     written: set[int] = set()
     for op in ops:

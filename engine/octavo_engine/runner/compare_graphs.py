@@ -14,11 +14,13 @@ from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.state_table import StateTable
 
 _LARGEST_DIFFERENCE = 0.25
-"""Of logits' distance from their mean. Other tiles round otherwise, by some hundredths even in FP8; logits of a token
-that sees other tokens than it should have nothing in common with the right ones, and differ by 1 and more."""
+"""The largest accepted distance of two rows of logits, as a share of the expected row's distance from its mean.
+
+Kernels with other tiles round differently, which changes some hundredths even in FP8. The logits of a token that
+attends to wrong tokens differ by 1 and more."""
 
 
-def equal_eager(
+def graphs_match_eager(
     graphs: Iterable[StepGraph],
     plan: StepPlan,
     table: StateTable,
@@ -42,7 +44,7 @@ def equal_eager(
 
 
 def alike(logits: Tensor, expected: Tensor) -> bool:
-    """Return True if the logits [R, vocab] of each row are the expected ones but for rounding."""
+    """Return True if the logits [R, vocab] of each row differ from the expected ones by no more than rounding does."""
     one, other = (values.float() - values.float().mean(-1, keepdim=True) for values in (logits, expected))
     difference, size = (values.norm(dim=-1) for values in (one - other, other))
     return bool((difference <= _LARGEST_DIFFERENCE * size).all())

@@ -1,4 +1,4 @@
-"""The number of CPU threads that the model uses."""
+"""Configures how a thread computes on a CPU: the number of cores, and how denormal numbers are treated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def use_cores(environ: Mapping[str, str], ranks: int = 1) -> None:
+def configure_cpu_threads(environ: Mapping[str, str], ranks: int = 1) -> None:
     """Set PyTorch's threads to the cores that each of `ranks` processes may use, unless OMP_NUM_THREADS is set.
 
     The calling thread, and OpenMP's threads that it starts later, take numbers below 1.2e-38 for 0: x86 processors take

@@ -20,11 +20,12 @@ from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 _LOOK_SECONDS = 0.0005
 """The pause between two checks whether a device is done: CUDA has no wait with a timeout."""
 _LOST_SECONDS = 0.3
-"""Seconds in which each thread of this process has to end when another rank has died. On a GPU a thread may wait for
-that rank in an all-reduce forever, but this process must report the error and end within 5 s, 3 of them may be over."""
+"""Seconds for which the end of each thread of this process is waited for when another rank has died. On a GPU a thread
+may wait in an all-reduce for that rank for ever, but this process must report the error and end within 5 s of the
+death, and up to 3 s of them pass before the death is noticed."""
 
 _MOST_BEHIND = 16
-"""Writes of adapters that are kept while no step runs: idle ranks are never so many writes behind the first rank."""
+"""The most adapter writes whose memory is kept while no step runs: idle ranks are never further behind the first."""
 
 
 class Executor(Protocol):

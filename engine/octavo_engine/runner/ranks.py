@@ -44,15 +44,15 @@ class Ranks:
 
     def __init__(self, size: int, module: str, job: bytes) -> None:
         self.size = size
-        memory, meeting = SharedMemoryQueue.create(size), os.memfd_create("octavo-meeting")
+        memory, rendezvous = SharedMemoryQueue.create(size), os.memfd_create("octavo-rendezvous")
         self.queue = SharedMemoryQueue(memory, size)
-        self.meeting = meeting_place(meeting)
+        self.rendezvous = rendezvous_path(rendezvous)
         self._ready = False
         self._processes = {
             rank: subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, (rank, size, memory, meeting, os.getpid()))],
+                [sys.executable, "-m", module, *map(str, (rank, size, memory, rendezvous, os.getpid()))],
                 stdin=subprocess.PIPE,
-                pass_fds=(memory, meeting),
+                pass_fds=(memory, rendezvous),
             )
             for rank in range(1, size)
         }
@@ -61,8 +61,8 @@ class Ranks:
                 process.stdin.write(job)
                 process.stdin.flush()
         os.close(memory)
-        # `meeting` stays open: torch.distributed's store opens it again by its number when the interpreter ends. If it
-        # were closed, the number might belong to another file by then, into which the store would write.
+        # `rendezvous` stays open: torch.distributed's store opens it again by its number when the interpreter ends. If
+        # it were closed, the number might belong to another file by then, into which the store would write.
         self._looked = time.monotonic()
         self._seen = dict.fromkeys(self._processes, (0, self._looked))
 
@@ -105,7 +105,7 @@ class Ranks:
         until = time.monotonic() + _CAUSE_SECONDS
         while time.monotonic() < until:
             self.check()
-            time.sleep(0.02)
+            time.sleep(_ASK_EVERY)
 
     def check(self) -> None:
         """Raise an OctavoError unless all ranks live: the error that a rank reported, or how its process ended."""
@@ -154,13 +154,13 @@ class Ranks:
                 process.stdin.close()
 
 
-def meeting_place(fd: int) -> str:
-    """Return a path to the unnamed file behind `fd`, through which the ranks find each other."""
+def rendezvous_path(fd: int) -> str:
+    """Return a path to the unnamed file of descriptor `fd`, through which the ranks find each other."""
     return f"/proc/self/fd/{fd}"
 
 
-def live_with(parent: int, queue: SharedMemoryQueue, rank: int) -> None:
-    """Send heartbeats for this rank, and end it when `parent` ends. To be called in the main thread."""
+def tie_to_parent(parent: int, queue: SharedMemoryQueue, rank: int) -> None:
+    """Send heartbeats for this rank, and end its process when `parent` ends. To be called in the main thread."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def beat() -> None:

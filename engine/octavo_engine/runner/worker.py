@@ -20,7 +20,7 @@ from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.runner.block_ops import run_block_ops
-from octavo_engine.runner.compare_graphs import equal_eager
+from octavo_engine.runner.compare_graphs import graphs_match_eager
 from octavo_engine.runner.graphs import (
     Captured,
     StepGraph,
@@ -148,7 +148,7 @@ class Worker:
         def eager(inputs: StepInputs) -> Tensor:
             return self._decoder.logits(self._hidden(inputs))
 
-        right = equal_eager(graphs.mixed(), plan, self._table, eager, compares=ranks.shard.rank == 0)
+        right = graphs_match_eager(graphs.mixed(), plan, self._table, eager, compares=ranks.shard.rank == 0)
         if not ranks.alone:
             right = bool(ranks.broadcast(torch.tensor([int(right)], device=self._table.device)).item())
         if not right:

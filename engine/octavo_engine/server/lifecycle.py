@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.info import EngineInfo
-from octavo_engine.engine.needed_task import needed
+from octavo_engine.engine.supervised_task import supervise
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.freed_memory import return_freed_memory
 from octavo_engine.model.source import resolve_model
@@ -104,17 +104,17 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
-        http = self._needed(self._connections.serve(), "the HTTP server")
+        http = self._supervise(self._connections.serve(), "the HTTP server")
         others = [
-            self._needed(self._beat(), "the heartbeat of the HTTP server"),
-            self._needed(log_load(self._serving.read_load), "the log of the load"),
-            self._needed(_return_memory(), "the return of freed memory"),
+            self._supervise(self._beat(), "the heartbeat of the HTTP server"),
+            self._supervise(log_load(self._serving.read_load), "the log of the load"),
+            self._supervise(_return_memory(), "the return of freed memory"),
         ]
         if self._serving.keys is not None:
-            others.append(self._needed(self._reload_keys(self._serving.keys), "the reading of API keys"))
+            others.append(self._supervise(self._reload_keys(self._serving.keys), "the reading of API keys"))
         if self._serving.listed_adapters is not None:
-            others.append(self._needed(self._serving.listed_adapters.run(), "the reading of --lora-modules-file"))
-        self._needed(self._connections.start(), "the thread that accepts connections")
+            others.append(self._supervise(self._serving.listed_adapters.run(), "the reading of --lora-modules-file"))
+        self._supervise(self._connections.start(), "the thread that accepts connections")
         if self._batches is not None:
             self._batches.start()
         try:
@@ -129,9 +129,9 @@ class Server:
             await asyncio.gather(http, *others, return_exceptions=True)
             self._serving.text.close()
 
-    def _needed(self, work: Awaitable[None], what: str) -> asyncio.Future[None]:
+    def _supervise(self, work: Awaitable[None], what: str) -> asyncio.Future[None]:
         """Run `work` for as long as the server serves. If it ends earlier, the server drains and ends."""
-        return needed(work, what, self._end_by)
+        return supervise(work, what, self._end_by)
 
     def _end_by(self, reason: str, error: BaseException | None) -> None:
         if self._closing:
