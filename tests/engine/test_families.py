@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ from test_shard import group_logits
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model import footprint
+from octavo_engine.model import footprint, safetensors_file
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.layers.experts.moe import MoE
@@ -247,15 +248,21 @@ def test_checkpoints_of_the_model_without_its_head(
     assert all(torch.equal(found[tensor], values) for tensor, values in expected.items())
 
 
-def test_a_head_that_is_stored_counts_unless_it_is_a_copy(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
-    """This holds whether or not config.json ties it, as in transformers."""
+def test_a_head_that_is_stored_counts_unless_it_is_a_copy(
+    pairs: Callable[[str], Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This holds whether or not config.json ties it, as in transformers. Headers are read once, for the dtype too."""
     pair = pairs("qwen2")
     stored = load_file(pair.directory / "model.safetensors")
-    (tmp_path / "config.json").write_bytes((pair.directory / "config.json").read_bytes())
+    config = json.loads((pair.directory / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "dtype": None, "torch_dtype": None}))
+    monkeypatch.setattr(safetensors_file, "read_header", reads := Mock(wraps=safetensors_file.read_header))
     for difference, tied in ((0.0, True), (0.5, False)):
         head = stored["model.embed_tokens.weight"] + difference
         save_file({**stored, "lm_head.weight": head}, tmp_path / "model.safetensors")
+        reads.reset_mock()
         assert read_spec(ModelFiles("test", directory=tmp_path)).head.tied == tied
+        assert reads.call_count == 1
         decoder = load(Pair(pair.case, pair.model, tmp_path), torch.float32)
         assert torch.equal(decoder.head.weight, head)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -298,9 +299,11 @@ def test_bfloat16_answers_of_the_base_do_not_change_beside_adapters(base: Path, 
     assert alone.token_ids[0] == beside.token_ids[0]
 
 
-def test_a_bad_adapter_at_start_is_named(base: Path, tmp_path: Path) -> None:
+def test_a_bad_adapter_at_start_is_named_and_leaves_no_thread(base: Path, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     with pytest.raises(ModelLoadError, match=r"--lora-modules sql: .*no such directory"):
         LLM(str(base), enable_lora=True, lora_modules=[f"sql={tmp_path}/nothing"], **SETTINGS)
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "octavo-device"]
 
 
 @pytest.mark.parametrize(

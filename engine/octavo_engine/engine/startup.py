@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import Any, cast
@@ -63,7 +64,7 @@ def start_engine(
     log_format: str | None = None,
     planned: Callable[[Rows], None] = lambda _: None,
 ) -> EngineLoop:
-    """Load the model and build the engine; raises an OctavoError that says why that is impossible.
+    """Load the model and build the engine; an OctavoError says why that is impossible, and no thread or rank is left.
 
     `planned` is called with the memory plan as rows of text, before the weights are downloaded. The other ranks log in
     `log_format`; if it is None they report only their errors.
@@ -77,19 +78,24 @@ def start_engine(
     planned(plan_rows(config, files, sizing.resolved, sizing.plan, _describe_device(sizing, config)))
     sampling, pooling = _sampling_defaults(config, files), pooling_of(files, sizing.resolved.spec)
     files = resolve_model(config.model, files.commit or config.revision, report)  # now with weights, which fit
-    thread = DeviceThread()
-    if sizing.resolved.device.type == "cpu":
-        thread.submit(configure_cpu_threads, os.environ, config.tensor_parallel_size).result()
-    executor, loaded, sizing = _load(config, files, sizing, thread, report, log_format)
-    if loaded.plan is not sizing.plan:
-        sizing = replace(sizing, plan=loaded.plan)
-        log.info("memory plan, graphs measured: %s", sizing.plan.describe())
-    scheduler = _scheduler(config, sizing.resolved, sizing.plan, loaded.swap_seconds, pooling)
-    adapters = _adapters(config, loaded, scheduler, executor)
-    info = _engine_info(config, files, sizing, sampling, pooling, time.perf_counter() - started)
-    info = replace(info, adapters=_load_adapters(config, adapters))
-    report("warmup", 1.0, "")
-    return EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info), adapters=adapters)
+    with ExitStack() as on_error:  # the program may go on without an engine, as one with `LLM` does
+        thread = DeviceThread()
+        on_error.callback(thread.close, 0.0)
+        if sizing.resolved.device.type == "cpu":
+            thread.submit(configure_cpu_threads, os.environ, config.tensor_parallel_size).result()
+        executor, loaded, sizing = _load(config, files, sizing, thread, report, log_format)
+        on_error.callback(executor.close)
+        if loaded.plan is not sizing.plan:
+            sizing = replace(sizing, plan=loaded.plan)
+            log.info("memory plan, graphs measured: %s", sizing.plan.describe())
+        scheduler = _scheduler(config, sizing.resolved, sizing.plan, loaded.swap_seconds, pooling)
+        adapters = _adapters(config, loaded, scheduler, executor)
+        info = _engine_info(config, files, sizing, sampling, pooling, time.perf_counter() - started)
+        info = replace(info, adapters=_load_adapters(config, adapters))
+        report("warmup", 1.0, "")
+        loop = EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info), adapters=adapters)
+        on_error.pop_all()
+    return loop
 
 
 def _engine_info(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from octavo_engine.model.plain_weights import with_plain_weights
 from octavo_engine.model.pooling import longest_text
 from octavo_engine.model.quantization.select import ONLINE, online
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
-from octavo_engine.model.safetensors_file import has_weights, read_headers
+from octavo_engine.model.safetensors_file import SafetensorsHeader, has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import HeadSpec, ModelSpec, MoESpec
 from octavo_engine.model.tied_head import with_stored_head
@@ -76,12 +77,13 @@ def read_spec(files: ModelFiles) -> ModelSpec:
     config = read_json(path)
     if "eos_token_id" in config or has_file(files.directory / "generation_config.json"):
         config["eos_token_id"] = _all_ends(files.directory, config)
+    headers = read_headers(files.directory) if has_weights(files.directory) else ()
     if config.get("dtype") is None and config.get("torch_dtype") is None:
-        config["dtype"] = _most_common_dtype(files.directory)
+        config["dtype"] = _most_common_dtype(headers)
     if config.get("quantization_config") is None and (files.directory / _QUANTIZATION).is_file():
         config["quantization_config"] = {**read_json(files.directory / _QUANTIZATION), "quant_method": "modelopt"}
-    spec = with_plain_weights(with_stored_head(_of_config(config, path), files.directory), files.directory)
-    if has_weights(files.directory):
+    spec = with_plain_weights(with_stored_head(_of_config(config, path), headers), headers)
+    if headers:
         _check_experts(spec, path)
     if spec.head is not None:
         if not spec.causal:
@@ -210,16 +212,16 @@ def _likeness(name: str, other: str) -> tuple[float, float]:
     return models.ratio(), difflib.SequenceMatcher(None, name, other).ratio()
 
 
-def _most_common_dtype(directory: Path) -> str:
+def _most_common_dtype(headers: Sequence[SafetensorsHeader]) -> str:
     """Return the dtype of most bytes of the weights, for a config.json that does not state it.
 
     Before the weights are fetched it is bfloat16, in which most models are published. Memory is then computed for the
     smallest likely size, so that no model is refused that would have fitted.
     """
-    if not has_weights(directory):
+    if not headers:
         return "bfloat16"
     counts: Counter[str] = Counter()
-    for header in read_headers(directory):
+    for header in headers:
         for tensor in header.tensors.values():
             if tensor.dtype in FLOATS:  # types of 8 bits are no dtype to compute in
                 counts[tensor.dtype] += tensor.num_bytes

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.quantization.selection import Quantization, Rule
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
-from octavo_engine.model.safetensors_file import has_weights, read_headers
+from octavo_engine.model.safetensors_file import SafetensorsHeader
 from octavo_engine.model.spec import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -19,22 +18,22 @@ log = logging.getLogger(__name__)
 _WEIGHT, _BIAS = "weight", "bias"
 
 
-def with_plain_weights(spec: ModelSpec, directory: Path) -> ModelSpec:
+def with_plain_weights(spec: ModelSpec, headers: Sequence[SafetensorsHeader]) -> ModelSpec:
     """Return `spec` whose quantization leaves out modules that have a matrix in floating point and nothing else.
 
     Tools write such checkpoints if their model has parameters that are no linear layers when it is quantized, and
     become ones when it is saved: transformers' mixtures of experts. transformers quantizes no matrix to FP8 that does
-    not consist of complete blocks. ModelLoadError if a file is broken.
+    not consist of complete blocks. `headers` are those of the weight files; without any, `spec` stays as it is.
     """
     quantization = spec.quantization
-    if quantization is None or not has_weights(directory):
+    if quantization is None or not headers:
         return spec
-    plain = frozenset(_plain_modules(spec, quantization, directory))
+    plain = frozenset(_plain_modules(spec, quantization, headers))
     if not plain:
         return spec
     log.info(
         "%s: %d matrices, such as %s, are read in floating point as the files have them, whatever config.json says",
-        directory,
+        headers[0].path.parent,
         len(plain),
         min(plain),
     )
@@ -42,11 +41,11 @@ def with_plain_weights(spec: ModelSpec, directory: Path) -> ModelSpec:
     return replace(spec, quantization=replace(quantization, rules=rules))
 
 
-def _plain_modules(spec: ModelSpec, quantization: Quantization, directory: Path) -> Iterator[str]:
+def _plain_modules(spec: ModelSpec, quantization: Quantization, headers: Sequence[SafetensorsHeader]) -> Iterator[str]:
     """Yield the names of modules that are stored in floating point and that `quantization` takes for quantized."""
     experts = set(_experts_in_one_tensor(spec))
     matrices, others = set[str](), defaultdict[str, set[str]](set)
-    for header in read_headers(directory):
+    for header in headers:
         for stored, tensor in header.tensors.items():
             name = spec.stored_names.own(stored)
             if name is None:

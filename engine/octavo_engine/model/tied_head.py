@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from octavo_engine.model.safetensors_file import TensorHeader, has_weights, read_headers
+from octavo_engine.model.safetensors_file import SafetensorsHeader, TensorHeader
 from octavo_engine.model.spec import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -17,19 +18,19 @@ _PACKED = ("weight_packed", "qweight")
 """Names that schemes give the codes of a weight instead of `weight`."""
 
 
-def with_stored_head(spec: ModelSpec, directory: Path) -> ModelSpec:
-    """Return `spec` untied if the files in `directory` have a head whose values are not the embedding's.
+def with_stored_head(spec: ModelSpec, headers: Sequence[SafetensorsHeader]) -> ModelSpec:
+    """Return `spec` untied if the weight files with these headers have a head whose values are not the embedding's.
 
     transformers too ties them only where both are equal or one is missing. To find out, both tensors are read, unless
-    the head is packed, which is never a copy. ModelLoadError if a file is broken.
+    the head is packed, which is never a copy. Without headers `spec` stays as it is.
     """
-    if spec.head is None or not spec.head.tied or not has_weights(directory):
+    if spec.head is None or not spec.head.tied or not headers:
         return spec
     head, embedding = f"{spec.names.head}.weight", f"{spec.names.embedding}.weight"
     packed = {f"{spec.names.head}.{end}" for end in _PACKED}
     found = {
         own: (header.path, tensor)
-        for header in read_headers(directory)
+        for header in headers
         for name, tensor in header.tensors.items()
         if (own := spec.stored_names.own(name)) in {head, embedding} | packed
     }
@@ -37,7 +38,7 @@ def with_stored_head(spec: ModelSpec, directory: Path) -> ModelSpec:
         return spec
     log.warning(
         "%s: %s differs from %s: they are loaded as two weights, although config.json says that they are tied",
-        directory,
+        headers[0].path.parent,
         head,
         embedding,
     )
