@@ -23,7 +23,7 @@ ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 @triton.jit
 def activated(gate, ACTIVATION: tl.constexpr):
-    """act(gate), float32."""
+    """Return act(gate), float32."""
     if ACTIVATION == "silu":
         share = tl.sigmoid(gate)
     elif ACTIVATION == "gelu":
@@ -36,7 +36,7 @@ def activated(gate, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def gated(row, columns, INNER: tl.constexpr, ACTIVATION: tl.constexpr):
-    """act(gate) * up of some columns of a row [gate up], in its type; zero beyond INNER."""
+    """Return act(gate) * up of some columns of a row [gate up], in its type; zero beyond INNER."""
     inside = columns < INNER
     gate = tl.load(row + columns, mask=inside, other=0.0)
     up = tl.load(row + INNER + columns, mask=inside, other=0.0)
@@ -72,16 +72,16 @@ def act_mul_fp8_kernel(
     GROUP: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
-    """One program computes BLOCK values of one row, all of them where they share a scale."""
+    """One program computes BLOCK values of one row, or the whole row if all of it shares a scale."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     result = gated(x + row * x_stride, part * BLOCK + tl.arange(0, BLOCK), INNER, ACTIVATION)
     store_quantized(output, scales, result.to(tl.float32), given, row, part, INNER, BLOCK, GROUP)
 
 
 def act_mul(x: Tensor, activation: str) -> Tensor:
-    """act(gate) * up [T, N] of x [T, 2 N] = [gate up], bfloat16, float16 or float32; `activation`: of ACTIVATIONS.
+    """Return act(gate) * up [T, N] of x [T, 2 N] = [gate up], in bfloat16, float16 or float32.
 
-    Rows are contiguous, any distance apart.
+    `activation` is one of ACTIVATIONS. Rows are contiguous, any distance apart.
     """
     tokens, inner = x.shape[0], x.shape[1] // 2
     output = torch.empty(tokens, inner, dtype=x.dtype, device=x.device)

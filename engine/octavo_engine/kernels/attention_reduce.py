@@ -35,7 +35,7 @@ class Partials:
     def within(
         cls, scratch: torch.Tensor, tokens: int, num_heads: int, head_dim_padded: int, segments: int
     ) -> Partials:
-        """Laid out in `scratch`, flat float32 of at least `size`."""
+        """Return the tensors as views of `scratch`, flat float32 of at least `size`."""
         cells = tokens * num_heads * segments
         sums, maxima, totals = scratch[: cells * (head_dim_padded + 2)].split((cells * head_dim_padded, cells, cells))
         shape = (tokens, num_heads, segments)
@@ -88,7 +88,7 @@ def attention_reduce_kernel(
 ):
     """One program adds up the segments of one query token and some heads, for some columns.
 
-    Where no context is cut each program only finds that out, so that there should be few.
+    If no context is split, each program only finds that out and returns, so there should be few programs.
     """
     sequence, query = tl.program_id(0), 0
     if one_query == 0:

@@ -89,7 +89,7 @@ def most_listed(max_tokens: int) -> int:
 
 @triton.jit
 def visible_range(position, queries, context_len, WINDOW: tl.constexpr, TILE_TOKENS: tl.constexpr):
-    """The tokens begin..end that some of `queries` consecutive query tokens, the first at `position`, may see.
+    """Return the range begin..end of tokens that `queries` query tokens, the first at `position`, may see.
 
     `begin` is a multiple of TILE_TOKENS: a few tokens before the window may be in it.
     """
@@ -126,7 +126,7 @@ def segment_size(tokens, most, least, TILE_TOKENS: tl.constexpr):
     Segments are equally long, but for a tile: programs that share a list take turns, so that short ones between long
     ones would leave half of the programs idle. So a context is cut only if each segment gets `least` tiles.
 
-    That it is a multiple of TILE_TOKENS has to be seen by the compiler: places in blocks then take no division.
+    The compiler has to see that it is a multiple of TILE_TOKENS: places in blocks then take no division.
     """
     tiles = tl.cdiv(tokens, TILE_TOKENS)
     segments = tl.maximum(tl.minimum(tiles // least, most), 1)

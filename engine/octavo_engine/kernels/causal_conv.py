@@ -33,7 +33,7 @@ def causal_conv_kernel(
     BLOCK: tl.constexpr,
     SILU: tl.constexpr,
 ):
-    """One program: TILE_TOKENS tokens of one sequence, BLOCK channels."""
+    """One program computes TILE_TOKENS tokens of one sequence, BLOCK channels."""
     tile = tl.program_id(1)
     sequence = sequence_at(cu_query_lens, tile, num_seqs, TILE_TOKENS, 1)
     first_row = tl.load(cu_query_lens + sequence)

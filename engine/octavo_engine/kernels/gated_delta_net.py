@@ -38,7 +38,7 @@ _EPSILON = tl.constexpr(1e-6)
 
 @triton.jit
 def inverse_length(x, AXIS: tl.constexpr, NORMALIZE: tl.constexpr):
-    """1 / |x| along AXIS if x is to be l2-normalized, else 1."""
+    """Return 1 / |x| along AXIS if x is to be l2-normalized, else 1."""
     squares = tl.sum(x.to(tl.float32) * x.to(tl.float32), axis=AXIS)
     return tl.rsqrt(tl.where(NORMALIZE, squares + _EPSILON, 1.0))
 
@@ -67,7 +67,7 @@ def recurrent_kernel(
     MOST_TOKENS: tl.constexpr,
     NORMALIZE: tl.constexpr,
 ):
-    """One program: the few tokens of one sequence, one head, COLUMNS columns of the state."""
+    """One program computes the few tokens of one sequence, one head, COLUMNS columns of the state."""
     head = tl.program_id(1)
     sequence = tl.program_id(2)
     first = tl.load(cu_query_lens + sequence).to(tl.int64)
@@ -98,9 +98,9 @@ def recurrent_kernel(
 
 @triton.jit
 def unit_lower_inverse(lower, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
-    """(I + lower)^-1, `lower` below the diagonal: blocks of 2, then 4, 8 ... are inverted, two halves A, B at a time.
+    """Return (I + lower)^-1, `lower` below the diagonal: blocks of 2, then 4, 8 ... are inverted by their halves.
 
-    [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]. In a series of powers of `lower` large numbers had to cancel out.
+    [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]. In a series of powers of `lower` large numbers would have to cancel.
     """
     i = tl.arange(0, CHUNK)[:, None]
     j = tl.arange(0, CHUNK)[None, :]
@@ -137,7 +137,7 @@ def chunk_kernel(
     NORMALIZE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: one chunk of one sequence, one head."""
+    """One program computes one chunk of one sequence, one head."""
     head = tl.program_id(0)
     slot = tl.program_id(1)
     sequence = sequence_at(cu_query_lens, slot, num_seqs, CHUNK, 1)
@@ -198,7 +198,7 @@ def scan_kernel(
     MOST_TOKENS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: all chunks of one sequence, one head, COLUMNS columns of the state."""
+    """One program computes all chunks of one sequence, one head, COLUMNS columns of the state."""
     head = tl.program_id(1)
     sequence = tl.program_id(2)
     first_row = tl.load(cu_query_lens + sequence).to(tl.int64)

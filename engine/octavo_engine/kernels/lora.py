@@ -78,7 +78,7 @@ def lora_shrink_kernel(
     BLOCK_IN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: one tile of tokens, one slice, one split of the input features."""
+    """One program computes one tile of tokens, one slice, one split of the input features."""
     tile = tl.program_id(0)
     part = tl.program_id(1)
     split = tl.program_id(2)
@@ -118,7 +118,7 @@ def lora_expand_kernel(
     BLOCK_OUT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: one tile of tokens, BLOCK_OUT columns of one slice."""
+    """One program computes one tile of tokens, BLOCK_OUT columns of one slice."""
     tile = tl.program_id(0)
     part = tl.program_id(2)
     first = tl.multiple_of(tl.load(starts + part), 16) + tl.program_id(1) * BLOCK_OUT

@@ -85,7 +85,7 @@ def moe_gate_up_kernel(
     PRECISION: tl.constexpr,
     ACTIVATE: tl.constexpr,
 ):
-    """One program: one tile of an expert's rows, BLOCK_OUT columns of gate and the same ones of up."""
+    """One program computes one tile of an expert's rows, BLOCK_OUT columns of gate and the same of up."""
     tile = tl.program_id(1)
     if tile >= tl.load(num_tiles):
         return
@@ -142,7 +142,7 @@ def moe_down_kernel(
     BLOCK_INNER: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: one tile of an expert's rows, BLOCK_OUT columns of the output, weighted."""
+    """One program computes one tile of an expert's rows, BLOCK_OUT columns of the output, weighted."""
     tile = tl.program_id(1)
     if tile >= tl.load(num_tiles):
         return

@@ -48,7 +48,7 @@ def torch_mixture_of_experts(x: Tensor, experts: Experts, chosen: Tensor, weight
 def autotune_mixture_of_experts(
     experts: Experts, top_k: int, tokens: int, repeats: int = 20
 ) -> tuple[MixtureOfExperts, dict[str, float]]:
-    """The faster of the two for steps of about `tokens` tokens on the weights' GPU, and each one's seconds a call.
+    """Return the faster of the two in steps of about `tokens` tokens on the weights' GPU, and each one's seconds.
 
     Measured eagerly on random tokens that choose experts evenly, each call after a warm-up; to be called at start.
     Off a GPU there is nothing to measure, PyTorch's is taken; where PyTorch's does not know the type or fails, ours.

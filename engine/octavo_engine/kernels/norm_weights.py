@@ -30,7 +30,7 @@ class NormWeights:
         return self.kind == "rms" and self.bias is None and self.weight_offset == 0 and self.weight.dim() == 1
 
     def apply(self, x: Tensor) -> Tensor:
-        """x [..., N] normalised, in its dtype, rounded where Hugging Face transformers rounds.
+        """Return x [..., N] normalised, in its dtype, rounded where Hugging Face transformers rounds.
 
         A plain root mean square is cast before it is multiplied (Llama); all others are cast last (Gemma, Cohere).
         """

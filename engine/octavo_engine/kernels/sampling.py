@@ -80,7 +80,7 @@ def mix64(state):
 
 @triton.jit
 def uniform(seed, position, tokens):
-    """A float32 in (0, 1] for each of `tokens`: (its 31 bits + 0.5) / 2^31.
+    """Return a float32 in (0, 1] for each of `tokens`: (its 31 bits + 0.5) / 2^31.
 
     The bits are the uppermost of output number `token` of a SplitMix64 that seed and position begin.
     """
@@ -91,7 +91,7 @@ def uniform(seed, position, tokens):
 
 @triton.jit
 def gumbel(u):
-    """-log(-log(1 - u)). Near 0, where the winners' numbers lie, 1 - u would lose their digits: a series takes over."""
+    """Return -log(-log(1 - u)); for small u, where winners lie, a series replaces log(1 - u), which loses digits."""
     series = u * (1.0 + u * (1.0 / 2 + u * (1.0 / 3 + u * (1.0 / 4))))
     exponential = tl.where(u < 0.02, series, -tl.log(1.0 - tl.minimum(u, 1.0 - 1.0 / (1 << 24))))
     return -tl.log(exponential)
@@ -130,7 +130,7 @@ def group_maxima_kernel(
 
 @triton.jit
 def weight_above(values, listed, count, size, pivots, peak, inverse, LISTED: tl.constexpr, UNIT: tl.constexpr):
-    """The weight [P], int64, of the `values` [size] above each of the keys `pivots` [P].
+    """Return the weight [P], int64, of the `values` [size] above each of the keys `pivots` [P].
 
     Values are read in groups: those whose numbers are `listed` [count], or the first `count`. A value weighs 1 if UNIT.
     """
@@ -184,7 +184,7 @@ def list_groups(listed, maxima, num_groups, low):
 
 @triton.jit
 def search_row(logits, maxima, listed, vocab, num_groups, low, high, target, peak, inverse, UNIT: tl.constexpr):
-    """`search` over a row's logits, of which it reads the groups that can matter."""
+    """Run `search` over a row's logits, and read only the groups that can matter."""
     count = (num_groups + _GROUP - 1) // _GROUP
     low = search(maxima, listed, count, num_groups, low, high, target, peak, inverse, False, UNIT)
     count = list_groups(listed, maxima, num_groups, low)

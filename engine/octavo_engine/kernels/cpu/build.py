@@ -2,9 +2,10 @@
 
     python -m octavo_engine.kernels.cpu.build [--native]
 
-compiles for all of them into the folder `built`, as an image's build does; `make setup` does so for this machine's
-alone, by a copy of what the user's cache has, which all checkouts share. Otherwise it happens at the first start (5 to
-10 s on an idle machine), into that cache. Nothing of torch is compiled in: the functions take pointers and numbers.
+compiles for every instruction set into the folder `built`, as the build of an image does. With --native, as in `make
+setup`, `built` gets the kernels for this machine alone, as a copy from the user's cache, which all checkouts share.
+Without this step the engine compiles them into that cache at its first start (5 to 10 s on an idle machine). The
+functions take pointers and numbers, so torch's headers and libraries are not needed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 PACKAGED = HERE / "built"
-"""The folder of kernels that were compiled beforehand: not among the modules, or tools that walk the package would take
-it for one."""
+"""The folder of kernels that were compiled beforehand. It is apart from the modules, since tools that walk the package
+would take a compiled file for a module."""
 _COMPILER = "gcc"
 _TIMEOUT = 600.0
-"""Seconds: on two cores that ten others use it took two minutes."""
+"""Seconds that the compiler may take: on two cores shared with ten other programs it took two minutes."""
 _OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 LEVELS = {
     "avx512_bf16_amx": (
@@ -48,7 +49,7 @@ LEVELS = {
     ),
     "avx2": (("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"), ("-march=x86-64-v3",)),
 }
-"""Instruction sets, the best first: the flags of `cpu_flags` that each needs, and the compiler's options for it."""
+"""The instruction sets, fastest first: the flags of `cpu_flags` that each needs, and the compiler's options for it."""
 
 
 class BuildError(Exception):
@@ -56,18 +57,18 @@ class BuildError(Exception):
 
 
 def built_library() -> Path:
-    """The compiled kernels for this machine, compiled now if they are not there yet; BuildError if that fails."""
+    """Return the compiled kernels for this machine, and compile them first if needed; BuildError if that fails."""
     return library_for(_level())
 
 
 def library_for(level: str) -> Path:
-    """The compiled kernels for the instruction set `level` of LEVELS; otherwise as `built_library`."""
+    """Return the compiled kernels for the instruction set `level` of LEVELS; otherwise as `built_library`."""
     packaged = PACKAGED / _file_name(level)
     return packaged if packaged.exists() else _kept(level)
 
 
 def _kept(level: str) -> Path:
-    """The kernels in the user's cache, compiled now if they are not there yet; elsewhere if it cannot keep them."""
+    """Return the kernels in the user's cache, compiled first if needed; in a new folder if the cache cannot be used."""
     folder = _cache()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,7 +85,7 @@ def _kept(level: str) -> Path:
 
 
 def _untrusted(path: Path) -> str:
-    """Return why another user could have written what is at `path`; empty where only this one and root could."""
+    """Return why another user may have written what is at `path`; empty if only this user and root can."""
     found = path.stat()
     if found.st_uid not in {os.geteuid(), 0}:
         return f"it belongs to user {found.st_uid}"
@@ -92,7 +93,7 @@ def _untrusted(path: Path) -> str:
 
 
 def compile_to(folder: Path, level: str) -> Path:
-    """The kernels for instruction set `level`, in `folder`; BuildError if the compiler refuses."""
+    """Compile the kernels for the instruction set `level` into `folder`; BuildError if that fails."""
     target = folder / _file_name(level)
     partial = folder / f".{os.getpid()}-{target.name}"
     command = (_COMPILER, *_OPTIONS, *LEVELS[level][1], "-o", str(partial), *map(str, _sources("*.c")), "-lm")
@@ -122,7 +123,7 @@ def _file_name(level: str) -> str:
 
 
 def _level() -> str:
-    """The best of LEVELS that this machine has; BuildError if it has none."""
+    """Return the fastest of LEVELS that this machine has; BuildError if it has none."""
     flags = cpu_flags()
     for level, (needed, _) in LEVELS.items():
         if flags.issuperset(needed):
@@ -135,7 +136,7 @@ def _cache() -> Path:
 
 
 def _copied(level: str) -> Path:
-    """The kernels in PACKAGED, where the pods of a development cluster find them, by a copy of the user's cache's."""
+    """Copy the user's kernels into PACKAGED, where the pods of a development cluster find them; return the copy."""
     target = PACKAGED / _file_name(level)
     if not target.exists():
         partial = PACKAGED / f".{os.getpid()}-{target.name}"

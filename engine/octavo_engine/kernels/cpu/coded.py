@@ -55,7 +55,7 @@ class CodedPart:
         return self.known_to_kernels and self.columns % _INPUTS == 0 and float(self.offset).is_integer()
 
     def of_rows(self, rows: slice) -> CodedPart:
-        """Some of the rows, in the same memory."""
+        """Return some of the rows, in the same memory."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         cut: dict[str, Any] = {name: each[rows] for name, each in found.items() if isinstance(each, Tensor)}
         return replace(self, **cut)
@@ -100,7 +100,7 @@ class CodedWeight:
         return self.parts[0].columns
 
     def of_rows(self, first: int, count: int) -> CodedWeight:
-        """Some rows of a weight of one part, in its memory, which must not move any more."""
+        """Return some rows of a weight of one part, in its memory, which must not move any more."""
         (part,) = self.parts
         return CodedWeight([part.of_rows(slice(first, first + count))])
 

@@ -26,7 +26,7 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """The flags of the first CPU in /proc/cpuinfo that this process may use; none where there is no such file."""
+    """Return the flags of the first CPU in /proc/cpuinfo that this process may use; none without that file."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -44,7 +44,7 @@ def _may_use_tiles() -> bool:
 
 
 def cpu_features() -> CPUFeatures:
-    """The features of this machine's CPU."""
+    """Return the features of this machine's CPU."""
     flags = cpu_flags()
     return CPUFeatures(
         avx2={"avx2", "fma"} <= flags,

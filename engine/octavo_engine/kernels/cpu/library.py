@@ -21,15 +21,15 @@ from octavo_engine.kernels.cpu.coded import CodedWeight
 log = logging.getLogger(__name__)
 
 LANES = 16
-"""Sizes must be multiples of this where it is said."""
+"""The number of which some sizes must be multiples, as their descriptions say."""
 HEAD_DIMS = (32, 64, 96, 128)
 """Head sizes that `attend` is compiled for."""
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _FEW = 1
-"""Up to so many tokens `linear` needs no scratch memory (linear.c)."""
+"""The most tokens for which `linear` needs no scratch memory (linear.c)."""
 _GROUP = 32
 _PART_TOKENS = 512
-"""`linear` computes at most so many tokens at once (linear.c)."""
+"""The most tokens that `linear` computes at once (linear.c)."""
 NO_WINDOW = 2**31 - 1
 """A window that no sequence fills."""
 _PLAIN, _SILU_MUL, _WIDE = 0, 1, 2
@@ -73,13 +73,13 @@ class AttentionStep:
 
 
 def packed_words(tokens: int, inner: int) -> int:
-    """Scratch memory of `linear` with an input of [tokens, inner], in words of 32 bits (linear.c)."""
+    """Return the scratch memory of `linear` for an input [tokens, inner], in words of 32 bits (linear.c)."""
     return 0 if tokens <= _FEW else -(-min(tokens, _PART_TOKENS) // _GROUP) * _GROUP * inner // 2
 
 
 @functools.cache
 def cpu_kernels() -> CPUKernels | None:
-    """The kernels for this machine, or None (and a log line says why) where they cannot be compiled."""
+    """Return the kernels for this machine; None, and a log line says why, if they cannot be compiled."""
     try:
         path = built_library()
         kernels = load(path)
@@ -91,7 +91,7 @@ def cpu_kernels() -> CPUKernels | None:
 
 
 def load(path: Path) -> CPUKernels:
-    """The kernels compiled to `path`; OSError if it cannot be loaded."""
+    """Return the kernels compiled to `path`; OSError if it cannot be loaded."""
     library = ctypes.CDLL(str(path))
     for name, arguments in _SIGNATURES.items():
         function = getattr(library, name)
@@ -110,7 +110,7 @@ class CPUKernels:
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None, *, silu: bool = False
     ) -> Tensor:
-        """x [T, in] weight [out, in]^T + bias + addend [T, out], all bfloat16 and contiguous; `in` is even.
+        """Return x [T, in] weight [out, in]^T + bias + addend [T, out], all bfloat16, contiguous; `in` is even.
 
         With `silu` the weight is that of a gate and what it gates, [2 * out, in], and the result silu(gate) * other.
         Sums are float32 and rounded once, at the very end.
@@ -155,10 +155,11 @@ class CPUKernels:
         *,
         out: torch.dtype | None = None,
     ) -> Tensor:
-        """x [T, in] weight [out, in]^T + bias + addend [T, out], contiguous and of one type; weights known to kernels.
+        """Return x [T, in] weight [out, in]^T + bias + addend [T, out], contiguous and of one type.
 
-        Sums are float32 and rounded once, to `out` if it is given, else to x's type. Products are exact; with an
-        interleaved weight inputs are rounded before to whole numbers of 8 bits, 32 of which share a scale.
+        The weight is `known_to_kernels`. Sums are float32 and rounded once, to `out` if given, else to x's type.
+        Products are exact; with an interleaved weight inputs are rounded before to whole numbers of 8 bits, 32 of which
+        share a scale.
         """
         tokens, out = len(x), out or x.dtype
         output = x.new_empty(tokens, weight.rows, dtype=out)
@@ -212,7 +213,7 @@ class CPUKernels:
         return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x [T, size] / rms(x) * weight [size], contiguous; size a multiple of LANES."""
+        """Return x [T, size] / rms(x) * weight [size], contiguous; size a multiple of LANES."""
         output = torch.empty_like(x)
         tokens, size = x.shape
         pointers = x.data_ptr(), weight.data_ptr(), output.data_ptr()
@@ -230,7 +231,7 @@ class CPUKernels:
         self.library.rotate(*pointers, *sizes, DTYPES[x.dtype], torch.get_num_threads())
 
     def silu_mul(self, x: Tensor) -> Tensor:
-        """silu(a) * b of x [T, 2 * size] = [a b], contiguous; size a multiple of LANES."""
+        """Return silu(a) * b of x [T, 2 * size] = [a b], contiguous; size a multiple of LANES."""
         tokens, size = x.shape[0], x.shape[1] // 2
         output = x.new_empty(tokens, size)
         self.library.silu_mul(x.data_ptr(), output.data_ptr(), tokens, size, DTYPES[x.dtype], torch.get_num_threads())

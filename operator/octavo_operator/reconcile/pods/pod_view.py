@@ -285,8 +285,10 @@ def _phase_of_end(terminated: Mapping[str, Any], phase: LoadingPhase) -> Loading
 
 
 def _waits_for_sandbox(pod: Mapping[str, Any]) -> Problem | None:
-    """A Secret, ConfigMap or claim that is not there keeps a pod from starting, or a network or runtime of its node
-    that fails; only an event of the pod would say so.
+    """Return the problem of a pod whose sandbox does not start; None if it has started.
+
+    A Secret, ConfigMap or claim may be missing, or the node's network or runtime may fail. The pod's status does not
+    say which; only its events do.
     """
     if condition_of(pod, "PodReadyToStartContainers").get("status") != "False":
         return None

@@ -55,7 +55,7 @@ def summarize(
     now: str,
     node_wait: float = PATIENCE_SECONDS,
 ) -> LLMServiceStatus:
-    """The status of `service` after a pass with this `result`; `now` is RFC 3339.
+    """Return the status of `service` after a pass with this `result`; `now` is RFC 3339.
 
     `node_wait`: for how many seconds a pod may find no node before it is stalled.
     """
@@ -194,7 +194,7 @@ def _settled(pod: PodView, now: str) -> PodView:
 
 
 def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, Any]:
-    """The status of an object that is no valid LLMService (made under another CRD): the rest is left as it was.
+    """Return the status of an object that is no valid LLMService (made under another CRD); other fields are kept.
 
     So are the conditions that tell of the pods: what serves still serves, and is only not looked after.
     """
@@ -247,7 +247,7 @@ def _load_seconds(service: LLMService, observed: Observation) -> int | None:
 
 
 def _of_present_spec(facts: Facts) -> list[LoadReport]:
-    """The pods' reports, if all of them are of the present spec."""
+    """Return the pods' reports, if all of them are of the present spec."""
     if not facts.replaced or facts.service.spec.rollout.paused:
         return []
     return [facts.reports[pod.uid] for pod in facts.pods if pod.uid in facts.reports]

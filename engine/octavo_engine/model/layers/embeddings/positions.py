@@ -57,7 +57,7 @@ def _counted(positions: Tensor, counts: Tensor, otherwise: int) -> Tensor:
 
 
 def sinusoids(rows: int, size: int, *, whole_range: bool) -> Tensor:
-    """float32 [rows, size] on the CPU: sines of falling frequencies, then their cosines, and a zero if `size` is odd.
+    """Return sines of falling frequencies, then their cosines, and a zero if `size` is odd: float32 [rows, size], CPU.
 
     Frequencies fall from 1 to 1 / 10000, as in tensor2tensor and fairseq, or stop one step before, as in the paper.
     """
