@@ -138,6 +138,8 @@ class ScriptedEngine:
             raise AdapterNotFoundError("missing: there is no such directory")
         if path == "broken":
             raise ModelLoadError("broken: the adapter has rank 99, and --max-lora-rank is 16")
+        if path == "killed":
+            raise EngineDeadError("the engine process was killed by SIGKILL")
         if path.startswith("slow"):
             await asyncio.sleep(0.3)
         self.state.adapters[name] = AdapterInfo(name=name, path=path, digest=f"digest of {path}", rank=8, created=7)

@@ -110,6 +110,7 @@ def test_the_number_of_names_is_bounded_and_those_that_are_loading_count(
     [
         ({"lora_name": "x", "lora_path": "missing"}, 404, "No adapter found"),
         ({"lora_name": "x", "lora_path": "broken"}, 400, "rank 99"),
+        ({"lora_name": "x", "lora_path": "killed"}, 503, "the engine ended unexpectedly"),
         ({"lora_name": "smollm2", "lora_path": "fine"}, 400, "base model's own name"),
         ({"lora_name": "x"}, 400, "lora_path is required"),
         ({"lora_path": "fine"}, 400, "lora_name is required"),

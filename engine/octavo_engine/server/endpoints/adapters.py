@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from octavo_engine.config.adapters import ADAPTERS_READ_AT_ONCE, MAX_ADAPTERS
-from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError
 from octavo_engine.server.adapter_file import AdapterName
 from octavo_engine.server.admission.auth import key_of
 from octavo_engine.server.admission.fair_turns import FairTurns
-from octavo_engine.server.errors import APIError
+from octavo_engine.server.errors import APIError, engine_dead
 from octavo_engine.server.middleware.body_limit import upload_of
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.protocol import Body
@@ -125,6 +125,8 @@ async def _load(serving: Serving, body: LoadBody, turns: FairTurns[None], key: s
         raise _not_found(f"No adapter found: {error}", "lora_path") from None
     except ModelLoadError as error:
         raise APIError(400, str(error), param="lora_path", code="invalid_adapter") from None
+    except EngineDeadError as error:
+        raise engine_dead(str(error)) from None
     finally:
         turns.release(key, None)
 
