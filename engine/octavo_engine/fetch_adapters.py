@@ -26,15 +26,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from octavo_engine import logs
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.retry_pause import retry_pause
 
 log = logging.getLogger(__name__)
 
 _INTERVAL = 0.5
 _AT_ONCE = 4
-_FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 300.0
-"""Seconds after which a failed adapter is tried again: the first pause, which doubles at each failure, and the last."""
-_MOST_DOUBLINGS = 10
-"""Doublings that are more than enough for the last pause: after days of failures their power would overflow a float."""
+_FIRST_PAUSE = 10.0
+"""Seconds after which an adapter is tried again that has failed once; the pause doubles at each further failure."""
 _TIME_LIMIT = 3600.0
 """Seconds that fetching one adapter may take."""
 _MAX_BYTES = 4 << 20
@@ -254,7 +253,7 @@ class Fetcher:
         self._fail(fetch, running.last_words() or f"fetching it ended with exit code {code}")
 
     def _fail(self, fetch: _Fetch, problem: str) -> None:
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(fetch.failures, _MOST_DOUBLINGS))
+        pause = retry_pause(_FIRST_PAUSE, fetch.failures)
         fetch.again_at = self.clock() + pause
         fetch.failures += 1
         if problem != fetch.problem:

@@ -20,15 +20,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from octavo_engine.config.adapters import MAX_ADAPTERS, check_adapter_name
 from octavo_engine.engine.client import EngineState
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.retry_pause import retry_pause
 
 log = logging.getLogger("octavo.server")
 
 _INTERVAL = 1.0
 """Seconds between two checks of the file."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
-"""Seconds after which a failed adapter is tried again: the first pause, which doubles at each failure, and the last."""
-_MOST_DOUBLINGS = 10
-"""Doublings that are more than enough for the last pause: after days of failures their power would overflow a float."""
+_FIRST_PAUSE = 5.0
+"""Seconds after which an adapter is tried again that has failed once; the pause doubles at each further failure."""
 _PATIENCE = 60.0
 """Seconds for which a server with a loaded model stays unready while the adapters of its start are loading."""
 _MAX_BYTES = 4 << 20
@@ -205,7 +204,7 @@ class AdapterFile:
         log.info("adapter %s was loaded from %s", entry.name, entry.path)
 
     def _note_failure(self, adapter: _Adapter, problem: str) -> None:
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(adapter.failures, _MOST_DOUBLINGS))
+        pause = retry_pause(_FIRST_PAUSE, adapter.failures)
         adapter.failures += 1
         adapter.again_at = self.clock() + pause
         if problem != adapter.problem:
