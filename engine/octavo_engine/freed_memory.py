@@ -6,7 +6,11 @@ With another C library, nothing happens here.
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 
+RETURN_INTERVAL = 20.0
+"""Seconds between two returns of freed memory."""
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 """Parameters of mallopt(3)."""
 _LARGE = 256 << 10
@@ -34,3 +38,18 @@ def return_freed_memory() -> None:
     """
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(ctypes.c_size_t(0))
+
+
+def keep_returning_freed_memory() -> None:
+    """Return freed memory every `RETURN_INTERVAL` seconds from a thread, as long as this process lives.
+
+    The engine process otherwise keeps what steps and the compilation of grammars have freed. A return takes a few
+    milliseconds, in which other threads wait only if they allocate memory.
+    """
+
+    def keep_returning() -> None:
+        while True:
+            time.sleep(RETURN_INTERVAL)
+            return_freed_memory()
+
+    threading.Thread(target=keep_returning, name="octavo-freed-memory", daemon=True).start()

@@ -19,6 +19,8 @@ from typing import Any
 
 import openai
 import pytest
+from anyio._backends._asyncio import WorkerThread
+from starlette.concurrency import run_in_threadpool
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
@@ -56,11 +58,26 @@ async def test_a_line_that_says_nothing_new_is_not_logged(
 def test_freed_memory_is_returned_again_and_again(
     start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise malloc keeps as much as a burst of connections took."""
+    """Otherwise malloc keeps as much as a burst of connections took; and idle threads that read files end with it."""
     returns: list[None] = []
-    monkeypatch.setattr(lifecycle, "_RETURN_INTERVAL", 0.01)
+    monkeypatch.setattr(lifecycle, "RETURN_INTERVAL", 0.01)
+    monkeypatch.setattr(WorkerThread, "MAX_IDLE_TIME", 0)
     monkeypatch.setattr(lifecycle, "return_freed_memory", lambda: returns.append(None))
-    start().wait_until(lambda: len(returns) > 1)
+    server = start()
+    server.wait_until(lambda: len(returns) > 1)
+    started = asyncio.run_coroutine_threadsafe(_use_threads(8), server.loop).result(PATIENCE)
+    server.wait_until(lambda: sum(thread.is_alive() for thread in started) <= 1)
+
+
+async def _use_threads(count: int) -> set[threading.Thread]:
+    """Return `count` of Starlette's threads, which were all in use at the same time."""
+    together = threading.Barrier(count)
+
+    def use() -> threading.Thread:
+        together.wait(PATIENCE)
+        return threading.current_thread()
+
+    return set(await asyncio.gather(*(run_in_threadpool(use) for _ in range(count))))
 
 
 def test_while_loading_probes_and_metrics_answer(start: Callable[..., Served]) -> None:

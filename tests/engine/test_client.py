@@ -6,6 +6,9 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -405,3 +408,33 @@ async def test_the_engine_ends_when_its_parent_does(tiny_model: Path) -> None:
     async with asyncio.timeout(PATIENCE):
         while engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.05)
+
+
+FRAGMENTED = """
+import ctypes
+from octavo_engine import freed_memory
+from octavo_engine.engine import process
+freed_memory.RETURN_INTERVAL = 0.05
+malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
+malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [malloc(64 << 10) for _ in range(1600)]
+for block in blocks:
+    ctypes.memset(block, 1, 64 << 10)
+print(flush=True)
+for block in blocks[:-1]:  # the last one is behind the others, so that free() alone returns none of them
+    free(block)
+process.main()
+"""
+
+
+def test_the_engine_process_returns_freed_memory_to_the_kernel(tmp_path: Path) -> None:
+    """Otherwise what steps and compiled grammars have used stays: it grew for an hour."""
+    command = [sys.executable, "-c", FRAGMENTED, f"ipc://{tmp_path}/engine", "text"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        assert started.stdin is not None and started.stdout is not None
+        started.stdout.readline()
+        until = time.monotonic() + PATIENCE
+        while (resident := psutil.Process(started.pid).memory_info().rss) > 80 << 20 and time.monotonic() < until:
+            time.sleep(0.01)
+        started.kill()
+    assert resident <= 80 << 20

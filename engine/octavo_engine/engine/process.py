@@ -42,6 +42,7 @@ from octavo_engine.engine.messages import (
     encode,
 )
 from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError, OctavoError
+from octavo_engine.freed_memory import keep_returning_freed_memory
 from octavo_engine.imports import lasting_imports
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ def main() -> int:
     logs.set_up_engine(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the HTTP process handles the terminal's Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # and a pod's SIGTERM: it drains, then sends Shutdown
+    keep_returning_freed_memory()
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection = Connection(sys.argv[1])

@@ -20,6 +20,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import choose_device, resolve_config
 from octavo_engine.engine.worker_setup import WorkerSetup, set_up_worker
 from octavo_engine.errors import EngineDeadError, OctavoError
+from octavo_engine.freed_memory import keep_returning_freed_memory
 from octavo_engine.model.lora.adapter import decode_write
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -88,6 +89,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     queue = SharedMemoryQueue(memory, size)
     tie_to_parent(parent, queue, rank)
+    keep_returning_freed_memory()
     try:
         _run(queue, Shard(rank, size), rendezvous_path(rendezvous))
     except OctavoError as error:
