@@ -515,6 +515,39 @@ def test_lists_count_until_they_are_read_and_files_of_batches_count_among_a_keys
     client.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
 
 
+async def test_writes_under_way_end_before_a_server_gives_the_folder_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next server could otherwise read half a line."""
+    begun, going_on, written = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def write(*_: object) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        going_on.wait(30)
+        written.append(True)
+
+    monkeypatch.setattr(results, "_append_to", write)
+    monkeypatch.setattr(results, "_LAST_WRITES", 0)
+    kept = Storage(tmp_path, 1 << 20, lambda: False)
+    file_id, content = storage.new_file_id(), line("a")
+    kept.take(kept.of(""), len(content))
+    with await kept.create(kept.of(""), file_id) as file:
+        file.write(content)
+    await kept.add(kept.of(""), file_id, "x", len(content), "batch")
+    answered = line_answers.Answer(200, "x", b"{}", 0)
+    running = batches.Batches(kept, Mock(ask=AsyncMock(return_value=answered)))
+    await running.create(kept.of(""), BatchBody(input_file_id=file_id, endpoint=CHAT, completion_window="24h"))
+    await begun.wait()
+    stopping = asyncio.create_task(running.stop())
+    done, _ = await asyncio.wait((stopping,), timeout=0.1)
+    assert not done
+    going_on.set()
+    await stopping
+    assert written
+    kept.close()
+
+
 async def kept_files(folder: Path) -> tuple[Storage, storage.Owned]:
     """Files of 10 bytes whose time is over, and another."""
     kept, now = Storage(folder, 100, lambda: False), time.time()

@@ -79,6 +79,9 @@ class Job:
                 return
             end = await self._answer_in_time()
             await self._finish(end)
+        except asyncio.CancelledError:
+            await self._results.stop()
+            raise
         except APIError as error:
             await self._fail([LineError(error.detail.code or "failed", error.detail.message)])
         except Exception:

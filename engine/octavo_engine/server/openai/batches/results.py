@@ -25,6 +25,8 @@ from octavo_engine.server.openai.batches.usage import Tally, WrittenLine, read_l
 
 _OK = 200
 _OUTPUT, _ERRORS = 0, 1
+_LAST_WRITES = 2.0
+"""Seconds for the writes under way when the server stops. A write that fails is tried again and again."""
 
 
 class Results:
@@ -77,6 +79,14 @@ class Results:
             lifetime = expiry.seconds if expiry is not None else None
             await self._storage.add(self._owner, file_id, filename, size, "batch_output", lifetime)
             setattr(batch, f"{name}_file_id", file_id)
+
+    async def stop(self) -> None:
+        """Wait a moment for lines to be written. Those that are not written then will be answered again."""
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=_LAST_WRITES)
+        for write in self._writes:
+            write.cancel()
+        await asyncio.gather(*self._writes, return_exceptions=True)
 
     def _id(self, number: int) -> str:
         return f"batch_req_{self._batch.id.removeprefix('batch_')}-{number}"

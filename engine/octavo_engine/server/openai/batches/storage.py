@@ -238,9 +238,19 @@ class StorageError(APIError):
 
 
 async def on_disk(work: Callable[..., Done], *args: object) -> Done:
-    """Return the result of `work`, called in a thread; an OSError is logged and raised as StorageError."""
+    """Return the result of `work`, called in a thread; an OSError is logged and raised as StorageError.
+
+    If the call is cancelled, it ends only when `work` has: nothing is written to a file that its caller has closed or
+    removed by then, nor to the folder of another server.
+    """
+    working = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
-        return await asyncio.to_thread(work, *args)
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        while not working.done():
+            with contextlib.suppress(asyncio.CancelledError):  # once is enough
+                await asyncio.wait((working,))
+        raise
     except OSError as error:
         log.warning("--batch-storage cannot be used: %s", error)
         raise StorageError(error) from None
