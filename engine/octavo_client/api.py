@@ -59,6 +59,12 @@ def server_url(url: str) -> str:
     """Return the URL without /v1; UsageError if it is not an http(s) URL."""
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"{url}: a server's URL begins with http:// or https://; try http://{url}")
+    try:
+        problem = "" if httpx2.URL(url).host else "it names no host"
+    except httpx2.InvalidURL as error:
+        problem = str(error)
+    if problem:
+        raise UsageError(f"{url}: not a URL of a server, such as http://localhost:8000: {problem}")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 

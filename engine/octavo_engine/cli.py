@@ -22,6 +22,7 @@ from octavo_engine.imports import lasting_imports
 from octavo_engine.openmp import sleep_soon
 from octavo_engine.signals import ended_quietly
 from octavo_engine.sizes import format_size
+from octavo_engine.written_output import with_written_output
 
 _MODEL_HELP = (
     "a Hugging Face id, a directory in its layout, a .gguf file, s3://bucket/prefix, or smollm2 (the demo model)"
@@ -237,6 +238,10 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command of `octavo-engine` and return its exit code, which is the error class's if it fails."""
+    return with_written_output("octavo-engine", lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     words = sys.argv[1:] if argv is None else argv
     if not words:

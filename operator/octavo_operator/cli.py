@@ -19,7 +19,7 @@ from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults, par
 from octavo_operator.api.files import inspect
 from octavo_operator.api.manifest import ManifestError, dump, read
 from octavo_operator.api.resource import LLMService
-from octavo_operator.command_line import USAGE_ERROR, Parser, page_of
+from octavo_operator.command_line import USAGE_ERROR, Parser, page_of, with_written_output
 from octavo_operator.convert import convert
 from octavo_operator.dashboards import DASHBOARDS
 from octavo_operator.help_examples import OPERATOR_EXAMPLES
@@ -243,6 +243,10 @@ def _metrics_url(parser: argparse.ArgumentParser, default: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code: 0, or 2 for input that was refused."""
+    return with_written_output("octavo-operator", lambda: _run_command(argv))
+
+
+def _run_command(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     if arguments.command in ("run", "metrics-api"):
         return _run(arguments) if arguments.command == "run" else _metrics_api(arguments)

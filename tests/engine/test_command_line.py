@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import shlex
 import shutil
@@ -10,12 +11,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from octavo_engine import cli
 from octavo_engine.help_examples import EXAMPLES
 from octavo_engine.imports import lasting_imports
+from octavo_engine.written_output import with_written_output
+from octavo_operator import cli as operator_cli
 
 COMMANDS = sorted(cli._COMMANDS)
 
@@ -81,6 +85,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["top", "http://x", "--count", "0"], "--count: '0' is not a whole number from 1 to"),
         (["top", "x:8000"], "a server's URL begins with http:// or https://; try http://x:8000"),
         (["chat", "x:8000"], "a server's URL begins with http:// or https://; try http://x:8000"),
+        (["top", "http://x:y"], "http://x:y: not a URL of a server, such as http://localhost:8000: Invalid port: 'y'"),
+        (["chat", "http://"], "http://: not a URL of a server, such as http://localhost:8000: it names no host"),
         (["chat", "http://x", "--temperature", "hot"], "--temperature: 'hot' is not a number from 0 to 2"),
         (["chat", "http://x", "--api-key-file", "/none"], "--api-key-file /none: cannot be read: No such file or dir"),
         (["bench", "x:8000"], "a server's URL begins with http:// or https://; try http://x:8000"),
@@ -96,6 +102,39 @@ def test_what_is_typed_wrong_gets_one_line_that_says_what_may_be_typed(
 ) -> None:
     code, line = said(capsys, *words)
     assert code == 2 and says in line and "Errno" not in line
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "program"),
+    [
+        (cli.main, ["completion", "bash"], "octavo-engine"),
+        (operator_cli.main, ["dashboard", "fleet"], "octavo-operator"),
+    ],
+)
+def test_output_that_cannot_be_written_ends_the_program_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, main: Any, words: list[str], program: str
+) -> None:
+    with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        assert main(words) == 1
+    assert capsys.readouterr().err == f"{program}: the output cannot be written: No space left on device\n"
+    reading, writing = os.pipe()
+    os.close(reading)  # as after `| head`
+    with os.fdopen(writing, "w") as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        assert main(words) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)  # as Python does where the shell closed it
+        assert main(words) == 0
+        sys.stdout.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_locale_without_a_letter_does_not_end_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w", encoding="latin-1") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with_written_output("octavo-engine", lambda: out.write("Paris ✓"))
+    assert (tmp_path / "out").read_text(encoding="latin-1") == "Paris \\u2713"
 
 
 def test_a_server_that_is_not_there_is_reported_as_down(capsys: pytest.CaptureFixture[str]) -> None:

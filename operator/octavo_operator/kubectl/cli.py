@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo_operator import __version__
-from octavo_operator.command_line import USAGE_ERROR, Parser, page_of
+from octavo_operator.command_line import USAGE_ERROR, Parser, page_of, with_written_output
 from octavo_operator.help_examples import KUBECTL_EXAMPLES
 from octavo_operator.kubectl.client import Kubectl, KubectlError
 from octavo_operator.kubectl.collect import engine_pods, facts_of, has_started, pod_readings
@@ -249,6 +249,10 @@ _COMMANDS: Mapping[str, Callable[[Kubectl, argparse.Namespace], int]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `kubectl-octavo`, which kubectl finds on PATH as `kubectl octavo`; returns the exit code."""
+    return with_written_output("kubectl octavo", lambda: _run_command(argv))
+
+
+def _run_command(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         return _COMMANDS[arguments.command](_kubectl(arguments), arguments)
