@@ -6,6 +6,7 @@ kopf runs for real here, with an API server that refuses everything in one names
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -193,6 +194,23 @@ async def test_a_watch_that_fails_is_opened_anew(status: int, passes: Passes, mo
         await until(lambda: server.watch_error is None and passes.indexes is not first)
         passes.seen.clear()
         await until(lambda: worked_on(passes) == {A, B})
+        assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_watches_that_always_end_with_410_do_not_list_all_the_time(
+    passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "RELIST_SECONDS", 0.5)
+    server = server_of_two()
+    server.outdated = CHILDREN[0]
+    listed = server.listed_at.setdefault(CHILDREN[0].plural, [])
+    process = process_of(server, namespaces=("a",))
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        await until(lambda: len(listed) >= 3)
+        assert min(after - before for before, after in itertools.pairwise(listed)) >= 0.5
         assert not running.done()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -70,6 +71,10 @@ class ApiServer:
         self.missing_rights = MissingRights()
         self.watch_error: int | None = None
         """The code of an error with which one watch ends."""
+        self.outdated: Kind | None = None
+        """A kind whose watches all end with 410 Gone."""
+        self.listed_at: dict[str, list[float]] = {}
+        """The times of the lists of all objects, by the kind's plural."""
         self.items: dict[str, list[dict[str, Any]]] = {
             LLMSERVICE.plural: [body("good")],
             POD.plural: [owned(body("good-1", **pod_labels("good")))],
@@ -131,11 +136,12 @@ class ApiServer:
             await response.prepare(request)
             while kind in self._kinds:
                 await asyncio.sleep(0.02)
-                if self.watch_error:
-                    error = {"type": "ERROR", "object": {"kind": "Status", "code": self.watch_error}}
+                if code := 410 if kind is self.outdated else self.watch_error:
+                    error = {"type": "ERROR", "object": {"kind": "Status", "code": code}}
                     self.watch_error = None
                     await response.write(json.dumps(error).encode() + b"\n")
             return response
+        self.listed_at.setdefault(kind.plural, []).append(time.monotonic())
         if kind is POD:
             await asyncio.sleep(LATE_SECONDS)
         items = self.items.get(kind.plural, [])

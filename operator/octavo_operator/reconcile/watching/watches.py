@@ -31,6 +31,10 @@ logger = logging.getLogger(__name__)
 
 _SERVER_TIMEOUT_SECONDS = 300  # a watch is opened again after this time
 _CLIENT_TIMEOUT_SECONDS = 330  # and also where the API server, or what is between, does not answer any more
+RELIST_SECONDS = 2.0
+"""The pause before all objects of a kind are listed again, as after 410 Gone. An API server whose history ends too soon
+answers each watch so, and kopf's own pause, 0.1 s, would keep it busy with lists.
+"""
 _IDLE_SECONDS = 0.5
 _FAILED_SECONDS = 1.0
 WIND_UP_SECONDS = 10.0
@@ -165,6 +169,7 @@ class Watches:
         settings.queueing.idle_timeout = _IDLE_SECONDS
         settings.watching.server_timeout = _SERVER_TIMEOUT_SECONDS
         settings.watching.client_timeout = _CLIENT_TIMEOUT_SECONDS
+        settings.watching.reconnect_backoff = RELIST_SECONDS
         settings.networking.error_backoffs = _EndlessBackoffs()
         for kind in self.kinds:
             if kind is not LLMSERVICE:
