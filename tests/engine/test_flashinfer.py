@@ -266,7 +266,7 @@ def test_a_broken_device_is_not_compared_on() -> None:
 def test_it_is_chosen_where_it_is_the_quickest_and_right(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, agrees: bool, chosen: str, reason: str
 ) -> None:
-    entry = replace(select.BACKENDS["flashinfer"], has_run=True)
+    entry = replace(select.BACKENDS["flashinfer"], verified_on_gpu=True)
     monkeypatch.setitem(select.BACKENDS, "flashinfer", entry)  # type: ignore[misc]
     times = {"triton": 2e-5, "flashinfer": 1e-5}
     monkeypatch.setattr(varlen, "why_not", lambda *_: "not now")

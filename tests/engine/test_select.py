@@ -147,7 +147,7 @@ def test_what_has_not_run_on_a_gpu_is_taken_only_where_it_is_asked_for(
 
 def test_several_candidates_are_measured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Once one has run on a GPU."""
-    monkeypatch.setitem(select.BACKENDS, "varlen", replace(BACKENDS["varlen"], has_run=True))  # type: ignore[misc]
+    monkeypatch.setitem(select.BACKENDS, "varlen", replace(BACKENDS["varlen"], verified_on_gpu=True))  # type: ignore[misc]
     measure, asked = timed(triton=[2e-5] * 4, varlen=[1e-5] * 4)
     monkeypatch.setattr(autotune, "DeviceMeasure", lambda task, device: measure)
     monkeypatch.setattr(varlen_module, "why_not", lambda *_: None)

@@ -44,7 +44,7 @@ def _made(name: str) -> AttentionBackend:
 CHECKS = [
     Check(f"{name}_{count}_groups", partial(_computes_what_ours_does, name, count), large=True)
     for name, entry in BACKENDS.items()
-    if entry.other
+    if entry.third_party
     for count in (1, 2)
 ]
 BUILDS: list[Build] = []

@@ -18,16 +18,16 @@ class BackendEntry:
     """The name of the module in this package."""
     name: str
     """The name of the class in the module."""
-    other: bool = False
+    third_party: bool = False
     """Whether it wraps another project's kernels, which compute on GPUs what `triton` does."""
-    has_run: bool = True
+    verified_on_gpu: bool = True
     """Whether it has passed `make gpu-check`. Until then `auto` does not try it, as a fault on the device would end
     every start of a pod."""
 
 
 BACKENDS: Mapping[str, BackendEntry] = {
     "triton": BackendEntry("triton", "TritonAttention"),
-    "varlen": BackendEntry("varlen", "VarlenAttention", other=True, has_run=False),
-    "flashinfer": BackendEntry("flashinfer", "FlashInferAttention", other=True, has_run=False),
+    "varlen": BackendEntry("varlen", "VarlenAttention", third_party=True, verified_on_gpu=False),
+    "flashinfer": BackendEntry("flashinfer", "FlashInferAttention", third_party=True, verified_on_gpu=False),
     "torch": BackendEntry("torch_reference", "TorchAttention"),
 }

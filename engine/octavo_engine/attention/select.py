@@ -28,9 +28,9 @@ def select_backend(
     tries nothing on a GPU and returns our own Triton kernels.
     """
     if task is not None and (special := _only_by_torch(task, device)) is not None:
-        backend, reason = _torch(name, task, special), f"it alone computes {special}"
+        backend, reason = _create_torch(name, task, special), f"it alone computes {special}"
     elif name != "auto":
-        backend, reason = _named(name, device, task), "asked for"
+        backend, reason = _create_by_name(name, device, task), "requested"
     elif device.type == "cuda":
         backend, reason = _on_gpu(device, task if measure else None)
     else:
@@ -39,13 +39,13 @@ def select_backend(
     return backend
 
 
-def _named(name: str, device: torch.device, task: AttentionTask | None) -> AttentionBackend:
+def _create_by_name(name: str, device: torch.device, task: AttentionTask | None) -> AttentionBackend:
     if name not in BACKENDS:
         raise ConfigurationError(f"--attention-backend: {name!r} is not one of auto, {', '.join(BACKENDS)}")
     obstacle = _module(name).why_not(device, task)
     if obstacle is not None:
         raise ConfigurationError(f"--attention-backend {name}: {obstacle}; use auto")
-    return _made(name)
+    return _create(name)
 
 
 def _only_by_torch(task: AttentionTask, device: torch.device) -> str | None:
@@ -61,7 +61,7 @@ def _only_by_torch(task: AttentionTask, device: torch.device) -> str | None:
     return None
 
 
-def _torch(name: str, task: AttentionTask, special: str) -> AttentionBackend:
+def _create_torch(name: str, task: AttentionTask, special: str) -> AttentionBackend:
     if name not in ("auto", "torch"):
         raise ConfigurationError(f"--attention-backend {name}: it does not compute {special}; use auto")
     return TorchAttention(frozenset(index for index, group in enumerate(task.groups) if group.chunked))
@@ -76,8 +76,8 @@ def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[Attention
     from octavo_engine.attention.autotune import DeviceMeasure, choose
     from octavo_engine.attention.cross_check import cross_checked
 
-    ours = _named("triton", device, task)
-    others = [] if task is None else _others(device, task)
+    ours = _create_by_name("triton", device, task)
+    others = [] if task is None else _third_party(device, task)
     if task is None or not others:
         return ours, "the default"
     candidates = cross_checked([ours, *others], task, device)
@@ -87,18 +87,18 @@ def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[Attention
     return next(backend for backend in candidates if backend.name == quickest), "the quickest"
 
 
-def _others(device: torch.device, task: AttentionTask) -> list[AttentionBackend]:
+def _third_party(device: torch.device, task: AttentionTask) -> list[AttentionBackend]:
     """Return the other projects' backends that can compute `task`; the log says why each of the rest cannot."""
-    obstacles = {name: _obstacle(name, device, task) for name, entry in BACKENDS.items() if entry.other}
+    obstacles = {name: _obstacle(name, device, task) for name, entry in BACKENDS.items() if entry.third_party}
     for name, obstacle in obstacles.items():
         if obstacle is not None:
             log.info("attention backend %s is not used: %s", name, obstacle)
-    return [_made(name) for name, obstacle in obstacles.items() if obstacle is None]
+    return [_create(name) for name, obstacle in obstacles.items() if obstacle is None]
 
 
 def _obstacle(name: str, device: torch.device, task: AttentionTask) -> str | None:
     obstacle: str | None = _module(name).why_not(device, task)
-    if obstacle is None and not BACKENDS[name].has_run:
+    if obstacle is None and not BACKENDS[name].verified_on_gpu:
         return f"it has not run on a GPU yet; --attention-backend {name} takes it"
     return obstacle
 
@@ -107,6 +107,6 @@ def _module(name: str) -> ModuleType:
     return import_module(f"octavo_engine.attention.{BACKENDS[name].module}")
 
 
-def _made(name: str) -> AttentionBackend:
+def _create(name: str) -> AttentionBackend:
     backend: AttentionBackend = getattr(_module(name), BACKENDS[name].name)()
     return backend
