@@ -16,6 +16,7 @@ from bench.hostile import (
     connections,
     corners,
     floods,
+    patterns,
     probes,
     secrets,
     several_keys,
@@ -262,6 +263,7 @@ ATTACKS: dict[str, Attack] = {
     **adapter_files.ADAPTERS,
     **sockets.SOCKETS,
     **bodies.BODIES,
+    **patterns.PATTERNS,
 }  # fmt: skip
 ATTACKS |= {
     f"{several_keys.KEYS} keys: {name}": several_keys.by_several_keys(attack)
@@ -274,6 +276,7 @@ ATTACKS |= {
         ("schemas and patterns in long texts (G, H)", ATTACKS["schemas and patterns in long texts (G, H)"]),
         ("schemas that multiply (H)", ATTACKS["schemas that multiply (H)"]),
         ("odd JSON", ATTACKS["odd JSON"]),
+        *patterns.PATTERNS.items(),
         ("very many items to /v1/responses", ATTACKS["very many items to /v1/responses"]),
         ("answers that use up the KV cache", posts(TEXT, lambda n: {"prompt": f"{n}", **_FILLING}, 32)),
     )

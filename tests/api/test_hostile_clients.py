@@ -39,6 +39,7 @@ from octavo_engine import logs
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
+from octavo_engine.errors import EngineDeadError
 from octavo_engine.logs import JSONLines
 from octavo_engine.server import serving, text_worker
 from octavo_engine.server.admission.auth import ANYONE, Key, KeyRing
@@ -104,14 +105,14 @@ def test_a_task_that_takes_too_long_or_too_much_ends_in_an_error_and_harms_no_ot
     """CPU time and memory are the kernel's to limit; a worker that waits is ended by the clock."""
     server = start(program=odd_worker.PROGRAM)
     server.play("Hello")
-    for prompt, code, seconds in (
-        ("take memory", "request_too_complex", PATIENCE),
-        ("compute", "preparation_timeout", PATIENCE),
-        (f"wait {tmp_path}", "preparation_timeout", 0.5),
+    for prompt, status, code, seconds in (
+        ("take memory", 400, "request_too_complex", PATIENCE),
+        ("compute", 400, "preparation_timeout", PATIENCE),
+        (f"wait {tmp_path}", 503, "preparation_interrupted", 0.5),  # it may be the server's fault, not the request's
     ):
         monkeypatch.setattr(text_pool, "WALL_SECONDS", seconds)
         answer = server.http.post(TEXT, json={"prompt": prompt})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
         monkeypatch.setattr(text_pool, "WALL_SECONDS", PATIENCE)
         assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
 
@@ -237,20 +238,31 @@ class _SlowWorker:
         return encode(JSONAnswer(b"{}", None))
 
 
-async def test_large_tasks_of_many_keys_leave_a_worker_to_short_ones() -> None:
-    """Eight keys with bodies of 8 MB made another key wait for 2.7 s, and took the memory of both workers."""
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"x" * (1 << 20),
+        b'{"guided_regex": "' + b"x" * 20_000 + b'"}',
+        b'{"response_form\\u0061t" : {"x": "' + b"x" * 20_000 + b'"}}',
+        b'{"input": "", "text": {"format" : {"schema": "' + b"x" * 20_000 + b'"}}}',
+    ],
+    ids=["large", "grammar", "escaped name", "responses"],
+)
+async def test_long_tasks_of_many_keys_leave_a_worker_to_short_ones(body: bytes) -> None:
+    """Eight keys with bodies of 8 MB made another key wait for 2.7 s, and took the memory of both workers. Eight with a
+    regular expression of 54 KB, which took 3 s to check, made it wait for 14 s."""
     pool, going_on = text_pool.TextPool(lambda: True, workers=2), asyncio.Event()
     workers = [_SlowWorker(going_on) for _ in range(2)]
     for worker in workers:
         pool._turns.add(worker)  # type: ignore[arg-type]
-    body = b"x" * (1 << 20)
     large = [asyncio.create_task(pool.prepare(f"rude {n}", "chat", READY, body)) for n in range(4)]
     await asyncio.sleep(0)
     leaving = asyncio.create_task(pool.prepare("leaves", "chat", READY, body))
     for _ in range(10):
         await asyncio.sleep(0)
     leaving.cancel()
-    short = asyncio.create_task(pool.prepare("other", "chat", READY, b"{}"))
+    words = b'{"prompt": "Which \\"tools\\": a format, caf\\u00e9 \\u003c?"}'
+    short = asyncio.create_task(pool.prepare("other", "chat", READY, words))
     for _ in range(10):
         await asyncio.sleep(0)
     sizes = sorted(size for worker in workers for size in worker.begun)
@@ -291,6 +303,26 @@ async def test_a_worker_that_ends_by_itself_was_not_killed_from_outside() -> Non
         await pool.prepare("", "chat", None, b"{}")  # type: ignore[arg-type]
     assert (caught.value.status, caught.value.detail.code) == (400, "request_too_complex")
     pool.close()
+
+
+async def test_a_worker_that_never_starts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_pool, "START_SECONDS", 0.1)
+    pool = text_pool.TextPool(workers=1, program=(sys.executable, "-S", "-c", "import time; time.sleep(999)"))
+    with pytest.raises(EngineDeadError, match=r"did not load its tokenizer within 0\.1 s"):
+        await pool.start(Setup("x", None, "auto"))
+    assert not pool._workers
+
+
+async def test_a_task_for_which_there_is_no_memory_costs_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, going_on = text_pool.TextPool(workers=1), asyncio.Event()
+    pool._turns.add(_SlowWorker(going_on))  # type: ignore[arg-type]
+    going_on.set()
+    body = b"x" * (1 << 20)
+    with monkeypatch.context() as poor, pytest.raises(MemoryError):
+        poor.setattr(text_pool, "encode", Mock(side_effect=MemoryError))
+        await pool.prepare("", "chat", READY, body)
+    async with asyncio.timeout(PATIENCE):
+        assert isinstance(await pool.prepare("", "chat", READY, body), JSONAnswer)
 
 
 def test_a_request_whose_client_has_gone_is_not_prepared(start: Callable[..., Served], tmp_path: Path) -> None:

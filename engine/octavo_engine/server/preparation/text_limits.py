@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 CPU_SECONDS = 5.0
 """CPU seconds of a task. A prompt of a million tokens takes about two."""
 WALL_SECONDS = 30.0
 """Seconds after which a worker is killed that has not used up its CPU time: it hangs, or the machine is overloaded."""
 LARGE_BODY = 512 << 10
 """Bytes of a body above which a task is a large one: it may take a second and most of HEADROOM."""
+_ASKS_FOR_A_GRAMMAR = re.compile(
+    rb'"(guided_[a-z]+|structured_outputs|response_format|format|output_format|tools|functions)"\s*:'
+    rb"|\\u00(5f|6[1-9a-f]|7[0-9a])",
+    re.IGNORECASE,
+)
+"""A field that may be made into a grammar; or a letter that is escaped, which could hide the name of one."""
 HEADROOM = 112 << 20
 """Bytes of memory for a task, beyond the process with its loaded tokenizer, and beyond `TOKEN_BYTES` for each token. A
 body of 8 MB with valid lists of token ids takes about 60 MiB, one with 2,048 texts about 90."""
@@ -27,3 +35,11 @@ MAX_RESULT = 16 << 20
 """Bytes of a result."""
 NICENESS = 5
 """The workers' nice value: on a busy CPU the engine's steps, for which all clients wait, come before prompts."""
+
+
+def is_large(body: bytes) -> bool:
+    """Return True if a task with this body may take seconds of CPU time.
+
+    To check a grammar may: 18 KB with 300 patterns of names took 5 s, while texts of that size take milliseconds.
+    """
+    return len(body) > LARGE_BODY or _ASKS_FOR_A_GRAMMAR.search(body) is not None

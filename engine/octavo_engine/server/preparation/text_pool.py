@@ -33,7 +33,7 @@ from octavo_engine.server.preparation.prepared import (
     decode_result,
     encode,
 )
-from octavo_engine.server.preparation.text_limits import CPU_SECONDS, LARGE_BODY, WALL_SECONDS
+from octavo_engine.server.preparation.text_limits import CPU_SECONDS, WALL_SECONDS, is_large
 
 log = logging.getLogger("octavo.text_workers")
 
@@ -55,6 +55,8 @@ def default_workers() -> int:
 ENDING_SECONDS = 1.0
 """Seconds for a worker to end by itself after it has closed its socket, as after a MemoryError. If it were killed
 sooner, its exit status would not show why it ended."""
+START_SECONDS = 300.0
+"""Seconds after which a worker is killed that has not loaded its tokenizer: it hangs."""
 
 
 class WorkerDiedError(Exception):
@@ -170,6 +172,10 @@ class TextPool:
         try:
             for worker in await asyncio.gather(*(self._start_worker() for _ in range(self._count))):
                 self._turns.add(worker)
+        except TimeoutError:
+            raise EngineDeadError(
+                f"a process that tokenizes prompts did not load its tokenizer within {START_SECONDS:g} s"
+            ) from None
         except WorkerDiedError:
             raise EngineDeadError(
                 "a process that tokenizes prompts could not start; its own message is above"
@@ -213,7 +219,7 @@ class TextPool:
 
     async def _begin(self, key: str, task: Task) -> asyncio.Task[Result]:
         """Give a task to a worker when the key's turn has come, a large one only if another worker is left."""
-        large = len(task.body) > LARGE_BODY
+        large = is_large(task.body)
         if large:
             await self._large_turns.acquire(key)
         try:
@@ -222,7 +228,13 @@ class TextPool:
             if large:
                 self._large_turns.release(key, None)
             raise
-        return self._spawn(self._run(worker, _Turn(key, large, time.monotonic()), encode(task)))
+        turn = _Turn(key, large, time.monotonic())
+        try:
+            data = encode(task)
+        except BaseException:  # a MemoryError, as the task is copied
+            self._release(worker, turn)
+            raise
+        return self._spawn(self._run(worker, turn, data))
 
     def _release(self, worker: Worker, turn: _Turn) -> None:
         """Return the worker of a task that has ended, or the one that replaces it, and the turn of a large task."""
@@ -294,7 +306,8 @@ class TextPool:
         worker = Worker(self._program, self._setup)
         self._workers.add(worker)
         try:
-            await worker.start()
+            async with asyncio.timeout(START_SECONDS):
+                await worker.start()
         except BaseException:
             self._workers.discard(worker)
             with contextlib.suppress(ProcessLookupError):
@@ -314,7 +327,10 @@ def _rejection(status: int, *, killed: bool, timed_out: bool) -> Rejected:
     if killed:
         message = "the process that read the request was killed, not by this server; send the request again"
         return Rejected(503, message, "preparation_interrupted", None)
-    if status == -signal.SIGPROF or timed_out:
+    if timed_out and status != -signal.SIGPROF:
+        message = f"the request was not read within {WALL_SECONDS:g} s: the server is overloaded; try again later"
+        return Rejected(503, message, "preparation_interrupted", None)
+    if status == -signal.SIGPROF:
         message = f"the prompt takes more than {CPU_SECONDS:g} s to be rendered and tokenized; send less text"
         return Rejected(400, message, "preparation_timeout", None)
     return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
