@@ -3,6 +3,8 @@
 import gc
 import os
 
+from hypothesis import HealthCheck, settings
+
 from octavo_engine.openmp import sleep_soon
 
 # Threads that spin while they wait for each other make small steps 15 times as slow on a machine with other work.
@@ -10,6 +12,10 @@ from octavo_engine.openmp import sleep_soon
 sleep_soon(os.environ)
 # For tiny models a second thread adds a third of CPU time and no speed. Tests of what threads share ask for more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# By default an example that takes more than 200 ms is a failure, as it is on a busy machine.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 gc.disable()  # until all modules are imported
 
