@@ -10,10 +10,12 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from aiohttp import web
+from kopf._cogs.clients import watching
 
 from octavo_operator.api.names import SERVICE_LABEL, pod_labels
 from octavo_operator.reconcile import operator
@@ -26,7 +28,7 @@ from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE
 from octavo_operator.reconcile.observation.observe import Index, Key
 from octavo_operator.reconcile.observation.relist import Listing, missed
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.watching import discovery, outsiders, watches
+from octavo_operator.reconcile.watching import discovery, list_and_watch, outsiders, watches
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
 
 KEY = ("llm", "good")
@@ -322,3 +324,57 @@ async def test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on(monk
         assert passes.indexes is not first
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_is_deleted_while_no_watch_is_open_is_noticed_at_the_next_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the API server restarts: a follower that leads later would make children of a deleted LLMService."""
+    passes, server = Passes(), ApiServer()
+    server.items[LLMSERVICE.plural].append(body("other"))
+    server.items[POD.plural].append(owned(body("good-2", **pod_labels("good"))))
+    monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
+    monkeypatch.setattr(watches, "RELIST_SECONDS", 0.1)
+    process = process_of(server)
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        while {key for key, _, _ in passes.seen} != {KEY, ("llm", "other")}:
+            await asyncio.sleep(0.01)
+        first = passes.indexes
+        del server.items[LLMSERVICE.plural][1], server.items[POD.plural][0]
+        for kind in (LLMSERVICE, POD):
+            before = len(server.listed_at[kind.plural])
+            server.outdated = kind
+            while len(server.listed_at[kind.plural]) == before:
+                await asyncio.sleep(0.01)
+        server.outdated = None
+        while list(passes.indexes[LLMSERVICE.plural]) != [KEY]:
+            await asyncio.sleep(0.01)
+        while len(pods := list(passes.indexes[POD.plural][KEY])) > 1:
+            await asyncio.sleep(0.01)
+        assert [pod["metadata"]["name"] for pod in pods] == ["good-2"]
+        assert passes.indexes is first
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("lasted", "pause"), [(0.0, 1.0), (0.4, 0.6), (300.0, 0.0)])
+async def test_watches_that_end_at_once_are_not_opened_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, lasted: float, pause: float
+) -> None:
+    now, pauses = 5.0, list[float]()
+
+    async def watch(**_: object) -> AsyncIterator[str]:
+        nonlocal now
+        yield "event"
+        now += lasted
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(list_and_watch, "_WATCH", watch)
+    monkeypatch.setattr(list_and_watch, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(list_and_watch, "asyncio", SimpleNamespace(sleep=sleep))
+    assert watching.watch_objs is list_and_watch.watch_objs
+    assert [event async for event in watching.watch_objs()] == ["event"]
+    assert pauses == [pytest.approx(pause)]

@@ -24,7 +24,7 @@ from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Index, Key, Object, key_of, trimmed
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.watching import toggles
+from octavo_operator.reconcile.watching import list_and_watch, toggles
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ _KOPF = f"{Path(kopf.__file__).parent}{os.sep}"
 _BACKOFFS = (1, 1, 2, 3, 5, 8, 13)
 _LAST_BACKOFF = 20
 toggles.use_in_kopf()
+list_and_watch.use_in_kopf()
 
 
 class WatchesHangError(Exception):

@@ -1,0 +1,73 @@
+"""Lists and watches one kind as client-go's reflector does; kopf 1.45 does two things otherwise.
+
+Where a watch cannot go on, as after a restart of the API server (410 Gone), all objects are listed again. kopf reports
+what is listed, and forgets what is not: an object deleted meanwhile stayed in the indexes until the next resync, up to
+ten minutes, and an operator that followed meanwhile would have made the children of a deleted LLMService again. And a
+watch that is ended at once is opened again at once, hundreds of times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from kopf._cogs.clients import errors, watching
+
+SHORTEST_SECONDS = 1.0
+"""From the start of one watch to that of the next at least."""
+_WATCH = watching.watch_objs
+_IDENTITY = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences")
+"""The metadata by which the owner of an object is found."""
+Object = dict[str, Any]
+
+
+async def infinite_watch(
+    *, settings: Any, resource: Any, namespace: Any, operator_paused: Any = None
+) -> AsyncIterator[Any]:
+    """Yield kopf's events of a kind forever, and after each list the deletion of what is not there any more."""
+    known: dict[str, Object] = {}
+    while True:
+        where = {"resource": resource, "namespace": namespace}
+        async with watching.streaming_block(**where, operator_paused=operator_paused) as pause:
+            listed: dict[str, Object] = {}
+            try:
+                async for event in watching.continuous_watch(settings=settings, **where, operator_pause_waiter=pause):
+                    if event is watching.Bookmark.LISTED:
+                        for uid in known.keys() - listed.keys():
+                            yield {"type": "DELETED", "object": known.pop(uid)}
+                        listed = known
+                    else:
+                        _note(event, known, listed)
+                    yield event
+            except errors.APITooManyRequestsError:
+                pass  # its own attempts have ended: it is asked again
+        await asyncio.sleep(settings.watching.reconnect_backoff)
+
+
+def _note(event: Any, known: dict[str, Object], listed: dict[str, Object]) -> None:
+    """Note what an event, which has the type None for what a list has, says of the objects that there are."""
+    body = event["object"]
+    uid = body["metadata"].get("uid")
+    if uid is None:  # of a bookmark
+        return
+    if event["type"] == "DELETED":
+        known.pop(uid, None)
+        return
+    metadata = {name: body["metadata"][name] for name in _IDENTITY if name in body["metadata"]}
+    known[uid] = listed[uid] = {"apiVersion": body.get("apiVersion"), "kind": body.get("kind"), "metadata": metadata}
+
+
+async def watch_objs(**arguments: Any) -> AsyncIterator[Any]:
+    """Yield the events of one watch of kopf, and return after SHORTEST_SECONDS at the earliest."""
+    began = time.monotonic()
+    async for event in _WATCH(**arguments):
+        yield event
+    await asyncio.sleep(max(0.0, began + SHORTEST_SECONDS - time.monotonic()))
+
+
+def use_in_kopf() -> None:
+    """Let kopf list and watch so from now on; it has no setting for it."""
+    module: Any = watching
+    module.infinite_watch, module.watch_objs = infinite_watch, watch_objs
