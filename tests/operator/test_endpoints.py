@@ -77,13 +77,13 @@ def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str
         found = condition(reported, kind)
         wrong = kind in (ConditionType.DEGRADED, ConditionType.STALLED)
         assert (found.status, found.reason) == (str(wrong), Reason.NO_ENDPOINTS)
-        assert "Service good routes to none of them" in found.message
+        assert "Service good does not route to any of them" in found.message
 
 
 FOREIGN = [
     (made(selector={"nobody": "has-this"}), "", "its selector is nobody=has-this, which the operator has not set"),
     (made(ports=[{"name": "http", "port": 80, "targetPort": 1}]), "", "its port http leads to 1, which"),
-    (made(), "argocd keeps changing it", "routes to none of them: argocd keeps changing it"),
+    (made(), "argocd keeps changing it", "does not route to any of them: argocd keeps changing it"),
     (made(), "", "something other than the operator makes its endpoints"),
 ]
 

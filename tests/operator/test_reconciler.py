@@ -959,11 +959,8 @@ async def test_a_service_that_anothers_finalizer_holds_is_reported_as_it_is() ->
     """It may serve on for days, and its pods may end meanwhile."""
     server = Server()
     operator = await settled(server)
-    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/hold"]}
     server.service["metadata"].update(metadata)
-    await operator.reconcile(KEY)
-    assert server.writes == []
-    server.service["metadata"]["finalizers"] = ["example.com/hold"]
     server.change("Deployment", {"spec": {"paused": True}})
     await operator.reconcile(KEY)
     assert server.writes == ["LLMService/status"]
@@ -976,6 +973,26 @@ async def test_a_service_that_anothers_finalizer_holds_is_reported_as_it_is() ->
     assert (server.reason("Ready"), server.reason("Stalled")) == ("Serving", "BeingDeleted")
 
 
+async def test_of_a_deletion_in_the_foreground_it_is_said_at_once_whether_pods_still_serve() -> None:
+    """Pods may take minutes to end, and the Service leads to none of them meanwhile."""
+    server = Server()
+    await settled(server)
+    with_pods(server, 1)
+    operator = Reconciler(server, server.indexes, RenderConfig("engine:1"), clock=lambda: "2026-01-01T00:00:05Z")
+    asked = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}
+    server.service["metadata"].update(asked)
+    await operator.reconcile(KEY)
+    assert server.reason("Ready") == "Serving"
+    server.indexes["pods"].clear()
+    server.indexes["deployments"].clear()
+    await operator.reconcile(KEY)
+    ready = server.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "BeingDeleted")
+    assert "is being deleted (asked for at 2026-01-01T00:00:00Z)" in ready["message"]
+    assert (server.reason("Stalled"), server.reason("Degraded")) == ("AsExpected", "AsExpected")
+    assert set(server.writes) == {"LLMService/status"}
+
+
 async def test_a_finalizer_of_a_child_that_holds_a_deletion_in_the_foreground_is_reported_once_it_lasts() -> None:
     server = Server()
     await settled(server)
@@ -986,7 +1003,7 @@ async def test_a_finalizer_of_a_child_that_holds_a_deletion_in_the_foreground_is
     held = {**going, "finalizers": ["example.com/hold", "foregroundDeletion"]}
     server.indexes["deployments"][KEY][0]["metadata"].update(held)
     assert await operator.reconcile(KEY) == 11
-    assert server.writes == []
+    assert server.reason("Degraded") == "AsExpected"
     now = "2026-01-01T00:01:01Z"
     assert await operator.reconcile(KEY) is None
     assert server.reason("Degraded") == "BeingDeleted"

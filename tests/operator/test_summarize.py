@@ -232,7 +232,7 @@ def test_all_eight_conditions_are_always_there() -> None:
 def test_ready_for_less_than_five_seconds_is_not_called_without_an_answer() -> None:
     status = summary(pod(container=SERVING), children=deployment(ready=1, availableReplicas=0))
     available = condition(status, ConditionType.AVAILABLE)
-    assert (available.status, available.message) == ("False", "1 replicas are ready, none of them for 5 s yet")
+    assert (available.status, available.message) == ("False", "1 replica is ready, but not yet for 5 s")
 
 
 def test_serving() -> None:
@@ -258,7 +258,7 @@ def test_a_new_pod_that_waits_is_not_counted_as_if_it_served() -> None:
     pods = [pod("old", container=SERVING, revision="r1"), pod("new", revision="r2", **NO_GPU)]
     pods[1]["metadata"]["creationTimestamp"] = "2026-01-01T00:01:00Z"
     ready = condition(summary(*pods, children=deployment(ready=1, updated=1, total=2)), ConditionType.READY)
-    assert ready.message == "1 replicas serve while 0 of 1 replicas of the newest revision are ready"
+    assert ready.message == "1 replica serves while 0 of 1 replicas of the newest revision are ready"
 
 
 def test_ready_stays_true_while_new_pods_come() -> None:

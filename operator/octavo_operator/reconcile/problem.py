@@ -13,3 +13,8 @@ class Problem:
 
     reason: Reason
     message: str
+
+
+def counted(number: int, one: str, more: str) -> str:
+    """Return a number with what is counted: `one`, such as "replica is", or `more`, such as "replicas are"."""
+    return f"{number} {one if number == 1 else more}"

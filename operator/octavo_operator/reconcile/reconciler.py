@@ -21,7 +21,7 @@ from octavo_operator.reconcile.apply.children import Applied, Children, NameTake
 from octavo_operator.reconcile.apply.dependence import Identity
 from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
-from octavo_operator.reconcile.observation.observe import Index, Key, Observation, observe
+from octavo_operator.reconcile.observation.observe import FOREGROUND, Index, Key, Observation, observe
 from octavo_operator.reconcile.pods.adapter_report import AdapterReport
 from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.pods.load_report import LoadReport
@@ -172,20 +172,23 @@ class Reconciler:
         return image
 
     async def _report_held(self, live: Mapping[str, Any], observed: Observation) -> float | None:
-        """Report that others' finalizers hold up the deletion of the LLMService, and which of its pods still run.
+        """Report that the LLMService is being deleted, which of its pods still run, and what finalizers hold it up.
 
         Return in how many seconds there may be more to report.
         """
         now = self._clock()
-        again, since = deletion_patience_seconds(live, observed, now), live["metadata"]["deletionTimestamp"]
-        if not (names := holders(live, observed, now)):
+        again, metadata = deletion_patience_seconds(live, observed, now), live["metadata"]
+        names = holders(live, observed, now)
+        if not names and FOREGROUND not in (metadata.get("finalizers") or ()):
             return again
-        what = f"is being deleted (asked for at {since}), and nothing of it is changed any more"
+        since = metadata["deletionTimestamp"]
+        what = f"the LLMService is being deleted (asked for at {since}), and nothing of it is changed any more"
         help_ = f"{', '.join(names)} holds it: end what uses it, or remove the finalizer if what set it is gone"
+        held = Problem(Reason.BEING_DELETED, f"{what}; {help_}") if names else None
         with contextlib.suppress(InvalidLLMServiceError):
             service = parse_stored(live).service
-            result = Result(unserved=Problem(Reason.BEING_DELETED, f"the LLMService {what}; {help_}"))
             image = from_status(service.status, str, "engineImage") or ""
+            result = Result(unserved=held, ends=f"{what}; its pods end before it")
             await self._report(service, replace(observed, service=live), image, result)
         return again
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo_operator.api.conditions import ConditionState, ConditionType, Reason
 from octavo_operator.api.status import MemoryStatus
 from octavo_operator.reconcile.kinds import POD
-from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.problem import Problem, counted
 from octavo_operator.reconcile.status.adapter_states import adapter_problem, adapters_ready
 from octavo_operator.reconcile.status.facts import Facts
 from octavo_operator.reconcile.status.loading_status import LOADED, loading_status
@@ -37,6 +37,8 @@ def _stopped(facts: Facts) -> ConditionState | None:
         return "False", Reason.SUSPENDED, "spec.suspend is true: no pod runs"
     if facts.desired == 0:
         return "False", Reason.SCALED_TO_ZERO, "spec.replicas is 0: no pod runs"
+    if facts.result.ends and facts.ready == 0:
+        return "False", Reason.BEING_DELETED, facts.result.ends
     return None
 
 
@@ -66,7 +68,7 @@ def _served_by(facts: Facts, ready: int) -> tuple[Reason, str]:
         if ready >= facts.desired:
             return Reason.SERVING, f"{facts.desired} of {facts.desired} replicas serve {facts.service.served_name}"
         return Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
-    return Reason.ROLLING_OUT, f"{ready} replicas serve while {_progress(facts)}"
+    return Reason.ROLLING_OUT, f"{counted(ready, 'replica serves', 'replicas serve')} while {_progress(facts)}"
 
 
 def _progress(facts: Facts) -> str:
@@ -82,7 +84,8 @@ def _available(facts: Facts) -> ConditionState:
     if available and facts.unreached:
         return "False", facts.unreached.reason, facts.unreached.message
     if available == 0:
-        new = f"{facts.ready} replicas are ready, none of them for {MIN_READY_SECONDS} s yet"
+        are_ready = counted(facts.ready, "replica is", "replicas are")
+        new = f"{are_ready} ready, but not yet for {MIN_READY_SECONDS} s"
         return "False", Reason.NO_READY_REPLICA, new if facts.ready else "no replica answers requests"
     return "True", Reason.SERVING, f"{available} of {facts.desired} replicas answer requests"
 
@@ -151,7 +154,7 @@ def _scaling_active(facts: Facts) -> ConditionState:
         return (
             "False",
             Reason.AUTOSCALER_PENDING,
-            f"waits until {kind} {name} is deleted, then sets {facts.desired} replicas; {shows}",
+            f"waits until {kind} {name} is deleted, then sets {counted(facts.desired, 'replica', 'replicas')}; {shows}",
         )
     return "False", Reason.FIXED_REPLICAS, f"the number of replicas is fixed at {facts.desired} (spec.replicas)"
 

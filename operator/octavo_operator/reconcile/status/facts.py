@@ -14,7 +14,7 @@ from octavo_operator.reconcile.kinds import Kind
 from octavo_operator.reconcile.pods.load_report import LoadReport
 from octavo_operator.reconcile.pods.pod_view import PodView, condition_of
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
-from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.problem import Problem, counted
 from octavo_operator.reconcile.rollout.rollout import RolloutState, count_of, is_replaced, is_rolled_out
 from octavo_operator.reconcile.status.autoscaling import Scaling
 from octavo_operator.render.deployment import progress_deadline
@@ -31,7 +31,8 @@ class Result:
     refused; `unserved`: the same of a child without which nothing serves; `route_conflict`: the sentence of a conflict
     over the Service's fields, empty if there is none; `no_scaler`: why there is no autoscaler
     though one is wanted, in a sentence; `missing_claims`: those of adapters that are not there; `unwatched`: the kinds
-    that it needs and the operator may not watch, each with a sentence.
+    that it needs and the operator may not watch, each with a sentence; `ends`: that the LLMService is being deleted, in
+    a sentence, empty if it is not.
     """
 
     problem: Problem | None = None
@@ -43,6 +44,7 @@ class Result:
     no_scaler: str = ""
     missing_claims: frozenset[str] = frozenset()
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
+    ends: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,9 @@ class Facts:
             return None
         return Problem(
             Reason.FIELD_CONFLICT,
-            f"Deployment {self.service.name} has {there} replicas though it was applied with {self.desired}: an "
-            "admission webhook or policy changes the number; have the Deployment exempted, or change spec.replicas",
+            f"Deployment {self.service.name} has {counted(there, 'replica', 'replicas')} though it was applied with "
+            f"{self.desired}: an admission webhook or policy changes the number; have the Deployment exempted, or "
+            "change spec.replicas",
         )
 
     @property

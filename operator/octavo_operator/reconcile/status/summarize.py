@@ -29,7 +29,7 @@ from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_rev
 from octavo_operator.reconcile.pods.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, usual_wait_seconds, views
 from octavo_operator.reconcile.pods.stuck_ends import stuck_ends
-from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.problem import Problem, counted
 from octavo_operator.reconcile.rollout.rollout import count_of, revisions
 from octavo_operator.reconcile.status.adapter_states import adapter_statuses
 from octavo_operator.reconcile.status.autoscaling import scaling
@@ -131,9 +131,11 @@ def _unreached(
     ready = [pod for pod in pods if pod.ready]
     if not ready or observed.slices is None or reachable_pods(observed.slices, ready):
         return None
+    there = counted(len(ready), "replica is ready", "replicas are ready")
+    them = "it" if len(ready) == 1 else "any of them"
     if settling_seconds(ready, service.status or {}, now):
-        return Problem(Reason.DEPLOYING, f"{len(ready)} replicas are ready, and the Service does not route to them yet")
-    what = f"{len(ready)} replicas are ready, and Service {service.name} routes to none of them"
+        return Problem(Reason.DEPLOYING, f"{there}, and the Service does not route to {them} yet")
+    what = f"{there}, and Service {service.name} does not route to {them}"
     return Problem(Reason.NO_ENDPOINTS, f"{what}: {_why_unreached(service, observed, result)}")
 
 
