@@ -67,6 +67,8 @@ def read_report(path: Path) -> Report:
 
 def _level(content: Mapping[str, Any]) -> Level:
     values: dict[str, Any] = {field.name: content.get(field.name) for field in fields(Level)}
+    values |= {name: _number(content[name]) for name in ("output_tokens_per_s", "requests_per_s")}
+    values["failed"] = int(content["failed"])
     for name in _TIMES:
         numbers = content[name]
         values[name] = Percentiles(*(_number(numbers[field.name]) for field in fields(Percentiles)))

@@ -189,7 +189,7 @@ def row(level: Level) -> str:
 
 
 def to_json(report: Report) -> str:
-    """Return the report as JSON; a figure that could not be measured is null."""
+    """Return the report as JSON, with six digits of each figure; one that could not be measured is null."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -197,7 +197,7 @@ def to_json(report: Report) -> str:
         if isinstance(value, list):
             return [plain(item) for item in value]
         if isinstance(value, float):
-            return round(value, 3) if math.isfinite(value) else None
+            return float(f"{value:.6g}") if math.isfinite(value) else None
         return value
 
     return json.dumps(plain(asdict(report)), indent=2) + "\n"
