@@ -237,3 +237,9 @@ def test_what_changes_nothing_is_taken(server: Served) -> None:
     for method in ("GET", "DELETE"):
         answer = server.http.request(method, f"{PATH}/resp_1")
         assert (answer.status_code, "stores no responses" in answer.text) == (404, True)
+    with pytest.raises(openai.NotFoundError, match="stores no responses"):
+        server.openai().responses.cancel("resp_1")
+    with pytest.raises(openai.NotFoundError, match="stores no responses"):
+        server.openai().responses.input_items.list("resp_1")
+    with pytest.raises(openai.NotFoundError, match="compacts no conversations"):
+        server.openai().responses.compact(model="smollm2", input="Hi")

@@ -63,7 +63,6 @@ ASKED: list[tuple[dict[str, Any], str]] = [
 ]
 FREE: list[dict[str, Any]] = [
     {"response_format": {"type": "text"}},
-    {"structured_outputs": {}},
     {"structured_outputs": {"json_object": False}},
     {"guided_json": None, "response_format": None},
 ]
@@ -87,6 +86,12 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no form at all": ({"structured_outputs": {}}, "structured_outputs", "names no form: give one of json"),
+    "an option of no form": (
+        {"structured_outputs": {"disable_any_whitespace": True, "json": None}},
+        "structured_outputs",
+        "names no form",
+    ),
     "a part that is not supported": (
         {"response_format": {"type": "structural_tag", "format": {"type": "qwen_xml_parameter", "json_schema": {}}}},
         "response_format.format",

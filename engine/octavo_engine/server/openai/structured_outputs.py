@@ -157,6 +157,13 @@ class StructuredOutputs(_Strict):
     disable_additional_properties: NotYet = None
     whitespace_pattern: NotYet = None
 
+    @model_validator(mode="after")
+    def _has_a_form(self) -> StructuredOutputs:
+        forms = (self.json_, self.regex, self.choice, self.grammar, self.json_object, self.structural_tag)
+        if all(each is None for each in forms):
+            raise ValueError("names no form: give one of json, regex, choice, grammar, json_object and structural_tag")
+        return self
+
 
 class StructuredFields(BaseModel):
     """The fields of a request's body that ask for a form of the answer; a request may use one of them."""

@@ -13,7 +13,7 @@ from octavo_engine.server.serving import Serving
 
 
 def routes(serving: Serving) -> APIRouter:
-    """Return the routes of both endpoints."""
+    """Return the routes of both endpoints, and of those that are refused in words of their own."""
     router = APIRouter()
 
     @router.post("/v1/responses", response_model=None)
@@ -24,6 +24,13 @@ def routes(serving: Serving) -> APIRouter:
     async def input_tokens(request: Request) -> Response:
         return await json_answer(serving, request, "input_tokens")
 
+    @router.post("/v1/responses/compact", include_in_schema=False)
+    async def compact() -> Response:
+        message = "this server compacts no conversations: shorten the input, and send it to POST /v1/responses"
+        raise APIError(404, message, code="not_found")
+
+    @router.post("/v1/responses/{response_id}/cancel", include_in_schema=False)
+    @router.get("/v1/responses/{response_id}/input_items", include_in_schema=False)
     @router.delete("/v1/responses/{response_id}", include_in_schema=False)
     @router.head("/v1/responses/{response_id}", include_in_schema=False)
     @router.get("/v1/responses/{response_id}", include_in_schema=False)
