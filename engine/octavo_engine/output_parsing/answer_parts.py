@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.output_parsing.custom_input import CustomInput
 from octavo_engine.output_parsing.events import CallArguments, CallStart, Content, Event, Reasoning
 from octavo_engine.output_parsing.formats import FORMATS
 
@@ -31,11 +32,13 @@ class Part:
     """The function that a call calls."""
     id: str = ""
     """The id of a call."""
+    input: CustomInput | None = None
+    """Reads the input of a custom tool's call; None for all other parts."""
     pieces: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """The part's text so far; of a tool call, its arguments."""
+        """The part's text so far; of a function's call its arguments, of a custom tool's call its input."""
         return "".join(self.pieces)
 
 
@@ -70,6 +73,7 @@ class AnswerParts:
     def __init__(self, form: AnswerForm) -> None:
         self._form = form
         self._parser = None if form.plain else form.parser()
+        self._custom = {tool.name for tool in form.tools if tool.custom}
         self.parts: list[Part] = []
         self._counts: Counter[Kind] = Counter()
 
@@ -100,9 +104,12 @@ class AnswerParts:
             case Reasoning(text):
                 return self._grow("reasoning", text)
             case CallStart(name):
-                return self._begin(self._new("call", name, _new_call_id(self._form)))
+                part = self._new("call", name, _new_call_id(self._form))
+                part.input = CustomInput() if name in self._custom else None
+                return self._begin(part)
             case CallArguments(text):
-                return self._grow("call", text)
+                decoder = self.parts[-1].input
+                return self._grow("call", text if decoder is None else decoder.push(text))
 
     def _new(self, kind: Kind, name: str = "", call_id: str = "") -> Part:
         self._counts[kind] += 1
@@ -117,6 +124,8 @@ class AnswerParts:
         same = bool(self.parts) and self.parts[-1].kind == kind
         begun = [] if same else self._begin(self._new(kind))
         part = self.parts[-1]
+        if not text:
+            return begun
         part.pieces.append(text)
         return [*begun, PartGrown(part, text)]
 

@@ -23,6 +23,8 @@ class Tool:
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    custom: bool = False
+    """Whether it is a custom tool of OpenAI's API: the answer shows the text of its only argument, `input`."""
 
     def argument(self, name: str, value: str) -> str:
         """Return `"name": value` in JSON, for an argument that a model wrote as plain text; the schema has its type."""

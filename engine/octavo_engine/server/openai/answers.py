@@ -71,19 +71,28 @@ class FunctionCall(msgspec.Struct):
     arguments: str = ""
 
 
+class CustomCall(msgspec.Struct):
+    """The custom tool that is called and its input, or what a chunk adds to it."""
+
+    name: str | UnsetType = UNSET
+    input: str = ""
+
+
 class ToolCall(msgspec.Struct):
-    """One call of a tool."""
+    """One call of a tool: of a function, or of a custom tool."""
 
     id: str
-    function: FunctionCall
-    type: str = "function"
+    type: str
+    function: FunctionCall | UnsetType = UNSET
+    custom: CustomCall | UnsetType = UNSET
 
 
 class ToolCallDelta(msgspec.Struct):
-    """The part of one tool call that a chunk adds. The first one has the call's id and its function's name."""
+    """The part of one tool call that a chunk adds. The first one has the call's id and its tool's type and name."""
 
     index: int
-    function: FunctionCall
+    function: FunctionCall | UnsetType = UNSET
+    custom: CustomCall | UnsetType = UNSET
     id: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
 

@@ -81,12 +81,19 @@ class CallGrammars:
     def strict(self, tools: Sequence[Tool], *, several: bool) -> str | None:
         """Return the grammar of an answer that is any text, and whose calls follow their schemas.
 
-        A tool whose arguments the model's format cannot hold to their schema takes any. None if the format is not
-        known. APIError 400 if a tool's schema cannot be followed.
+        A function whose arguments the model's format cannot hold to their schema takes any. None if the format is not
+        known. APIError 400 if a tool's schema cannot be followed, or if a custom tool's input cannot be held to its
+        grammar.
         """
         if self.format is None:
             return None
         held = [tool if self._holds(self.format, tool) else Tool(tool.name, ANYTHING) for tool in tools]
+        if (free := next((tool.name for tool in tools if tool.custom and tool not in held), None)) is not None:
+            message = (
+                f"tools: this model's format of calls, {self.format.name}, cannot hold the input of {free} to its "
+                "grammar; demand the call with tool_choice, or leave the tool's format out"
+            )
+            raise APIError(400, message, param="tools", code="unsupported_parameter")
         text_or_calls = functools.partial(self.format.text_or_calls, held, self._template, several=several)
         try:
             return self._checked(self._behind_reasoning(text_or_calls))

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.answer_parts import AnswerParts, Kind, Part, PartBegun, PartEvent, PartGrown
-from octavo_engine.server.openai.answers import AssistantMessage, Delta, FunctionCall, ToolCall, ToolCallDelta
+from octavo_engine.server.openai.answers import (
+    AssistantMessage,
+    CustomCall,
+    Delta,
+    FunctionCall,
+    ToolCall,
+    ToolCallDelta,
+)
 from octavo_engine.server.openai.reasoning_tokens import ReasoningTokens
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -33,7 +43,9 @@ class ChatAnswer:
         if reasoning and not self._form.hides_reasoning:
             message.reasoning_content = message.reasoning = reasoning
         if calls:
-            message.tool_calls = [ToolCall(call.id, FunctionCall(call.name, call.text)) for call in calls]
+            message.tool_calls = [
+                ToolCall(call.id, _kind_of(call), **_called(call, call.name, call.text)) for call in calls
+            ]
         return message
 
     def finish_reason(self, reason: str | None) -> str | None:
@@ -49,8 +61,18 @@ class ChatAnswer:
                 return Delta(content=text)
             case PartGrown(Part(kind="reasoning"), text) if not self._form.hides_reasoning:
                 return Delta(reasoning_content=text, reasoning=text)
-            case PartBegun(Part(kind="call", number=number, name=name, id=call_id)):
-                return Delta(tool_calls=[ToolCallDelta(number, FunctionCall(name), call_id, "function")])
-            case PartGrown(Part(kind="call", number=number), text):
-                return Delta(tool_calls=[ToolCallDelta(number, FunctionCall(arguments=text))])
+            case PartBegun(Part(kind="call", number=number, name=name, id=call_id) as part):
+                begun = ToolCallDelta(number, **_called(part, name, ""), id=call_id, type=_kind_of(part))
+                return Delta(tool_calls=[begun])
+            case PartGrown(Part(kind="call", number=number) as part, text):
+                return Delta(tool_calls=[ToolCallDelta(number, **_called(part, UNSET, text))])
         return None
+
+
+def _kind_of(call: Part) -> str:
+    return "function" if call.input is None else "custom"
+
+
+def _called(call: Part, name: str | UnsetType, text: str) -> dict[str, Any]:
+    """Return the called tool with the arguments or the input `text`, under the name of its kind."""
+    return {_kind_of(call): FunctionCall(name, text) if call.input is None else CustomCall(name, text)}

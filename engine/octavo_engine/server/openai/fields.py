@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from octavo_engine.structured.grammar import MAX_CHARACTERS
+
 MAX_TEXT = 16 << 20
 """The most characters of one text. All messages or prompts together are limited by --max-request-bytes."""
 MAX_TOKENS = 1 << 24
@@ -48,6 +50,8 @@ LogitBias = Annotated[
     Field(max_length=300),
 ]
 """The bias of each token. Ids have no leading zeros: the biases of 5 and 05 would be added for one token."""
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+ToolDescription = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 

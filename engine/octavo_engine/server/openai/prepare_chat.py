@@ -15,7 +15,7 @@ from octavo_engine.server.openai.preparation import answer_length, check_sequenc
 from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs import grammar_of, schema_of_content
-from octavo_engine.server.openai.tools import Demand, NamedTool, ToolDefinition, demand, tools_by_name
+from octavo_engine.server.openai.tools import Demand, NamedTool, ToolDefinition, demand
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 
@@ -58,7 +58,7 @@ def _form_and_grammar(
 
     `grammar` is that of the form of text that the request asks for; an answer in that form has no reasoning.
     """
-    tools = tuple(tools_by_name(body.offered).values())
+    tools = tuple(tool.tool() for tool in body.offered)
     single = body.parallel_tool_calls is False
     form = AnswerForm(
         format=calls.format.name if calls.format is not None and (tools or calls.format.reasons) else None,
@@ -82,14 +82,11 @@ def _form_and_grammar(
             f"{', '.join(FORMATS)}, or demand a call with tool_choice"
         )
         raise APIError(400, message, param="tools", code="unsupported_parameter")
-    if any(tool.function.strict for tool in body.offered):
+    if any(tool.strict for tool in body.offered):
         return form, calls.strict(_held(body.offered), several=not single)
     return form, None
 
 
 def _held(offered: Sequence[ToolDefinition]) -> Sequence[Tool]:
     """Return the tools, of which only those that are strict have their schemas; others take any object."""
-    return [
-        Tool(tool.function.name, (tool.function.parameters or {}) if tool.function.strict else ANYTHING)
-        for tool in offered
-    ]
+    return [tool.tool() if tool.strict else Tool(tool.name, ANYTHING) for tool in offered]

@@ -9,7 +9,6 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.output_parsing.tool_prompt import with_tools
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
-from octavo_engine.server.openai.tools import call_for_template, described
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.text.chat_template import ChatTemplateError
 
@@ -126,7 +125,7 @@ def render_chat(model: LoadedModel, chat: Sequence[Message], options: TemplateOp
         message = "continue_final_message and add_generation_prompt exclude each other"
         raise APIError(400, message, param="continue_final_message")
     effort = {} if options.reasoning_effort is None else {"reasoning_effort": options.reasoning_effort}
-    messages, tools = [_for_template(turn) for turn in chat], described(options.offered)
+    messages, tools = [_for_template(turn) for turn in chat], [tool.described() for tool in options.offered]
     if not template.knows_tools:
         messages, tools = with_tools(messages, tools), []
     try:
@@ -147,7 +146,7 @@ def _for_template(turn: Message) -> dict[str, Any]:
         "name": turn.name,
         "reasoning_content": turn.reasoning_content or turn.reasoning,
         "tool_call_id": turn.tool_call_id,
-        "tool_calls": [call_for_template(call) for call in turn.tool_calls or ()] or None,
+        "tool_calls": [call.for_template() for call in turn.tool_calls or ()] or None,
     }
     given = {name: value for name, value in optional.items() if value is not None}
     return {

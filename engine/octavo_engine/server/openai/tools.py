@@ -13,13 +13,14 @@ from pydantic_core import PydanticCustomError
 
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.custom_tools import CustomTool, CustomToolCall
+from octavo_engine.server.openai.fields import ToolDescription, ToolName
 from octavo_engine.server.openai.structured_outputs import OptionalSchemaObject
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 MAX_TOOLS = 128
 MAX_CALLS = 128
 """The most calls in one message."""
-ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 class _Body(BaseModel):
@@ -30,7 +31,7 @@ class FunctionDefinition(_Body):
     """A function that the model may call."""
 
     name: ToolName
-    description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
+    description: ToolDescription | None = None
     parameters: OptionalSchemaObject = None
     strict: bool | None = None
     """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
@@ -38,40 +39,89 @@ class FunctionDefinition(_Body):
 
 def _is_function(value: Any) -> Any:
     if isinstance(value, str) and value != "function":
-        message = "tools of type {kind} are not supported by this version; there are functions only"
+        message = "tools of type {kind} are not supported by this version; there are functions and custom tools only"
         raise PydanticCustomError("unsupported_parameter", message, {"kind": value[:100]})
     return value
 
 
 FunctionType = Annotated[Literal["function"], BeforeValidator(_is_function)]
-"""The only type of tools. Tools that OpenAI's servers run, and custom ones with free text, are refused by name."""
+"""The type of functions. Tools that OpenAI's servers run are refused by name."""
 
 
-class ToolDefinition(_Body):
-    """An entry of `tools`."""
+class FunctionTool(_Body):
+    """An entry of `tools` that is a function."""
 
     type: FunctionType
     function: FunctionDefinition
 
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.function.name
 
-class FunctionName(_Body):
-    """A function, by its name."""
+    @property
+    def strict(self) -> bool:
+        """True if the arguments of calls must follow the schema wherever the function is called."""
+        return bool(self.function.strict)
+
+    def tool(self) -> Tool:
+        """Return the function in the form that the formats of tool calls use."""
+        return Tool(self.name, self.function.parameters or {})
+
+    def described(self) -> dict[str, Any]:
+        """Return the function in the form that chat templates expect."""
+        return self.model_dump(exclude_none=True)
+
+
+def _variant(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "custom" if kind == "custom" else "function"
+
+
+ToolDefinition = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[CustomTool, Tag("custom")], Discriminator(_variant)
+]
+"""An entry of `tools`."""
+
+
+class ToolReference(_Body):
+    """A tool, by its name."""
 
     name: ToolName
 
 
-class NamedTool(_Body):
-    """The tool that must be called."""
+class NamedFunction(_Body):
+    """A function that may or must be called."""
 
     type: Literal["function"]
-    function: FunctionName
+    function: ToolReference
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.function.name
+
+
+class NamedCustomTool(_Body):
+    """A custom tool that may or must be called."""
+
+    type: Literal["custom"]
+    custom: ToolReference
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.custom.name
+
+
+NamedTool = NamedFunction | NamedCustomTool
 
 
 class AllowedTools(_Body):
     """Some of the tools, and whether one of them must be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[Annotated[NamedTool, Field(discriminator="type")]], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedToolsChoice(_Body):
@@ -82,15 +132,13 @@ class AllowedToolsChoice(_Body):
 
 
 def _known_choice(value: Any) -> Any:
-    """Refuse a choice that is neither a known word nor an object with functions, in one sentence about both."""
+    """Refuse a choice that is neither a known word nor an object with tools, in one sentence about both."""
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "custom":
-        message = "a choice of type {kind} is not supported by this version; name one function"
-        raise PydanticCustomError("unsupported_parameter", message, {"kind": kind})
-    named = kind in ("function", "allowed_tools") and isinstance(value.get(kind), dict)
+    named = kind in ("function", "custom", "allowed_tools") and isinstance(value.get(kind), dict)
     if value not in ("none", "auto", "required") and not named:
         raise ValueError(
-            'must be "none", "auto", "required", {"type": "function", "function": {"name": "..."}}, or allowed_tools'
+            'must be "none", "auto", "required", {"type": "function", "function": {"name": "..."}}, the same of a '
+            "custom tool, or allowed_tools"
         )
     return value
 
@@ -101,7 +149,8 @@ def _branch(value: Any) -> str:
 
 Choice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
-    | Annotated[NamedTool, Tag("function")]
+    | Annotated[NamedFunction, Tag("function")]
+    | Annotated[NamedCustomTool, Tag("custom")]
     | Annotated[AllowedToolsChoice, Tag("allowed_tools")],
     Discriminator(_branch),
     BeforeValidator(_known_choice),
@@ -115,14 +164,32 @@ class CalledFunction(_Body):
     arguments: Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 
-class ToolCall(_Body):
-    """One call in an earlier answer."""
+class FunctionCall(_Body):
+    """A call of a function in an earlier answer."""
 
     id: Annotated[str, Field(max_length=256)] | None = None
     type: FunctionType = "function"
     function: CalledFunction
 
+    def for_template(self) -> dict[str, Any]:
+        """Return the call in the form that chat templates expect: its arguments are an object if their JSON is one.
 
+        A model may write an escaped surrogate that is not half of a pair, and clients send such a call back.
+        """
+        arguments: Any = self.function.arguments
+        try:
+            parsed = json.loads(arguments or "{}")
+            if re.search(r"\\u[dD]", arguments):  # an unpaired surrogate cannot be tokenized
+                parsed = json.loads(_without_unpaired_surrogates(json.dumps(parsed, ensure_ascii=False)))
+        except (ValueError, RecursionError):
+            parsed = None
+        function = {"name": self.function.name, "arguments": parsed if isinstance(parsed, Mapping) else arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+ToolCall = Annotated[
+    Annotated[FunctionCall, Tag("function")] | Annotated[CustomToolCall, Tag("custom")], Discriminator(_variant)
+]
 ToolCalls = Annotated[list[ToolCall], Field(max_length=MAX_CALLS)]
 
 
@@ -139,13 +206,8 @@ class ToolFields(BaseModel):
         tools = () if self.tool_choice == "none" else self.tools or ()
         if not isinstance(self.tool_choice, AllowedToolsChoice):
             return tools
-        allowed = {tool.function.name for tool in self.tool_choice.allowed_tools.tools}
-        return [tool for tool in tools if tool.function.name in allowed]
-
-
-def described(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return the tools in the form that chat templates expect."""
-    return [tool.model_dump(exclude_none=True) for tool in tools]
+        allowed = {tool.name for tool in self.tool_choice.allowed_tools.tools}
+        return [tool for tool in tools if tool.name in allowed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +226,9 @@ def demand(fields: ToolFields) -> Demand | None:
     APIError 400 if the choice names a tool that does not exist.
     """
     choice, tools = fields.tool_choice, fields.tools or []
-    names = {tool.function.name for tool in tools}
+    names = {tool.name for tool in tools}
     if len(names) < len(tools):
-        raise APIError(400, "tools: two functions have the same name", param="tools")
+        raise APIError(400, "tools: two of them have the same name", param="tools")
     if choice in (None, "none", "auto"):
         return None
     if not tools:
@@ -177,42 +239,18 @@ def demand(fields: ToolFields) -> Demand | None:
     if isinstance(choice, AllowedToolsChoice) and choice.allowed_tools.mode == "auto":
         return None
     if wanted:
-        tools = [tool for tool in tools if tool.function.name in wanted]
+        tools = [tool for tool in tools if tool.name in wanted]
     several = not isinstance(choice, NamedTool) and fields.parallel_tool_calls is not False
-    return Demand(tuple(tools_by_name(tools).values()), several)
+    return Demand([tool.tool() for tool in tools], several)
 
 
 def _chosen(choice: Any) -> list[str]:
-    """Return the names of the functions that a choice lists; none if the choice is a word."""
+    """Return the names of the tools that a choice lists; none if the choice is a word."""
     if isinstance(choice, NamedTool):
-        return [choice.function.name]
-    return [tool.function.name for tool in choice.allowed_tools.tools] if isinstance(choice, AllowedToolsChoice) else []
-
-
-def tools_by_name(tools: Sequence[ToolDefinition]) -> dict[str, Tool]:
-    """Return the tools by name, in the form that the formats of tool calls use."""
-    found: dict[str, Tool] = {}
-    for tool in tools:
-        found[tool.function.name] = Tool(tool.function.name, tool.function.parameters or {})
-    return found
+        return [choice.name]
+    return [tool.name for tool in choice.allowed_tools.tools] if isinstance(choice, AllowedToolsChoice) else []
 
 
 def _without_unpaired_surrogates(text: str) -> str:
     """Return the text with U+FFFD in place of each surrogate that is not half of a pair."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def call_for_template(call: ToolCall) -> dict[str, Any]:
-    """Return a call in the form that chat templates expect: its arguments are an object if their JSON is one.
-
-    A model may write an escaped surrogate that is not half of a pair, and clients send such a call back.
-    """
-    arguments: Any = call.function.arguments
-    try:
-        parsed = json.loads(arguments or "{}")
-        if re.search(r"\\u[dD]", arguments):  # an unpaired surrogate cannot be tokenized
-            parsed = json.loads(_without_unpaired_surrogates(json.dumps(parsed, ensure_ascii=False)))
-    except (ValueError, RecursionError):
-        parsed = None
-    function = {"name": call.function.name, "arguments": parsed if isinstance(parsed, Mapping) else arguments}
-    return {"id": call.id, "type": "function", "function": function}

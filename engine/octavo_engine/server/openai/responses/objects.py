@@ -54,7 +54,17 @@ class FunctionCallItem(msgspec.Struct, tag="function_call", kw_only=True):
     arguments: str
 
 
-Item = MessageItem | ReasoningItem | FunctionCallItem
+class CustomToolCallItem(msgspec.Struct, tag="custom_tool_call", kw_only=True):
+    """An output item with a call of a custom tool."""
+
+    id: str
+    status: str
+    call_id: str
+    name: str
+    input: str
+
+
+Item = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem
 
 
 class InputDetails(msgspec.Struct):
@@ -165,8 +175,8 @@ class ReasoningDone(EventInItem, kw_only=True):
     text: str
 
 
-class ArgumentsDelta(EventInItem, kw_only=True):
-    """The event with more of a call's arguments."""
+class CallDelta(EventInItem, kw_only=True):
+    """The event with more of a call's arguments, or of a custom tool's input."""
 
     delta: str
 
@@ -176,6 +186,12 @@ class ArgumentsDone(EventInItem, kw_only=True):
 
     name: str
     arguments: str
+
+
+class InputDone(EventInItem, kw_only=True):
+    """The event with all of a custom tool's input."""
+
+    input: str
 
 
 class ErrorEvent(Event, kw_only=True):

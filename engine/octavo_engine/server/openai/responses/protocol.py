@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from octavo_engine.server.openai.custom_tools import InputGrammar, TextInput
 from octavo_engine.server.openai.fields import (
     MAX_TEXT,
     MAX_TOKENS,
@@ -19,12 +20,14 @@ from octavo_engine.server.openai.fields import (
     Name,
     Text,
     TokenCount,
+    ToolDescription,
+    ToolName,
     TopLogprobs,
 )
 from octavo_engine.server.openai.protocol import Body, IgnoredFields, SamplingFields, StrictBody
 from octavo_engine.server.openai.refused import OnlyFalse
 from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalSchemaObject
-from octavo_engine.server.openai.tools import MAX_TOOLS, ToolName
+from octavo_engine.server.openai.tools import MAX_TOOLS
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 _MAX_ITEMS = 16_384
@@ -62,9 +65,18 @@ class FunctionCallItem(Body):
 class FunctionCallOutputItem(Body):
     """The result of a tool call."""
 
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: _Id
     output: Content
+
+
+class CustomToolCallItem(Body):
+    """A call of a custom tool in an earlier answer."""
+
+    type: Literal["custom_tool_call"]
+    call_id: _Id
+    name: Annotated[str, Field(max_length=256)]
+    input: Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 
 class ReasoningText(Body):
@@ -81,7 +93,9 @@ class ReasoningItem(Body):
     content: Annotated[list[ReasoningText], Field(max_length=1024)] | None = None
 
 
-_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+_ITEMS = (
+    "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning",
+)  # fmt: skip
 
 
 def _items(value: Any) -> Any:
@@ -99,7 +113,10 @@ def _items(value: Any) -> Any:
     return found
 
 
-Item = Annotated[MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem, Field(discriminator="type")]
+Item = Annotated[
+    MessageItem | FunctionCallItem | FunctionCallOutputItem | CustomToolCallItem | ReasoningItem,
+    Field(discriminator="type"),
+]
 Items = Annotated[list[Item], Field(min_length=1, max_length=_MAX_ITEMS), BeforeValidator(_items)]
 
 
@@ -108,37 +125,58 @@ class FunctionTool(Body):
 
     type: Literal["function"]
     name: ToolName
-    description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
+    description: ToolDescription | None = None
     parameters: OptionalSchemaObject = None
     strict: bool | None = None
     """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
 
 
-def _only_functions(value: Any) -> Any:
+class GrammarInput(InputGrammar):
+    """The grammar that the input of a custom tool follows."""
+
+    type: Literal["grammar"]
+
+
+class CustomTool(Body):
+    """A tool that takes a text."""
+
+    type: Literal["custom"]
+    name: ToolName
+    description: ToolDescription | None = None
+    format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
+
+
+def _run_by_clients(value: Any) -> Any:
     for tool in value if isinstance(value, list) else ():
         kind = tool.get("type") if isinstance(tool, dict) else None
-        if isinstance(kind, str) and kind != "function":
-            message = "tools of type {kind} are not supported by this version; there are functions only"
+        if isinstance(kind, str) and kind not in ("function", "custom"):
+            message = (
+                "tools of type {kind} are not supported by this version; there are functions and custom tools only"
+            )
             raise PydanticCustomError("unsupported_parameter", message, {"kind": kind[:100]})
     return value
 
 
-Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), BeforeValidator(_only_functions)]
+Tools = Annotated[
+    list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]],
+    Field(max_length=MAX_TOOLS),
+    BeforeValidator(_run_by_clients),
+]
 
 
-class NamedFunction(StrictBody):
-    """The function that must be called."""
+class NamedTool(StrictBody):
+    """The tool that must be called."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: ToolName
 
 
-class AllowedFunctions(StrictBody):
-    """The functions that may be called, and whether one must be."""
+class AllowedTools(StrictBody):
+    """The tools that may be called, and whether one must be."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedFunction], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
 class TextFormat(StrictBody):
@@ -210,7 +248,7 @@ class ResponsesBody(StrictBody, IgnoredFields, SamplingFields):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | AllowedFunctions | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     top_logprobs: TopLogprobs | None = None

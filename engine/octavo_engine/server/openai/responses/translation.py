@@ -9,13 +9,16 @@ from typing import Any
 from octavo_engine.server.openai.body import checked
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.responses.protocol import (
-    AllowedFunctions,
+    AllowedTools,
+    CustomTool,
+    CustomToolCallItem,
     FunctionCallItem,
     FunctionCallOutputItem,
     FunctionTool,
+    GrammarInput,
     Item,
     MessageItem,
-    NamedFunction,
+    NamedTool,
     ReasoningItem,
     ResponsesBody,
     SchemaFormat,
@@ -70,33 +73,39 @@ def _other(item: MessageItem | FunctionCallOutputItem) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
 
 
-def _add(answer: dict[str, Any], item: MessageItem | FunctionCallItem | ReasoningItem) -> None:
+def _add(answer: dict[str, Any], item: MessageItem | FunctionCallItem | CustomToolCallItem | ReasoningItem) -> None:
     """Add the content of an item to the message of the answer to which it belongs."""
     if isinstance(item, MessageItem):
         answer["content"] = item.content
     elif isinstance(item, ReasoningItem):
         if text := "".join(part.text for part in item.content or ()):
             answer["reasoning_content"] = text
+    elif isinstance(item, CustomToolCallItem):
+        custom = {"name": item.name, "input": item.input}
+        answer.setdefault("tool_calls", []).append({"id": item.call_id, "type": "custom", "custom": custom})
     else:
         function = {"name": item.name, "arguments": item.arguments}
         answer.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
 
 
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    return {"type": "function", "function": tool.model_dump(exclude={"type"})}
+def _tool(tool: FunctionTool | CustomTool) -> dict[str, Any]:
+    fields = tool.model_dump(exclude={"type"})
+    if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput):
+        fields["format"] = {"type": "grammar", "grammar": tool.format.model_dump(exclude={"type"})}
+    return {"type": tool.type, tool.type: fields}
 
 
 def _choice(body: ResponsesBody) -> Any:
-    if isinstance(body.tool_choice, NamedFunction):
+    if isinstance(body.tool_choice, NamedTool):
         return _named(body.tool_choice)
-    if isinstance(body.tool_choice, AllowedFunctions):
+    if isinstance(body.tool_choice, AllowedTools):
         allowed = {"mode": body.tool_choice.mode, "tools": [_named(tool) for tool in body.tool_choice.tools]}
         return {"type": "allowed_tools", "allowed_tools": allowed}
     return body.tool_choice
 
 
-def _named(function: NamedFunction) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": function.name}}
+def _named(tool: NamedTool) -> dict[str, Any]:
+    return {"type": tool.type, tool.type: {"name": tool.name}}
 
 
 def _response_format(body: ResponsesBody) -> dict[str, Any] | None:
@@ -128,9 +137,7 @@ def repeated_fields(body: ResponsesBody, prepared: PreparedRequest) -> bytes:
         "store": False,
         "temperature": prepared.sampling.temperature,
         "text": {"format": {"type": "text"}} | text,
-        "tool_choice": choice.model_dump()
-        if isinstance(choice, NamedFunction | AllowedFunctions)
-        else choice or "auto",
+        "tool_choice": choice.model_dump() if isinstance(choice, NamedTool | AllowedTools) else choice or "auto",
         "tools": [tool.model_dump() for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": prepared.sampling.top_p,

@@ -17,15 +17,17 @@ from octavo_engine.server.openai.answers import ContentLogprob, Usage, UsageSoFa
 from octavo_engine.server.openai.content_logprobs import content_logprobs
 from octavo_engine.server.openai.reasoning_tokens import ReasoningTokens
 from octavo_engine.server.openai.responses.objects import (
-    ArgumentsDelta,
     ArgumentsDone,
+    CallDelta,
     Content,
     ContentEvent,
+    CustomToolCallItem,
     ErrorEvent,
     Event,
     FunctionCallItem,
     IncompleteDetails,
     InputDetails,
+    InputDone,
     Item,
     ItemEvent,
     MessageItem,
@@ -46,6 +48,7 @@ from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
+_INPUT, _ARGUMENTS = "response.custom_tool_call_input", "response.function_call_arguments"
 
 
 class ResponseWriter:
@@ -160,7 +163,7 @@ class ResponseWriter:
                 return MessageItem(id=self._id(part), status="in_progress", content=[])
             case "reasoning":
                 return ReasoningItem(id=self._id(part), status="in_progress", content=[])
-        return FunctionCallItem(id=self._id(part), status="in_progress", call_id=part.id, name=part.name, arguments="")
+        return self._call(part, "in_progress", "")
 
     def _item(self, part: Part, status: str) -> Item:
         """Return the item of a part with all of its content."""
@@ -170,10 +173,17 @@ class ResponseWriter:
                 return MessageItem(id=self._id(part), status=status, content=[text])
             case "reasoning":
                 return ReasoningItem(id=self._id(part), status=status, content=[ReasoningText(part.text)])
-        return FunctionCallItem(id=self._id(part), status=status, call_id=part.id, name=part.name, arguments=part.text)
+        return self._call(part, status, part.text)
+
+    def _call(self, part: Part, status: str, text: str) -> Item:
+        """Return the item of a call with these arguments, or this input."""
+        named = {"id": self._id(part), "status": status, "call_id": part.id, "name": part.name}
+        return (
+            FunctionCallItem(**named, arguments=text) if part.input is None else CustomToolCallItem(**named, input=text)
+        )
 
     def _id(self, part: Part) -> str:
-        return f"{_PREFIXES[part.kind]}_{self._name}{part.index:02d}"
+        return f"{_PREFIXES[part.kind] if part.input is None else 'ctc'}_{self._name}{part.index:02d}"
 
     def _body(self) -> msgspec.Raw:
         """Return the response as one JSON object, made of its own fields and those that it repeats."""
@@ -195,7 +205,7 @@ def _delta(part: Part, text: str, logprobs: list[ContentLogprob], place: dict[st
             return TextDelta(type="response.output_text.delta", delta=text, logprobs=logprobs, **place)
         case "reasoning":
             return ReasoningDelta(type="response.reasoning_text.delta", delta=text, **place)
-    return ArgumentsDelta(type="response.function_call_arguments.delta", delta=text, **place)
+    return CallDelta(type=f"{_ARGUMENTS if part.input is None else _INPUT}.delta", delta=text, **place)
 
 
 def _done(part: Part, logprobs: list[ContentLogprob], place: dict[str, Any]) -> list[Event]:
@@ -206,7 +216,8 @@ def _done(part: Part, logprobs: list[ContentLogprob], place: dict[str, Any]) -> 
             whole: Event = TextDone(type="response.output_text.done", text=text, logprobs=logprobs, **place)
         case "reasoning":
             whole = ReasoningDone(type="response.reasoning_text.done", text=text, **place)
+        case "call" if part.input is None:
+            return [ArgumentsDone(type=f"{_ARGUMENTS}.done", name=part.name, arguments=text, **place)]
         case "call":
-            kind = "response.function_call_arguments.done"
-            return [ArgumentsDone(type=kind, name=part.name, arguments=text, **place)]
+            return [InputDone(type=f"{_INPUT}.done", input=text, **place)]
     return [whole, ContentEvent(type="response.content_part.done", part=content, **place)]

@@ -1,0 +1,182 @@
+"""Custom tools, whose input is a text, in chats and in the Responses API, through the real `openai` SDK."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher
+from openai import BadRequestError, OpenAI
+
+from octavo_engine.output_parsing.custom_input import CustomInput
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.prepare_chat import prepare
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.structured.vocabulary import vocabulary
+from octavo_engine.text.chat_template import ChatTemplate
+from octavo_engine.text.tokenizer import Tokenizer
+from tests.api.scripted_engine import READY
+from tests.api.served import Served
+
+CODE: Any = {"name": "run", "description": "Runs Python."}
+NUMBER: Any = {"name": "dial", "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": r"^\d{3}$"}}}
+NOW: Any = {"type": "function", "function": {"name": "now"}}
+ASK: Any = [{"role": "user", "content": "Compute."}]
+INPUT = 'print("1 + 1")\n\\ \u00e9 \U0001f600'
+CALL = f'<tool_call>\n{{"name": "run", "arguments": {json.dumps({"input": INPUT})}}}\n</tool_call>'
+
+
+def chat(client: OpenAI, **options: Any) -> Any:
+    tools = [{"type": "custom", "custom": CODE}, {"type": "custom", "custom": NUMBER}, NOW]
+    return client.chat.completions.create(model="smollm2", **{"messages": ASK, "tools": tools, **options})
+
+
+def respond(client: OpenAI, **options: Any) -> Any:
+    dial = {"type": "custom", "name": "dial", "format": {"type": "grammar", "syntax": "regex", "definition": r"\d{3}"}}
+    tools: Any = [{"type": "custom", **CODE}, dial]
+    return client.responses.create(model="smollm2", **{"input": "Compute.", "tools": tools, **options})
+
+
+def prompt_of(server: Served) -> str:
+    return server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
+
+
+def test_a_call_has_its_input_as_text(server: Served) -> None:
+    server.play(CALL)
+    client = server.openai(_strict_response_validation=True)
+    [choice] = chat(client).choices
+    [call] = choice.message.tool_calls
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    assert (call.type, call.custom.name, call.custom.input) == ("custom", "run", INPUT)
+    assert call.id.startswith("call_")
+    assert '"parameters": {"type": "object", "properties": {"input": {"type": "string"}}' in prompt_of(server)
+
+
+def test_a_stream_has_the_same_input_in_pieces(server: Served) -> None:
+    server.play(CALL)
+    found = [choice.delta.tool_calls[0] for chunk in chat(server.openai(), stream=True)
+             for choice in chunk.choices if choice.delta.tool_calls]  # fmt: skip
+    first, *others = found
+    assert (first.index, first.type, first.custom) == (0, "custom", {"name": "run", "input": ""})
+    assert "".join(each.custom["input"] for each in others) == INPUT and len(others) > 3
+    assert {each.function for each in found} == {None}
+
+
+def test_a_second_turn_has_the_call_and_its_result(server: Served) -> None:
+    server.play(CALL)
+    message = chat(server.openai()).choices[0].message
+    turns = [*ASK, message.to_dict(), {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "2"}]
+    server.play("It is 2.")
+    assert chat(server.openai(), messages=turns).choices[0].message.content == "It is 2."
+    called = json.dumps({"name": "run", "arguments": {"input": INPUT}}, ensure_ascii=False)
+    assert f"<tool_call>\n{called}\n</tool_call>" in prompt_of(server)
+    assert "<tool_response>\n2\n</tool_response>" in prompt_of(server)
+
+
+def test_a_response_and_its_second_turn(server: Served) -> None:
+    server.play(CALL)
+    first = respond(server.openai(_strict_response_validation=True))
+    [item] = first.output
+    assert (item.type, item.name, item.input, item.status) == ("custom_tool_call", "run", INPUT, "completed")
+    assert [tool.type for tool in first.tools] == ["custom", "custom"]
+    turns = [{"role": "user", "content": "Compute."}, item.to_dict(),
+             {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "2"}]  # fmt: skip
+    server.play("It is 2.")
+    assert respond(server.openai(), input=turns).output_text == "It is 2."
+    assert "<tool_response>\n2\n</tool_response>" in prompt_of(server)
+
+
+def test_the_events_of_a_streamed_response(server: Served) -> None:
+    server.play(CALL)
+    with server.openai(_strict_response_validation=True).responses.stream(
+        model="smollm2", input="Compute.", tools=[{"type": "custom", **CODE}]
+    ) as stream:
+        events: list[Any] = list(stream)
+    kinds = [event.type for event in events]
+    assert kinds[2] == "response.output_item.added" and events[2].item.input == ""
+    assert set(kinds[3:-3]) == {"response.custom_tool_call_input.delta"}
+    assert kinds[-3:] == [
+        "response.custom_tool_call_input.done", "response.output_item.done", "response.completed"
+    ]  # fmt: skip
+    assert "".join(event.delta for event in events[3:-3]) == events[-3].input == events[-2].item.input == INPUT
+    assert {event.item_id for event in events[3:-2]} == {events[-2].item.id}
+
+
+CALLED = '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("options", "taken", "refused"),
+    [
+        ({}, ["Hi", CALLED.format("dial", '{"input": "112"}'), CALLED.format("run", '{"input": "\\"1\\n"}')],
+         [CALLED.format("dial", '{"input": "11"}'), CALLED.format("run", '{"code": "1"}')]),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "dial"}}}, [CALLED.format("dial", '{"input": "112"}')],
+         ["Hi", CALLED.format("run", '{"input": "1"}'), CALLED.format("dial", '{"input": "1x2"}')]),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+            {"type": "custom", "custom": {"name": "run"}}, {"type": "function", "function": {"name": "now"}}]}}},
+         [CALLED.format("run", '{"input": "1"}'), CALLED.format("now", "{}")],
+         ["Hi", CALLED.format("dial", '{"input": "112"}')]),
+    ],
+)  # fmt: skip
+def test_a_grammar_holds_calls_to_their_form(
+    server: Served, options: dict[str, Any], taken: list[str], refused: list[str]
+) -> None:
+    chat(server.openai(), **options)
+    grammar = server.engine.requests[-1].sampling.grammar
+    assert grammar is not None
+    assert [text for text in taken if not accepts(server.tokenizer, grammar, text)] == []
+    assert [text for text in refused if accepts(server.tokenizer, grammar, text)] == []
+
+
+def accepts(tokenizer: Tokenizer, grammar: str, text: str) -> bool:
+    tokens = vocabulary(tokenizer, READY.vocab_size, READY.eos_token_ids)
+    matcher, written = LLMatcher(tokens, grammar), tokens.tokenize_str(text)
+    return matcher.consume_tokens(written) and matcher.is_accepting()
+
+
+CODER = "{{ tools }}{{ messages }} <tool_call> <function="
+
+
+def test_a_format_that_cannot_hold_an_input_to_its_grammar_says_so(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", ChatTemplate(CODER, {}))
+    body = {"messages": ASK, "tools": [{"type": "custom", "custom": NUMBER}]}
+    model = LoadedModel(READY, tokenizer)
+    with pytest.raises(APIError, match="cannot hold the input of dial to its grammar; demand the call"):
+        prepare(model, json.dumps(body).encode())
+    demanded = prepare(model, json.dumps({**body, "tool_choice": "required"}).encode())
+    assert demanded.form.format == "forced"
+    free = prepare(model, json.dumps({**body, "tools": [{"type": "custom", "custom": CODE}]}).encode())
+    assert free.form.format == "qwen3_coder" and free.sampling.grammar is not None
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"type": "custom"}, "tools[0].custom"),
+        ({"type": "custom", "custom": {"name": "a b"}}, "tools[0].custom.name"),
+        ({"type": "custom", "custom": {"name": "f", "format": {"type": "xml"}}}, "tools[0].custom.format.type"),
+        ({"type": "custom", "custom": {"name": "f", "format": {"type": "grammar"}}}, "tools[0].custom.format.grammar"),
+        ({"type": "custom", "custom": {**NUMBER, "format": {"type": "grammar", "grammar": {
+            "syntax": "regex", "definition": "("}}}}, "tools"),
+        ({"type": "web_search"}, "tools[0].type"),
+    ],
+)  # fmt: skip
+def test_wrong_tools(server: Served, tool: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        chat(server.openai(), tools=[tool])
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_an_input_is_decoded_as_it_comes(size: int) -> None:
+    text = '"a" \\ / \u00e9\U0001f600\n\x01 end'
+    for written in (json.dumps({"input": text}), json.dumps({"input": text}, ensure_ascii=False)):
+        reader = CustomInput()
+        pieces = [reader.push(written[at : at + size]) for at in range(0, len(written), size)]
+        assert "".join(pieces) == text
+    reader = CustomInput()
+    halves = '{ "input" : "a\\ud83d\\u0041\\ude00\\ud83d."}'
+    assert "".join(reader.push(halves[at : at + size]) for at in range(0, len(halves), size)) == "a\ufffdA\ufffd\ufffd."
