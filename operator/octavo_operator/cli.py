@@ -66,10 +66,12 @@ def build_parser() -> argparse.ArgumentParser:
     _metrics_arguments(command("metrics-api", "answer autoscalers from the pods' metrics"))
     _render_arguments(command("render", "print the objects of an LLMService as YAML"))
     check = command("check", "list what the API server would refuse in LLMServices")
-    check.add_argument("files", type=Path, nargs="+", metavar="FILE", help="YAML; what is no LLMService is skipped")
+    check.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="YAML, - for stdin; what is no LLMService is skipped"
+    )
     convert = command("convert", "print LLMServices for KubeAI's Models and for Deployments that run vLLM")
     convert.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="YAML with Models, Deployments or StatefulSets"
+        "files", type=Path, nargs="+", metavar="FILE", help="YAML with what is to be converted, - for stdin"
     )
     command("crd", "print the CustomResourceDefinition as YAML")
     dashboard = command("dashboard", "print a Grafana dashboard as JSON")
@@ -192,7 +194,7 @@ def _local_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="YAML with one LLMService")
+    parser.add_argument("file", type=Path, metavar="FILE", help="YAML with one LLMService, - for stdin")
 
 
 def _log_level(parser: argparse.ArgumentParser) -> None:

@@ -21,9 +21,9 @@ def with_written_output(program: str, command: Callable[[], int]) -> int:
 
     A pipe whose reader has gone, as with `| head`, ends the program without a word; a full disk ends it with a line.
     """
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the shell, as with `>&-`
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a locale may lack letters that a model writes
     try:
@@ -58,6 +58,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where the flags are listed."""
         self.exit(USAGE_ERROR, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse all arguments. An unknown one is an error that names the help of its command, not of the program."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            flags = [option for action in self._actions for option in action.option_strings]
+            name = unknown[0].split("=")[0]
+            close = difflib.get_close_matches(name, flags, 1)
+            kind = "flag" if name.startswith("-") else "argument"
+            self.error(f"unknown {kind} {name}" + (f", did you mean {close[0]}?" if close else ""))
+        return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:

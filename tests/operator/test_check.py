@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,17 @@ def test_the_table_is_long_enough_and_its_base_is_valid() -> None:
 def test_accepts_every_sample_and_golden_input(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(path)]) == 0
     assert "is valid" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [b"", b"\xff", dump(VALID).encode()], ids=["empty", "not text", "valid"])
+def test_a_hyphen_stands_for_standard_input(
+    given: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    assert main(["check", "-"]) == (0 if b"LLMService" in given else 2)
+    said = capsys.readouterr()
+    assert said.out == ("-: LLMService good is valid\n" if b"LLMService" in given else "")
+    assert said.err.count("\n") == 1 - said.out.count("\n")
 
 
 @pytest.mark.parametrize("interval", ["1m", "60s", "0h0m59s", "5s"])

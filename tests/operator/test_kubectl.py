@@ -424,6 +424,18 @@ def test_what_kubectl_says_is_reported_without_its_log_and_with_what_to_do(
             ["chek", "x"],
             "octavo-operator: there is no command chek, did you mean check?; see octavo-",
         ),
+        (
+            cli.main,
+            ["status", "-n", "x", "--all-namespace"],
+            "kubectl octavo status: unknown flag --all-namespace, did ",
+        ),
+        (cli.main, ["run", "smollm2", "x"], "kubectl octavo run: unknown argument x; see kubectl octavo run --help"),
+        (cli.main, ["--wide", "status"], "kubectl octavo: unknown flag --wide; see kubectl octavo --help"),
+        (
+            operator_cli.main,
+            ["check", "x", "--wide"],
+            "octavo-operator check: unknown flag --wide; see octavo-operator",
+        ),
         (operator_cli.main, ["render"], "octavo-operator render: the following arguments are required: FILE; see "),
     ],
 )

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+STANDARD_INPUT = Path("-")
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 MAX_NODES = 50_000
@@ -83,8 +86,8 @@ def dump(*documents: Any) -> str:
 
 
 def read(path: Path) -> list[Document]:
-    """Return the documents of the file; ManifestError (or OSError) if it cannot be read."""
-    with path.open("rb") as file:
+    """Return the documents of the file, or of standard input for `-`; ManifestError or OSError if it cannot be read."""
+    with nullcontext(sys.stdin.buffer) if path == STANDARD_INPUT else path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ManifestError(f"is larger than {MAX_BYTES >> 20} MiB, more than Kubernetes would store")
