@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument(
         "files", type=Path, nargs="+", metavar="FILE", help="YAML, - for stdin; what is no LLMService is skipped"
     )
-    convert = command("convert", "print LLMServices for KubeAI's Models and for Deployments that run vLLM")
+    convert = command("convert", "print LLMServices for what vLLM, KServe or KubeAI serves")
     convert.add_argument(
         "files", type=Path, nargs="+", metavar="FILE", help="YAML with what is to be converted, - for stdin"
     )

@@ -24,6 +24,7 @@ OPERATOR_EXAMPLES = {
     "convert": """
   octavo-operator convert vllm.yaml > service.yaml           what has no counterpart is reported on stderr
   octavo-operator convert models.yaml                        KubeAI's Models, as kubectl get -o yaml writes them
+  octavo-operator convert -                                  what another program writes, such as helm template
 """,
     "crd": """
   octavo-operator crd > llmservices.yaml                     to be applied without the chart

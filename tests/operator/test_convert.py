@@ -140,6 +140,172 @@ def test_a_model_on_a_volume_and_an_autoscaler() -> None:
     assert "replicas" not in spec
 
 
+CATALOG_ENTRY = {
+    "features": ["TextGeneration"],
+    "url": "hf://neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8",
+    "engine": "VLLM",
+    "env": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"},
+    "args": [
+        *("--max-num-batched-token=32768", "--pipeline-parallel-size=4", "--tensor-parallel-size=2"),
+        *("--enable-chunked-prefill=false", "--disable-log-requests", "--swap-space=8"),
+    ],
+    "resourceProfile": "nvidia-gpu-l4:8",
+    "targetRequests": 500,
+    "scaleDownDelaySeconds": 30,
+}
+"""As KubeAI's own catalog has it: an abbreviated flag, and two GPUs for each of four stages."""
+
+
+def test_a_model_of_kubeais_catalog_keeps_its_name_for_requests_and_uses_all_gpus() -> None:
+    metadata = {"name": "llama-3.1-70b-instruct-fp8-l4"}
+    found = convert([{**MODEL, "metadata": metadata, "spec": CATALOG_ENTRY}])
+    spec = only(found)
+    assert found.manifests[0]["metadata"] == {"name": "llama-3-1-70b-instruct-fp8-l4"}
+    assert spec["model"]["name"] == metadata["name"]
+    assert spec["engine"] == {"extraArgs": ["--max-num-batched-tokens=32768", "--swap-space=8GiB"]}
+    assert spec["accelerator"] == {"count": 8}
+    for part in ("hyphens", "--tensor-parallel-size 2", "--enable-chunked-prefill", "VLLM_ATTENTION_BACKEND"):
+        assert [note for note in found.notes if part in note], part
+
+
+RENDERED_CONTAINER: dict[str, Any] = {
+    "name": "vllm",
+    "image": "vllm/vllm-openai:latest",
+    "command": [
+        *("vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--host", "0.0.0.0", "--port", "8000"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "llama3_json", "--no-enable-chunked-prefill"),
+        *("--no-enable-prefix-caching", "--gpu_memory_utilization", "0.8", "--kv-transfer-config", "{}"),
+    ],
+    "env": [
+        {"name": "HF_HOME", "value": "/data"},
+        {"name": "LMCACHE_LOG_LEVEL", "value": "DEBUG"},
+        {"name": "PROMETHEUS_MULTIPROC_DIR", "value": "/tmp"},
+        {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": {"name": "stack", "key": "vllmApiKey"}}},
+    ],
+    "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    "volumeMounts": [{"name": "storage", "mountPath": "/data"}],
+}
+
+
+def test_what_the_chart_of_production_stack_renders() -> None:
+    volumes = [{"name": "storage", "persistentVolumeClaim": {"claimName": "llama-storage"}}]
+    found = convert([workload(RENDERED_CONTAINER, volumes=volumes), workload({"image": "lmcache/lmstack-router"})])
+    assert only(found)["engine"] == {"gpuMemoryUtilization": "0.8", "extraArgs": ["--no-enable-prefix-caching"]}
+    for part in (
+        "HF_HOME",
+        "LMCACHE_LOG_LEVEL",
+        "asks for no key",
+        "llama-storage",
+        "--tool-call",
+        "--no-enable-chunk",
+    ):
+        assert [note for note in found.notes if part in note], part
+
+
+INFERENCE_SERVICE: dict[str, Any] = {
+    "apiVersion": "serving.kserve.io/v1beta1",
+    "kind": "InferenceService",
+    "metadata": {"name": "huggingface-llama3"},
+    "spec": {
+        "predictor": {
+            "serviceAccountName": "hfserviceacc",
+            "minReplicas": 0,
+            "maxReplicas": 3,
+            "tolerations": [{"key": "gpu"}],
+            "model": {
+                "modelFormat": {"name": "huggingface"},
+                "args": [
+                    "--model_name=llama3",
+                    "--model_dir=/mnt/models",
+                    "--backend",
+                    "vllm",
+                    "--max-model-len=10000",
+                ],
+                "storageUri": "hf://meta-llama/meta-llama-3-8b-instruct:v2",
+                "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf-secret", "key": "HF_TOKEN"}}}],
+                "resources": {"limits": {"cpu": "6", "nvidia.com/gpu": "1"}},
+            },
+        },
+    },
+}
+LLM_INFERENCE_SERVICE: dict[str, Any] = {
+    "apiVersion": "serving.kserve.io/v1alpha2",
+    "kind": "LLMInferenceService",
+    "metadata": {"name": "qwen3-coder", "namespace": "team"},
+    "spec": {
+        "model": {
+            "uri": "hf://Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8",
+            "name": "Qwen/Qwen3-Coder",
+            "lora": {"adapters": [{"name": "sql", "uri": "s3://adapters/sql"}]},
+        },
+        "replicas": 2,
+        "parallelism": {"tensor": 2, "pipeline": 2},
+        "router": {"route": {}, "scheduler": {}},
+        "template": {
+            "containers": [
+                {
+                    "name": "main",
+                    "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": "--max-model-len 8k --enable-log-outputs"}],
+                    "resources": {"limits": {"nvidia.com/gpu": "2"}},
+                }
+            ]
+        },
+    },
+}
+
+
+def predictor(**given: Any) -> dict[str, Any]:
+    return {**INFERENCE_SERVICE, "spec": {"predictor": given}}
+
+
+def test_an_inference_service_of_kserve() -> None:
+    found = convert([INFERENCE_SERVICE])
+    assert only(found) == {
+        "model": {
+            "name": "llama3",
+            "source": {
+                "huggingFace": {
+                    "repository": "meta-llama/meta-llama-3-8b-instruct",
+                    "revision": "v2",
+                    "tokenSecretRef": {"name": "hf-secret", "key": "HF_TOKEN"},
+                }
+            },
+        },
+        "engine": {"maxModelLength": 10000},
+        "accelerator": {"count": 1},
+        "resources": {"limits": {"cpu": "6"}},
+        "scheduling": {"tolerations": [{"key": "gpu"}]},
+        "autoscaling": {"minReplicas": 1, "maxReplicas": 3},
+    }
+    assert [note for note in found.notes if "minReplicas: 1 is written for 0" in note]
+    assert [note for note in found.notes if "serviceAccountName was left out" in note]
+
+
+def test_an_inference_service_names_its_model_in_an_argument_or_runs_a_container_of_its_own() -> None:
+    form = {"modelFormat": {"name": "huggingface"}}
+    named = only(convert([predictor(model={**form, "args": ["--model_id=Qwen/Qwen3-8B", "--task=embed"]})]))
+    assert named["model"]["name"] == "huggingface-llama3" and named["replicas"] == 1
+    assert named["model"]["source"] == {"huggingFace": {"repository": "Qwen/Qwen3-8B"}}
+    own = only(convert([predictor(minReplicas=2, containers=[RENDERED_CONTAINER])]))
+    assert own["model"]["name"] == "meta-llama/Llama-3.1-8B-Instruct" and own["replicas"] == 2
+
+
+def test_an_llm_inference_service_of_kserve() -> None:
+    found = convert([LLM_INFERENCE_SERVICE])
+    assert only(found) == {
+        "model": {
+            "name": "Qwen/Qwen3-Coder",
+            "source": {"huggingFace": {"repository": "Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8"}},
+        },
+        "adapters": [{"name": "sql", "source": {"s3": {"bucket": "adapters", "prefix": "sql"}}}],
+        "engine": {"maxModelLength": 8000},
+        "accelerator": {"count": 2},
+        "replicas": 2,
+    }
+    for part in ("--enable-log-outputs", "parallelism.pipeline", "router was left out"):
+        assert [note for note in found.notes if part in note], part
+
+
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
@@ -148,7 +314,13 @@ def test_a_model_on_a_volume_and_an_autoscaler() -> None:
         ({**MODEL, "metadata": {}}, "has not the form of its kind"),
         (workload({"image": "vllm", "args": ["/models/x"]}), "is on no PersistentVolumeClaim"),
         (workload({"image": "vllm", "args": ["--port", "1"]}), "name no model"),
-        (workload({"image": "nginx"}), "no Deployment or StatefulSet that runs vLLM was found"),
+        (workload({"image": "nginx"}), "Deployment or StatefulSet that runs vLLM was found"),
+        ({**MODEL, "spec": {"url": "hf://a/b", "features": ["SpeechToText"]}}, "turns speech into text"),
+        ({**MODEL, "spec": {"url": "hf://a/b", "resourceProfile": "google-tpu-v5e-1x1:1"}}, "runs on NVIDIA's GPUs"),
+        (workload({**RENDERED_CONTAINER, "resources": {"limits": {"amd.com/gpu": 1}}}), "it asks for amd.com/gpu"),
+        (predictor(model={"modelFormat": {"name": "sklearn"}}), "its model has the format sklearn"),
+        (predictor(model={"modelFormat": {"name": "huggingface"}}), "neither storageUri nor --model_id"),
+        (predictor(containers=[{"image": "nginx"}]), "runs no language model"),
     ],
 )
 def test_what_cannot_be_converted_is_reported(document: dict[str, Any], reason: str) -> None:
@@ -167,3 +339,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (tmp_path / "service.yaml").write_text(said.out)
     assert main(["check", str(tmp_path / "service.yaml")]) == 0
     assert main(["convert", str(tmp_path / "absent.yaml")]) == 2
+
+
+def test_the_values_of_a_chart_are_told_from_what_the_chart_makes_of_them() -> None:
+    found = convert([{"servingEngineSpec": {"modelSpec": [{"name": "llama3"}]}}])
+    assert "helm template CHART --values FILE | octavo-operator convert -" in found.problems[-1]

@@ -8,10 +8,16 @@ from typing import Any
 
 from octavo_operator.api.resource import InvalidLLMServiceError, parse
 from octavo_operator.convert.draft import Draft, NotConvertibleError
+from octavo_operator.convert.kserve import convert_inference_service, convert_llm_inference_service
 from octavo_operator.convert.kubeai import convert_model
 from octavo_operator.convert.vllm import convert_workload, runs_vllm
 
 _WORKLOADS = ("Deployment", "StatefulSet")
+_OF_GROUPS = {
+    ("kubeai.org", "Model"): convert_model,
+    ("serving.kserve.io", "InferenceService"): convert_inference_service,
+    ("serving.kserve.io", "LLMInferenceService"): convert_llm_inference_service,
+}
 
 
 @dataclass
@@ -40,14 +46,21 @@ def convert(documents: Sequence[Mapping[str, Any]]) -> Conversions:
             if draft is not None:
                 _add(found, draft)
     if not found.manifests and not found.problems:
-        found.problems.append("no Model of KubeAI and no Deployment or StatefulSet that runs vLLM was found")
+        found.problems.append(
+            "no Model of KubeAI, InferenceService of KServe, Deployment or StatefulSet that runs vLLM was found"
+        )
+        if any("kind" not in one for one in objects):
+            found.problems.append(
+                "objects without a kind are perhaps the values of a chart: convert what the chart makes of them, with "
+                "helm template CHART --values FILE | octavo-operator convert -"
+            )
     return found
 
 
 def _draft(one: Mapping[str, Any], scalers: Sequence[Mapping[str, Any]]) -> Draft | None:
-    kind, api_version = one.get("kind"), str(one.get("apiVersion", ""))
-    if kind == "Model" and api_version.startswith("kubeai.org/"):
-        return convert_model(one)
+    kind, group = str(one.get("kind")), str(one.get("apiVersion", "")).partition("/")[0]
+    if (converter := _OF_GROUPS.get((group, kind))) is not None:
+        return converter(one)
     return convert_workload(one, scalers) if kind in _WORKLOADS and runs_vllm(one) else None
 
 

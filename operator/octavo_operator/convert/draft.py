@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,10 @@ class Draft:
 
     def manifest(self) -> dict[str, Any]:
         """Return the LLMService, without empty sections."""
-        metadata = {"name": self.name, **({"namespace": self.namespace} if self.namespace else {})}
+        metadata = {
+            "name": re.sub(r"[._]+", "-", self.name),
+            **({"namespace": self.namespace} if self.namespace else {}),
+        }
         spec = {key: value for key, value in self.spec.items() if value not in ({}, [], None)}
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
 

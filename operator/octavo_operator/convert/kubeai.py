@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_operator.convert.draft import Draft, source_of
+from octavo_operator.convert.container import environment, match_tensor_parallel_size
+from octavo_operator.convert.draft import Draft, NotConvertibleError, source_of
 from octavo_operator.convert.vllm_arguments import read_arguments
 
 _UNBOUNDED = 4
@@ -15,12 +16,15 @@ _NO_COUNTERPART = {
     "files": "mount them with spec.podTemplate",
     "loadBalancing": "requests are spread by the Service",
     "image": "Octavo's own engine runs the model",
+    "jsonPatches": "change pods with spec.podTemplate",
 }
 
 
 def convert_model(document: Mapping[str, Any]) -> Draft:
     """Return the LLMService of a Model; NotConvertibleError if Octavo has no source for its url."""
     metadata, given = document["metadata"], document.get("spec") or {}
+    if "SpeechToText" in (given.get("features") or []):
+        raise NotConvertibleError("it turns speech into text, which Octavo does not")
     draft = Draft(f"Model {metadata['name']}", metadata["name"], metadata.get("namespace"))
     arguments = read_arguments(given.get("args") or [])
     draft.notes += arguments.notes
@@ -29,9 +33,12 @@ def convert_model(document: Mapping[str, Any]) -> Draft:
         "adapters": [{"name": one["name"], "source": source_of(one["url"])} for one in given.get("adapters") or []],
         "engine": dict(arguments.engine),
     }
-    environment = [{"name": name, "value": str(value)} for name, value in (given.get("env") or {}).items()]
-    if environment:
-        draft.spec["engine"]["env"] = environment
+    if "." in metadata["name"]:
+        draft.spec["model"]["name"] = metadata["name"]
+        draft.note("the LLMService has hyphens for the dots of its name; requests keep the old one as their model")
+    if draft.spec["adapters"]:
+        draft.note(f"requests ask for an adapter by its own name, without {metadata['name']}_ before it")
+    environment(draft, [{"name": name, "value": str(value)} for name, value in (given.get("env") or {}).items()])
     if given.get("envFrom"):
         draft.spec["engine"]["envFrom"] = given["envFrom"]
     _resources(draft, str(given.get("resourceProfile") or ""))
@@ -53,9 +60,13 @@ def _resources(draft: Draft, profile: str) -> None:
         draft.spec["accelerator"] = {"count": 0}
         draft.spec["resources"] = {"requests": {"cpu": str(number)}}
         return
+    if name.startswith(("google-tpu", "amd-", "intel-")):
+        raise NotConvertibleError(f"its resourceProfile is {profile}: Octavo runs on NVIDIA's GPUs and on CPUs")
     draft.spec["accelerator"] = {"count": number}
+    match_tensor_parallel_size(draft)
+    gpus = f"{number} GPU" if number == 1 else f"{number} GPUs"
     draft.note(
-        f"resourceProfile {profile or '(none)'}: {number} GPU for a replica; if the profile chooses nodes, name their "
+        f"resourceProfile {profile or '(none)'}: {gpus} for a replica; if the profile chooses nodes, name their "
         "labels in spec.scheduling.nodeSelector"
     )
 

@@ -6,13 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from octavo_operator.convert.container import environment, resources, scheduling
 from octavo_operator.convert.draft import Draft, NotConvertibleError, source_of
 from octavo_operator.convert.vllm_arguments import Arguments, read_arguments
-
-_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-_GPU = "nvidia.com/gpu"
-_SCHEDULING = ("nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "priorityClassName",
-               "runtimeClassName", "schedulerName")  # fmt: skip
 
 
 def runs_vllm(workload: Mapping[str, Any]) -> bool:
@@ -33,10 +29,14 @@ def convert_workload(workload: Mapping[str, Any], scalers: Sequence[Mapping[str,
     draft.spec["model"] = {"name": names[0], "aliases": names[1:], "source": source}
     if not names[1:]:
         del draft.spec["model"]["aliases"]
-    draft.spec["engine"] = {**arguments.engine, **_environment(draft, container, source)}
-    _resources(draft, container.get("resources") or {})
+    draft.spec["engine"] = dict(arguments.engine)
+    environment(draft, container.get("env") or [])
+    if container.get("envFrom"):
+        draft.spec["engine"]["envFrom"] = container["envFrom"]
+    resources(draft, container.get("resources") or {})
     _replicas(draft, workload, scalers)
-    draft.spec["scheduling"] = {name: pod[name] for name in _SCHEDULING if pod.get(name)}
+    scheduling(draft, pod)
+    _note_volumes(draft, pod, source)
     if pod.get("serviceAccountName"):
         draft.note("serviceAccountName was left out: the engine does not call the API server")
     if len(pod["containers"]) > 1:
@@ -82,38 +82,12 @@ def _source(arguments: Arguments, container: Mapping[str, Any], pod: Mapping[str
     raise NotConvertibleError(f"its model is the folder {model}, which is on no PersistentVolumeClaim")
 
 
-def _environment(draft: Draft, container: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `env` and `envFrom` of the engine; a token for the hub belongs to the source instead."""
-    kept = []
-    for variable in container.get("env") or []:
-        secret = (variable.get("valueFrom") or {}).get("secretKeyRef")
-        if variable["name"] in _TOKENS:
-            if secret and "huggingFace" in source:
-                source["huggingFace"]["tokenSecretRef"] = {"name": secret["name"], "key": secret["key"]}
-            elif not secret:
-                draft.note(f"{variable['name']} was left out: put the token into a Secret that tokenSecretRef names")
-        elif variable["name"].startswith("VLLM_"):
-            draft.note(f"the variable {variable['name']} was left out: it has no counterpart")
-        else:
-            kept.append(variable)
-    return {
-        **({"env": kept} if kept else {}),
-        **({"envFrom": container["envFrom"]} if container.get("envFrom") else {}),
-    }
-
-
-def _resources(draft: Draft, resources: Mapping[str, Any]) -> None:
-    limits, requests = dict(resources.get("limits") or {}), dict(resources.get("requests") or {})
-    gpus = {name: int(str(limits.get(name) or requests.get(name))) for name in {*limits, *requests} if "gpu" in name}
-    for name in gpus:
-        limits.pop(name, None)
-        requests.pop(name, None)
-    name, count = next(iter(sorted(gpus.items())), (_GPU, 0))
-    draft.spec["accelerator"] = {"count": count, **({} if name == _GPU else {"resourceName": name})}
-    draft.spec["resources"] = {
-        **({"requests": requests} if requests else {}),
-        **({"limits": limits} if limits else {}),
-    }
+def _note_volumes(draft: Draft, pod: Mapping[str, Any], source: Mapping[str, Any]) -> None:
+    used = (source.get("persistentVolumeClaim") or {}).get("claimName")
+    for volume in pod.get("volumes") or []:
+        claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+        if claim and claim != used:
+            draft.note(f"the claim {claim} was left out: spec.cache keeps downloaded files")
 
 
 def _replicas(draft: Draft, workload: Mapping[str, Any], scalers: Sequence[Mapping[str, Any]]) -> None:

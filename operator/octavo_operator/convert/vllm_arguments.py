@@ -28,7 +28,11 @@ _OTHER_NAMES = {
     "num-gpu-blocks-override": "num-kv-blocks",
     "tp": "tensor-parallel-size",
     "q": "quantization",
+    "model-name": "served-model-name",
+    "model-id": "model",
+    "model-revision": "revision",
 }
+"""Other names of flags: vLLM's short ones, and those of KServe's runtime."""
 _WITHOUT_VALUE = frozenset({
     "enforce-eager", "enable-prefix-caching", "enable-chunked-prefill", "enable-auto-tool-choice", "enable-lora",
     "trust-remote-code", "disable-custom-all-reduce", "disable-log-stats", "disable-log-requests",
@@ -38,9 +42,11 @@ _NEEDLESS = frozenset({
     "host", "port", "enable-chunked-prefill", "enable-auto-tool-choice", "reasoning-parser", "enable-reasoning",
     "disable-log-stats", "disable-log-requests", "enable-log-requests", "enable-lora", "max-loras", "max-lora-rank",
     "max-cpu-loras", "guided-decoding-backend", "download-dir", "load-format", "uvicorn-log-level", "tokenizer-mode",
-    "config-format",
+    "config-format", "model-dir", "backend",
 })  # fmt: skip
 """Flags for what Octavo does by itself, or the operator decides."""
+_SHORTEST = 5
+"""The letters of an abbreviation; shorter names are too likely to be flags that are not known here."""
 _CONVERTIBLE_SCHEMES = ("fp8", "int8", "int4", "awq", "gptq")
 _ADVICE = {
     "api-key": "keys are in a Secret that spec.auth.apiKeysSecretRef names, one entry for each client",
@@ -48,6 +54,10 @@ _ADVICE = {
     "trust-remote-code": "code in a model's repository is never run",
     "pipeline-parallel-size": "a replica runs on the GPUs of one node; use tensorParallelSize or more replicas",
     "data-parallel-size": "use replicas or autoscaling",
+    "enable-chunked-prefill": "it is always on",
+    "tool-call-parser": "the chat template shows the format; where it does not, name it in engine.extraArgs",
+    "attention-backend": "the engine chooses its own",
+    "task": "the files of the model say what it does",
     "lora-modules": "list the adapters in spec.adapters, each with its source",
 }
 
@@ -79,10 +89,12 @@ def read_arguments(words: Sequence[str]) -> Arguments:
             _quantization(found, value)
         elif flag in _FIELDS:
             _field(found, flag, value)
-        elif flag in EXTRA:
+        elif flag == "swap-space":
+            extra.append(f"--swap-space={value}GiB")  # vLLM's number counts GiB
+        elif flag in EXTRA and flag not in _ADVICE:
             extra.append(f"--{flag}={value}" if values else f"--{flag}")
-        elif flag not in _NEEDLESS:
-            advice = _ADVICE.get(flag, "it has no counterpart")
+        elif flag not in _NEEDLESS or value.lower() == "false":
+            advice = _ADVICE.get(flag.removeprefix("no-"), "it has no counterpart")
             found.notes.append(f"--{flag} was left out: {advice}")
     if extra:
         found.engine["extraArgs"] = extra
@@ -105,6 +117,13 @@ def _field(found: Arguments, flag: str, value: str) -> None:
         found.notes.append(f"--{flag} was left out: {value!r} is not a number")
 
 
+def _full_name(name: str) -> str:
+    """Return the flag that `name` abbreviates, as vLLM's parser allows; `name` itself if it is none's or several's."""
+    known = {*_FIELDS, *EXTRA, *_NEEDLESS, *_ADVICE, "served-model-name"}
+    meant = [flag for flag in known if len(name) > _SHORTEST and flag.startswith(name)]
+    return meant[0] if name not in known and len(meant) == 1 else name
+
+
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each flag by its present name, with its values; the empty name stands for the model given by position."""
     position = 0
@@ -116,7 +135,7 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             continue
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("_", "-")
-        name = _OTHER_NAMES.get(name, name)
+        name = _full_name(_OTHER_NAMES.get(name, name))
         values = [value] if equals else []
         if not equals and name not in _WITHOUT_VALUE and not name.startswith("no-"):
             while position < len(words) and not words[position].startswith("--"):
