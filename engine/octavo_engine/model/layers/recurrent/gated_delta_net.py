@@ -6,17 +6,15 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.attention.states import StateStep
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
 from octavo_engine.model.layers.operations.delta_rule import CHUNK, DeltaInputs, chunk_bytes, one_token_bytes
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import GatedDeltaNetSpec
@@ -27,7 +25,7 @@ _PARTS = ("delta_query", "delta_key", "delta_value", "delta_gate", "delta_streng
 _CONVOLUTIONS = ("delta_query_conv", "delta_key_conv", "delta_value_conv")
 
 
-class GatedDeltaNet(nn.Module):
+class GatedDeltaNet(RecurrentMixer):
     """A projection, a convolution of query, key and value, the gated delta rule, norm and gate, and a projection."""
 
     def __init__(
@@ -37,8 +35,8 @@ class GatedDeltaNet(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         shard, hidden = options.ranks.shard, unsharded(hidden_size, "hidden_size")
         self.heads = span(shard.heads(spec), spec.num_heads, "heads of linear attention")
         self.key_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "key heads of linear attention")
@@ -54,24 +52,13 @@ class GatedDeltaNet(nn.Module):
         self.a_log, self.step_bias = (parameter(self.heads.size, dtype=dtype, device=device) for _ in range(2))
         self.norm = parameter(spec.value_dim, dtype=dtype, device=device)
 
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.input.input_scaling
-
-    def forward(
-        self,
-        x: Tensor | Quantized,
-        residual: Tensor | None,
-        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
-        attention: AttentionContext,
-    ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
+    def mix(self, projected: Tensor, state_tensors: tuple[Tensor, ...], step: StateStep) -> Tensor:
+        """Return the tokens' input of the last projection [T, columns]; see `RecurrentMixer`."""
         spec, heads = self.spec, self.heads.size
         mixed, gate, strength, steps = torch.split(
-            self.input(x), [len(self.conv), heads * spec.value_dim, heads, heads], dim=-1
+            projected, [len(self.conv), heads * spec.value_dim, heads, heads], dim=-1
         )
-        (past, states), step = attention.state(self.layer)
+        past, states = state_tensors
         compute = self.options.compute
         mixed = compute.convolution(mixed, self.conv[:, 0], None, spec.activation, past, step)
         inputs = DeltaInputs(
@@ -80,7 +67,7 @@ class GatedDeltaNet(nn.Module):
             (strength.sigmoid() * spec.most_strength).float(),
         )
         attended = compute.delta_rule(inputs, states.view(-1, heads, spec.key_dim, spec.value_dim), step)
-        return self.output.add_to(residual, self._gated(attended.to(gate.dtype), gate))
+        return self._gated(attended.to(gate.dtype), gate)
 
     def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return query and key [T, key heads, Dk] and value [T, H, Dv], views of `mixed`."""

@@ -6,19 +6,16 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.states import StateStep
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
 from octavo_engine.model.layers.recurrent.linear_scan import first_tokens, linear_scan
-from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import GatedRecurrenceSpec
@@ -28,7 +25,7 @@ _RATE = -8.0
 """The factor of a decay's rate: `c` of the paper."""
 
 
-class GatedRecurrence(nn.Module):
+class GatedRecurrence(RecurrentMixer):
     """Two projections, one with a convolution and the recurrence, the other with an activation, and their product's."""
 
     def __init__(
@@ -38,8 +35,8 @@ class GatedRecurrence(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         self.name = options.names.of_layer("mamba", layer)
         self._inputs = (f"{self.name}.linear_y", f"{self.name}.linear_x")
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "blocks of channels")
@@ -55,24 +52,13 @@ class GatedRecurrence(nn.Module):
         self.gate_biases = parameter(2, self.heads.size, spec.head_dim, dtype=dtype, device=device)
         self.rate = parameter(channels.size, dtype=dtype, device=device)
 
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.input.input_scaling
-
-    def forward(
-        self,
-        x: Tensor | Quantized,
-        residual: Tensor | None,
-        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
-        attention: AttentionContext,
-    ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
-        gate, inner = self.input(x).chunk(2, dim=-1)
-        (past, states), step = attention.state(self.layer)
+    def mix(self, projected: Tensor, state_tensors: tuple[Tensor, ...], step: StateStep) -> Tensor:
+        """Return the tokens' input of the last projection [T, columns]; see `RecurrentMixer`."""
+        gate, inner = projected.chunk(2, dim=-1)
+        past, states = state_tensors
         convolved = self.conv(inner, None, past, step)
         recurrent = self._recurrence(convolved, states, step).to(gate.dtype)
-        return self.output.add_to(residual, ACTIVATIONS[self.spec.activation](gate) * recurrent)
+        return ACTIVATIONS[self.spec.activation](gate) * recurrent
 
     def _recurrence(self, x: Tensor, states: Tensor, step: StateStep) -> Tensor:
         """Return the channels' states after each token, [T, C] in float32."""

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.attention.states import StateStep
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.delta_rule import DeltaInputs, chunk_bytes, one_token_bytes
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import KimiDeltaAttentionSpec
@@ -24,7 +22,7 @@ _FLOAT32_BYTES = 4
 _ROLES = ("query", "key", "value")
 
 
-class KimiDeltaAttention(nn.Module):
+class KimiDeltaAttention(RecurrentMixer):
     """Projections, convolutions of query, key and value, the delta rule, norm and gate, and a projection."""
 
     def __init__(
@@ -34,8 +32,8 @@ class KimiDeltaAttention(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         hidden, rank = unsharded(hidden_size, "hidden_size"), unsharded(spec.head_dim)
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "heads of linear attention")
         self.inner = inner = self.heads.times(spec.head_dim)
@@ -63,25 +61,14 @@ class KimiDeltaAttention(nn.Module):
         others = (f"{module}.{part}" for part in ("b_proj", decay, gate))
         return *(names.of_layer(role, self.layer) for role in _ROLES), *others
 
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.input.input_scaling
-
-    def forward(
-        self,
-        x: Tensor | Quantized,
-        residual: Tensor | None,
-        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
-        attention: AttentionContext,
-    ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
+    def mix(self, projected: Tensor, state_tensors: tuple[Tensor, ...], step: StateStep) -> Tensor:
+        """Return the tokens' input of the last projection [T, columns]; see `RecurrentMixer`."""
         heads, size = self.heads.size, self.spec.head_dim
         low = size if self.spec.low_rank else self.inner.size
-        mixed, strength, decay, gate = torch.split(self.input(x), [3 * self.inner.size, heads, low, low], dim=-1)
+        mixed, strength, decay, gate = torch.split(projected, [3 * self.inner.size, heads, low, low], dim=-1)
         if self.decay is not None and self.gate is not None:
             decay, gate = self.decay(decay.contiguous()), self.gate(gate.contiguous())
-        (past, states), step = attention.state(self.layer)
+        past, states = state_tensors
         compute = self.options.compute
         mixed = compute.convolution(mixed, self.conv[:, 0], None, self.spec.activation, past, step)
         query, key, value = mixed.view(-1, 3, heads, size).unbind(1)
@@ -93,7 +80,7 @@ class KimiDeltaAttention(nn.Module):
             strength.sigmoid().float(),
         )
         attended = compute.delta_rule(inputs, states.view(-1, heads, size, size), step)
-        return self.output.add_to(residual, self._gated(attended, gate))
+        return self._gated(attended, gate)
 
     def _log_decay(self, steps: Tensor) -> Tensor:
         """Return the decay of each number of a key as a logarithm, [T, H, D] in float32."""

@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.states import StateStep
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.sharded_norm import ShardedNorm
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import LightningAttentionSpec
 
@@ -33,7 +30,7 @@ _BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 """Buffers that transformers saves although they follow from the slopes."""
 
 
-class LightningAttention(nn.Module):
+class LightningAttention(RecurrentMixer):
     """A projection to query, key, value and gate, linear attention, a norm over all heads, the gate, a projection."""
 
     slopes: Tensor
@@ -45,8 +42,8 @@ class LightningAttention(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "heads of linear attention")
         hidden, width = unsharded(hidden_size, "hidden_size"), self.heads.times(spec.head_dim)
         parts, layout = (width,) * len(_PARTS), options.names.qkv_layout
@@ -58,25 +55,15 @@ class LightningAttention(nn.Module):
         slopes = torch.tensor(spec.slopes[self.heads.slice], dtype=torch.float32, device=options.device)
         self.register_buffer("slopes", slopes, persistent=False)
 
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.input.input_scaling
-
-    def forward(
-        self,
-        x: Tensor | Quantized,
-        residual: Tensor | None,
-        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
-        attention: AttentionContext,
-    ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
+    def mix(self, projected: Tensor, state_tensors: tuple[Tensor, ...], step: StateStep) -> Tensor:
+        """Return the tokens' input of the last projection [T, columns]; see `RecurrentMixer`."""
         heads, size = self.heads.size, self.spec.head_dim
-        mixed, gate = torch.split(self.input(x), [3 * heads * size, heads * size], dim=-1)
+        mixed, gate = torch.split(projected, [3 * heads * size, heads * size], dim=-1)
         mixed = ACTIVATIONS[self.spec.activation](mixed).float().view(-1, 3, heads, size)
-        (states,), step = attention.state(self.layer)
+        (states,) = state_tensors
         attended = self._attend(mixed, states.view(-1, heads, size, size), step).to(gate.dtype)
-        return self.output.add_to(residual, gate.sigmoid() * self.norm(attended.view(len(gate), -1)))
+        normed: Tensor = self.norm(attended.view(len(gate), -1))
+        return gate.sigmoid() * normed
 
     def _attend(self, mixed: Tensor, states: Tensor, step: StateStep) -> Tensor:
         """Return [T, H, D] of query, key, value [T, 3, H, D], float32; reads and writes `states` [slots, H, D, D]."""

@@ -9,16 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.attention.states import StateStep
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
+from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.layers.recurrent.selective_scan import Inputs, selective_scan
-from octavo_engine.model.layers.residual import ResidualStream, summed
+from octavo_engine.model.layers.residual import summed
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MambaSpec
@@ -26,7 +25,7 @@ from octavo_engine.model.spec import MambaSpec
 _FLOAT32_BYTES = 4
 
 
-class Mamba(nn.Module):
+class Mamba(RecurrentMixer):
     """A projection to x and gate, a convolution of x, the state space model, the gate, a projection.
 
     Time steps, b and c are projected from all ranks' channels, so ranks sum these projections.
@@ -39,8 +38,8 @@ class Mamba(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         self.name = options.names.of_layer("mamba", layer)
         into, out = (options.method_of(f"{self.name}.{part}") for part in ("in_proj", "out_proj"))
         self.channels = span(options.ranks.shard.intermediate(spec.channels), spec.channels, "channels of states")
@@ -57,21 +56,10 @@ class Mamba(nn.Module):
         norms = () if spec.norm is None else (Norm(part.size, spec.norm, options) for part in selected)
         self.norms = nn.ModuleList(norms)
 
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.input.input_scaling
-
-    def forward(
-        self,
-        x: Tensor | Quantized,
-        residual: Tensor | None,
-        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
-        attention: AttentionContext,
-    ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
-        inputs, gate = self.input(x).chunk(2, dim=-1)
-        (past, states), step = attention.state(self.layer)
+    def mix(self, projected: Tensor, state_tensors: tuple[Tensor, ...], step: StateStep) -> Tensor:
+        """Return the tokens' input of the last projection [T, columns]; see `RecurrentMixer`."""
+        inputs, gate = projected.chunk(2, dim=-1)
+        past, states = state_tensors
         convolved = self.conv(inputs, self.spec.activation, past, step)
         selected = summed(self.selection.add_to(None, convolved))
         latent, keys, queries = torch.split(selected, list(self.selection.parts), dim=-1)
@@ -85,7 +73,7 @@ class Mamba(nn.Module):
             Inputs(values, steps, keys.float(), queries.float()), -torch.exp(self.a_log), states, step
         )
         gated = scanned.addcmul_(values, self.skip).mul_(F.silu(gate.float()))
-        return self.output.add_to(residual, gated.to(gate.dtype))
+        return gated.to(gate.dtype)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yield the layer's tensors in a checkpoint."""

@@ -6,17 +6,15 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.attention.states import StateStep
 from octavo_engine.model.checkpoint import CheckpointTensor, joined, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.gated_norm import GatedNorm
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.layers.recurrent.state_space_scan import CHUNK, Inputs, state_space_scan
-from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import Mamba2Spec
@@ -24,9 +22,11 @@ from octavo_engine.model.spec import Mamba2Spec
 _FLOAT32_BYTES = 4
 
 
-class Mamba2(nn.Module):
+class Mamba2(RecurrentMixer):
     """A projection to gate, x, b, c and time steps, a convolution, the state space model, gate and norm, and a
     projection."""
+
+    scales: Tensor
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class Mamba2(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         self.name = options.names.of_layer("mamba", layer)
         into, out = (options.method_of(f"{self.name}.{part}") for part in ("in_proj", "out_proj"))
         shard, hidden = options.ranks.shard, unsharded(hidden_size, "hidden_size")
@@ -59,25 +59,13 @@ class Mamba2(nn.Module):
         scales = [torch.full((part.size,), scale) for part, scale in zip(parts, spec.scales, strict=True)]
         self.register_buffer("scales", torch.cat(scales).to(device, dtype), persistent=False)
 
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.input.input_scaling
-
-    def forward(
-        self,
-        x: Tensor | Quantized,
-        residual: Tensor | None,
-        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
-        attention: AttentionContext,
-    ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
+    def mix(self, projected: Tensor, state_tensors: tuple[Tensor, ...], step: StateStep) -> Tensor:
+        """Return the tokens' input of the last projection [T, columns]; see `RecurrentMixer`."""
         spec, heads, groups = self.spec, self.heads.size, self.groups.size
-        projected = self.input(x)
         if set(spec.scales) != {1.0}:
             projected = projected * self.scales
         gate, inputs, steps = torch.split(projected, [self.inner.size, len(self.conv), heads], dim=-1)
-        (past, states), step = attention.state(self.layer)
+        past, states = state_tensors
         convolved = self.options.compute.convolution(
             inputs, self.conv[:, 0], self.conv_bias, spec.activation, past, step
         )
@@ -95,7 +83,7 @@ class Mamba2(nn.Module):
         )
         scanned = scanned.addcmul_(values.view(scanned.shape), self.skip[:, None]).view(len(gate), -1)
         gated = scanned * F.silu(gate.float()) if self.norm is None else self.norm(scanned, gate)
-        return self.output.add_to(residual, gated.to(gate.dtype))
+        return gated.to(gate.dtype)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yield the layer's tensors in a checkpoint."""

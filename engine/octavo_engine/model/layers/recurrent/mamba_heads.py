@@ -6,18 +6,15 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.states import StateStep
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
+from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.layers.recurrent.selective_scan import Inputs, selective_scan
-from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.names import QKVLayout
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
@@ -26,7 +23,7 @@ from octavo_engine.model.spec import MambaHeadsSpec
 _FLOAT32_BYTES = 4
 
 
-class MambaHeads(nn.Module):
+class MambaHeads(RecurrentMixer):
     """Mamba whose heads each select by themselves, unlike `Mamba`: no rank needs another's channels."""
 
     def __init__(
@@ -36,8 +33,8 @@ class MambaHeads(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         self.name = options.names.of_layer("mamba", layer)
         into, out = (options.method_of(f"{self.name}.{part}") for part in ("in_proj", "out_proj"))
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "Mamba heads")
@@ -61,29 +58,15 @@ class MambaHeads(nn.Module):
         self.a_log = parameter(count, size, spec.state, dtype=torch.float32, device=device)
         self.skip = parameter(count, size, dtype=torch.float32, device=device)
 
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.input.input_scaling
-
-    def forward(
-        self,
-        x: Tensor | Quantized,
-        residual: Tensor | None,
-        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
-        attention: AttentionContext,
-    ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
-        inputs, gate = self.input(x).chunk(2, dim=-1)
-        (past, states), step = attention.state(self.layer)
-        convolved = self.conv(inputs, self.spec.activation, past, step)
-        convolved = convolved.view(len(inputs), -1, self.spec.head_dim)
-        scanned = torch.stack([self._scanned(head, convolved[:, head], states, step) for head in self._own()], dim=1)
-        gated = (scanned + convolved.float() * self.skip).flatten(1).mul_(F.silu(gate.float()))
-        return self.output.add_to(residual, gated.to(gate.dtype))
-
-    def _own(self) -> range:
-        return range(self.heads.size)
+    def mix(self, projected: Tensor, state_tensors: tuple[Tensor, ...], step: StateStep) -> Tensor:
+        """Return the tokens' input of the last projection [T, columns]; see `RecurrentMixer`."""
+        inputs, gate = projected.chunk(2, dim=-1)
+        past, states = state_tensors
+        convolved: Tensor = self.conv(inputs, self.spec.activation, past, step)
+        heads = convolved.view(len(inputs), -1, self.spec.head_dim)
+        scanned = [self._scanned(head, heads[:, head], states, step) for head in range(self.heads.size)]
+        gated = (torch.stack(scanned, dim=1) + heads.float() * self.skip).flatten(1).mul_(F.silu(gate.float()))
+        return gated.to(gate.dtype)
 
     def _scanned(self, head: int, x: Tensor, states: Tensor, step: StateStep) -> Tensor:
         """Return what one head's tokens read of its state, float32 [T, head_dim]."""

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.fp8_activations import Quantized, Scaling
+from octavo_engine.attention.states import StateStep
 from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.recurrent.channel_conv import ChannelConv
-from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.recurrent.recurrent_mixer import RecurrentMixer
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import ShortConvSpec
 
 
-class ShortConv(nn.Module):
+class ShortConv(RecurrentMixer):
     """A projection to b, c and x, the convolution of b * x, and the projection of c times that."""
 
     def __init__(
@@ -28,8 +26,8 @@ class ShortConv(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         self.channels = span(options.ranks.shard.intermediate(spec.channels), spec.channels, "channels")
         hidden = unsharded(hidden_size, "hidden_size")
         into, out = (options.method(layer, role) for role in ("conv_input", "conv_output"))
@@ -37,23 +35,12 @@ class ShortConv(nn.Module):
         self.conv = ChannelConv(self.channels, spec.width, options, bias=spec.bias)
         self.output = Linear(self.channels, (hidden,), bias=spec.bias, options=options, method=out, summed=True)
 
-    @property
-    def input_scaling(self) -> Scaling | None:
-        """How the layer's input has to be quantized; None: not at all."""
-        return self.input.input_scaling
-
-    def forward(
-        self,
-        x: Tensor | Quantized,
-        residual: Tensor | None,
-        rope: Rope | None,  # noqa: ARG002 (all mixers have the same arguments; this one has no positions)
-        attention: AttentionContext,
-    ) -> ResidualStream:
-        """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
-        before, after, inner = self.input(x).chunk(3, dim=-1)
-        (states,), step = attention.state(self.layer)
-        convolved = self.conv(before * inner, None, states, step)
-        return self.output.add_to(residual, after * convolved)
+    def mix(self, projected: Tensor, state_tensors: tuple[Tensor, ...], step: StateStep) -> Tensor:
+        """Return the tokens' input of the last projection [T, columns]; see `RecurrentMixer`."""
+        before, after, inner = projected.chunk(3, dim=-1)
+        (past,) = state_tensors
+        convolved: Tensor = self.conv(before * inner, None, past, step)
+        return after * convolved
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yield the layer's tensors in a checkpoint."""
