@@ -18,7 +18,9 @@ from octavo_engine.engine.sizing import memory_limits, memory_need
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.percent_bar import percent_bar
-from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
+from octavo_engine.runner.device_memory import DeviceMemory
+from octavo_engine.runner.memory import plan_memory
+from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
 from octavo_engine.sizes import format_size
 
 COMMON_GPUS = {

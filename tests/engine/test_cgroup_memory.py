@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo_engine.runner import memory
+from octavo_engine.runner import device_memory
 from octavo_engine.runner.cgroup_memory import cgroup_memory
 
 GIB = 1 << 30
@@ -60,5 +60,5 @@ def test_without_a_limit_there_is_the_machines_memory(tmp_path: Path, own: Path,
     assert cgroup_memory(tmp_path, own) is None
     assert cgroup_memory(tmp_path / "none", tmp_path / "none") is None
     write_cgroup(tmp_path / "memory", UNLIMITED_V1, GIB, V1)
-    monkeypatch.setattr(memory, "cgroup_memory", lambda: cgroup_memory(tmp_path, own))
-    assert memory.host_memory().name == "this machine's memory"
+    monkeypatch.setattr(device_memory, "cgroup_memory", lambda: cgroup_memory(tmp_path, own))
+    assert device_memory.host_memory().name == "this machine's memory"

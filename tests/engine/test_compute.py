@@ -23,7 +23,7 @@ from octavo_engine.model.layers.operations.choose_compute import Path, choose_co
 from octavo_engine.model.layers.operations.products import torch_product, wide_product
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.runner.memory import MemoryNeed
+from octavo_engine.runner.memory_plan import MemoryNeed
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 

@@ -16,7 +16,7 @@ import torch
 from octavo_engine import doctor
 from octavo_engine.cli import main
 from octavo_engine.kernels.cpu import build
-from octavo_engine.runner import memory
+from octavo_engine.runner import device_memory
 
 
 def found(name: str, port: int = 0) -> doctor.Result:
@@ -50,7 +50,9 @@ def test_what_is_lacking_comes_with_what_to_do(monkeypatch: pytest.MonkeyPatch, 
 
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(build, "built_library", no_compiler)
-    monkeypatch.setattr(memory, "host_memory", lambda: memory.DeviceMemory(1 << 30, 1 << 29, "this machine's memory"))
+    monkeypatch.setattr(
+        device_memory, "host_memory", lambda: device_memory.DeviceMemory(1 << 30, 1 << 29, "this machine's memory")
+    )
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1 << 20))
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (256, 256))
     lacking = {each.name: each for each in doctor.results(0) if each.state == "warning"}

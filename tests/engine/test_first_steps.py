@@ -43,7 +43,7 @@ from octavo_engine.model.spec import (
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner import worker as worker_module
 from octavo_engine.runner.kv_cache import allocate_cache
-from octavo_engine.runner.memory import MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory_plan import MemoryNeed, MemoryPlan
 from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker

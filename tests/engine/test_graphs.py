@@ -37,6 +37,7 @@ from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model
 from octavo_engine.model.spec import ModelSpec
+from octavo_engine.runner.device_memory import DeviceMemory
 from octavo_engine.runner.graphs import (
     ladder,
     mixed_inputs,
@@ -48,7 +49,8 @@ from octavo_engine.runner.graphs import (
 )
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import allocate_cache
-from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
+from octavo_engine.runner.memory import plan_memory
+from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker

@@ -9,7 +9,7 @@ from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
-from octavo_engine.runner.memory import MemoryPlan
+from octavo_engine.runner.memory_plan import MemoryPlan
 from octavo_engine.sizes import format_size
 
 

@@ -25,8 +25,9 @@ from octavo_engine.model.lora.adapter import decode_write
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.cores import configure_cpu_threads
+from octavo_engine.runner.device_memory import device_memory
 from octavo_engine.runner.kv_blocks import WindowNeed
-from octavo_engine.runner.memory import MemoryNeed, MemoryPlan, device_memory
+from octavo_engine.runner.memory_plan import MemoryNeed, MemoryPlan
 from octavo_engine.runner.plan_codec import decode_plan
 from octavo_engine.runner.ranks import rendezvous_path, tie_to_parent
 from octavo_engine.runner.shm_queue import SharedMemoryQueue

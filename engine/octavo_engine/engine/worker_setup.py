@@ -25,9 +25,10 @@ from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, Progress
 from octavo_engine.runner.block_ops import measure_swap
+from octavo_engine.runner.device_memory import device_memory
 from octavo_engine.runner.graphs import Captured, ladder
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
-from octavo_engine.runner.memory import MemoryPlan, device_memory
+from octavo_engine.runner.memory_plan import MemoryPlan
 from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from octavo_engine.errors import BY_EXIT_CODE, EngineDeadError, OctavoError
-from octavo_engine.runner.memory import DeviceMemory
+from octavo_engine.runner.device_memory import DeviceMemory
 from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
 _CHECK_EVERY = 0.2
