@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.reconcile.advice import advice
+from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.pods.pod_view import PodView
 from octavo_operator.reconcile.problem import Problem
 
@@ -27,7 +27,7 @@ def failing_again(pods: Sequence[PodView], now: str) -> Problem | None:
     Its example is the first of them, so that the sentence stays the same while more fail.
     """
     known = [pod for pod in pods if not pod.ended or pod.failure]
-    failed = [pod for pod in known if pod.failure and _seconds_between(pod.failed_at, now) < _RECENT_SECONDS]
+    failed = [pod for pod in known if pod.failure and seconds_between(pod.failed_at, now) < _RECENT_SECONDS]
     newest = sorted((pod for pod in failed if pod.revision == newest_revision(known)), key=lambda pod: pod.created)
     lasts = len(newest) >= _AGAIN or any(pod.failure and _OF_THE_SPEC.search(pod.failure) for pod in newest)
     if not lasts:
@@ -45,7 +45,3 @@ def newest_revision(pods: Sequence[PodView]) -> str:
     for pod in pods:
         first[pod.revision] = min(pod.created, first.get(pod.revision, pod.created))
     return max(first, key=lambda revision: first[revision], default="")
-
-
-def _seconds_between(first: str, second: str) -> float:
-    return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds() if first else 0.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
 from octavo_operator.api.resource import LLMService
+from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.pods.container_trouble import (
     ASKED_TO_END,
     UNSTARTED,
@@ -109,7 +109,7 @@ def start_patience_seconds(pod: PodView, now: str) -> float:
     """Return in how many seconds a pod that its node cannot start will count as stuck; 0: it does, or it starts."""
     if not pod.unstarted_since:
         return 0.0
-    return max(0.0, _UNSTARTED_SECONDS - _seconds_between(pod.unstarted_since, now))
+    return max(0.0, _UNSTARTED_SECONDS - seconds_between(pod.unstarted_since, now))
 
 
 def _lasts(status: Mapping[str, Any], trouble: Problem) -> bool:
@@ -158,7 +158,7 @@ def usual_wait_seconds(pod: PodView, now: str) -> float:
     """Return the seconds from `now` (RFC 3339) for which the pod's wait is one that each pod has; 0: no longer."""
     if not pod.waits or pod.waits.reason not in _USUAL_SECONDS:
         return 0.0
-    return max(0.0, _USUAL_SECONDS[pod.waits.reason] - _seconds_between(pod.waits_since, now))
+    return max(0.0, _USUAL_SECONDS[pod.waits.reason] - seconds_between(pod.waits_since, now))
 
 
 def is_unseen(pod: Mapping[str, Any]) -> bool:
@@ -223,25 +223,18 @@ def _state_of_ready_engine(pod: Mapping[str, Any]) -> tuple[LoadingPhase, Proble
 
 def _was_ready(pod: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     """Return True if a container in this `state`, not ready now, became unready after its start."""
-    return _seconds_between((state.get("running") or {}).get("startedAt"), _unready_since(pod)) > 0
+    return seconds_between((state.get("running") or {}).get("startedAt"), _unready_since(pod)) > 0
 
 
 def _is_old(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
     """Return True if the container's last end is too long ago to explain why it is unready now."""
     ended = ((container.get("lastState") or {}).get("terminated") or {}).get("finishedAt")
-    return _seconds_between(ended, _unready_since(pod)) > _OLD_SECONDS
+    return seconds_between(ended, _unready_since(pod)) > _OLD_SECONDS
 
 
 def _unready_since(pod: Mapping[str, Any]) -> str | None:
     ready = condition_of(pod, "Ready")
     return ready.get("lastTransitionTime") if ready.get("status") == "False" else None
-
-
-def _seconds_between(first: str | None, second: str | None) -> float:
-    """Return the seconds from `first` to `second`, both RFC 3339; 0 where one is not known."""
-    if not first or not second:
-        return 0.0
-    return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
 
 
 def _unfinished(status: Mapping[str, Any]) -> Mapping[str, Any] | None:

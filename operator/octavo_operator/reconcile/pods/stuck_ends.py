@@ -6,10 +6,10 @@ Their Deployment has others in their place already, which may wait for what they
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.problem import Problem
 
 _PATIENCE_SECONDS = 60.0
@@ -36,7 +36,7 @@ def _patience_left(pod: Mapping[str, Any], now: str) -> float | None:
     end = pod["metadata"].get("deletionTimestamp")
     if not end:
         return None
-    return _PATIENCE_SECONDS - (datetime.fromisoformat(now) - datetime.fromisoformat(end)).total_seconds()
+    return _PATIENCE_SECONDS - seconds_between(end, now)
 
 
 def _sentence(pod: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
+from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.pods.failed_pods import failing_again, newest_revision
 from octavo_operator.reconcile.pods.pod_view import PodView, condition_of, is_stuck
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
@@ -77,7 +78,7 @@ def rollout_state(
     refusal = refusal_of(deployment)
     if none_wanted or refusal is None:
         return state
-    moment, refused_for = datetime.fromisoformat(now), _seconds(refusal.since, now)
+    moment, refused_for = datetime.fromisoformat(now), seconds_between(refusal.since, now)
     seconds = _RETRY_SECONDS if state.in_place or refused_for < _SOON else _RETRY_LATER_SECONDS
     since = moment.timestamp() % seconds
     return replace(state, tried=(moment - timedelta(seconds=since)).isoformat(), retry=seconds - since)
@@ -124,7 +125,7 @@ def _what_fails(newest: Sequence[PodView], again: Problem | None, now: str) -> s
 
 
 def _soon_in_place(rollout: Rollout, waiting: Sequence[Obstacle], now: str) -> RolloutState:
-    left = rollout.surge_timeout_seconds - max(_seconds(each.since, now) for each in waiting)
+    left = rollout.surge_timeout_seconds - max(seconds_between(each.since, now) for each in waiting)
     if left <= 0:
         return RolloutState(in_place=True, problem=_went_in_place(rollout))
     after = f"the rollout goes on in place after spec.rollout.surgeTimeoutSeconds ({rollout.surge_timeout_seconds})"
@@ -204,7 +205,3 @@ def _went_in_place(rollout: Rollout) -> Problem:
         f"there was no room for a surge pod for {rollout.surge_timeout_seconds} s: this rollout stops old pods first; "
         "the next one surges again",
     )
-
-
-def _seconds(since: str, now: str) -> float:
-    return (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds() if since else 0.0

@@ -7,9 +7,9 @@ long before the Deployment's own deadline, which allows for the time that a mode
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 
 from octavo_operator.api.conditions import ConditionState, Reason
+from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.pods.pod_view import PodView, is_stuck, start_patience_seconds
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS, Facts
@@ -119,4 +119,4 @@ def _waits(pod: PodView) -> bool:
 
 
 def _waited(pod: PodView, now: str) -> float:
-    return (datetime.fromisoformat(now) - datetime.fromisoformat(pod.waits_since)).total_seconds()
+    return seconds_between(pod.waits_since, now)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.moments import seconds_between
 from octavo_operator.reconcile.pods.refused_pods import refusal_of
 from octavo_operator.reconcile.problem import Problem
 
@@ -40,4 +40,4 @@ def _waited(deployment: Mapping[str, Any], now: str) -> float | None:
     seen = (deployment.get("status") or {}).get("observedGeneration") == metadata.get("generation")
     if not changed or seen or refusal_of(deployment):
         return None
-    return (datetime.fromisoformat(now) - datetime.fromisoformat(changed)).total_seconds()
+    return seconds_between(changed, now)
