@@ -14,9 +14,9 @@ _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
 
 @contextmanager
 def forwarded(kubectl: Kubectl, service: str) -> Iterator[str]:
-    """Base URL of the OpenAI API of the LLMService called `service`, within the context. May raise KubectlError.
+    """Yield the base URL of the OpenAI API of the LLMService `service`; raises KubectlError if no port is forwarded.
 
-    kubectl leads all connections to one pod, and ends with it.
+    kubectl forwards all connections to one pod, and ends when that pod does.
     """
     port = kubectl.get("services", service)["spec"]["ports"][0]["port"]
     command = kubectl.command("port-forward", f"service/{service}", f":{port}", "--address=127.0.0.1")

@@ -20,15 +20,15 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.render.scaledobject import IN_FLIGHT, WAITING, path
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Admits = Callable[[], FrontProxy]
+CurrentFrontProxy = Callable[[], FrontProxy]
 """Returns who is admitted now: it may change at run time."""
-Wrong = Callable[[], str]
-"""The problem, as a sentence; empty if there is none."""
+ProblemText = Callable[[], str]
+"""Returns the present problem as a sentence; an empty one if there is none."""
 
 _ROOT = f"/apis/{METRICS_API}"
 
 
-def aggregated(collector: Collector, front_proxy: Admits) -> web.Application:
+def aggregated(collector: Collector, front_proxy: CurrentFrontProxy) -> web.Application:
     """Return the application that the API server calls on behalf of autoscalers."""
 
     @web.middleware
@@ -80,7 +80,9 @@ async def _values(collector: Collector, request: web.Request) -> web.Response:
     return web.json_response(external.value_list(metric, loads, now))
 
 
-def plain(collector: Collector, not_ready: Wrong, trouble: Wrong, standstill: Wrong) -> web.Application:
+def plain(
+    collector: Collector, not_ready: ProblemText, trouble: ProblemText, standstill: ProblemText
+) -> web.Application:
     """Return the application that KEDA calls for one LLMService, and the kubelet for probes.
 
     `/healthz` (readiness) answers 503 with `not_ready`; `trouble`, which neither keeps it from answering nor would be
@@ -105,9 +107,9 @@ def plain(collector: Collector, not_ready: Wrong, trouble: Wrong, standstill: Wr
     return app
 
 
-def _unless(wrong: Wrong, remark: Wrong) -> Handler:
+def _unless(problem: ProblemText, remark: ProblemText) -> Handler:
     async def handler(_: web.Request) -> web.StreamResponse:
-        sentence = wrong()
+        sentence = problem()
         lines = filter(None, [sentence or "ok", "" if sentence else remark()])
         return web.Response(status=503 if sentence else 200, text="".join(f"{line}\n" for line in lines))
 

@@ -59,6 +59,8 @@ class _Service:
 
 @dataclass
 class _Namespace:
+    """The pods of all LLMServices in a namespace, and their load reports by LLMService. Times are in seconds."""
+
     pods: Sequence[EnginePod] = ()
     listed_at: float = float("-inf")
     asked_at: float = float("-inf")
@@ -67,7 +69,7 @@ class _Namespace:
 
     @property
     def keep_seconds(self) -> float:
-        """Return for how many seconds the reports are kept after the last query; few if the service has no pods."""
+        """The seconds for which the reports are kept after the last query; few if the namespace has no pods."""
         return KEEP_SECONDS if self.pods or self.lock.locked() else LIST_SECONDS
 
 

@@ -1,7 +1,7 @@
 """Scales Deployments through /scale from the engines' own metrics: autoscaling without the aggregated metrics API.
 
 For clusters where another program serves external metrics, or where an APIService is not wanted. The numbers and the
-arithmetic are those of the HorizontalPodAutoscaler that is made else.
+arithmetic are those of the HorizontalPodAutoscaler that would be made otherwise.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class DirectScaler:
         if not current:  # it is not made yet, or about to start again
             return
         other = self._others.setdefault(key, OtherScaler())
-        other.saw(current, self._clock())
+        other.observe(current, self._clock())
         try:
             if problem := other.problem(self._clock()):
                 raise OtherScalerError(problem)
@@ -106,7 +106,7 @@ class DirectScaler:
                 logger.info("%s/%s: scaling from %d to %d replicas", *key, current, decision.replicas)
                 await self._cluster.scale(BY_NAME["Deployment"], *key, decision.replicas)
                 other.expected = decision.replicas
-            report = _report(decision, load, current, self._last(key, service, decision.replicas != current))
+            report = _report(decision, load, current, self._last_change(key, service, decision.replicas != current))
         except OtherScalerError as error:
             report = _unable(Reason.FIELD_CONFLICT, str(error), current)
         except ApiError as error:
@@ -118,10 +118,8 @@ class DirectScaler:
             self._queue.add(key)
 
     def _decide(self, key: Key, service: LLMService, current: int, load: Load) -> Decision:
-        autoscaling, bounds = (
-            service.spec.autoscaling,
-            bounds_in_force(service.spec, datetime.fromisoformat(self._now())),
-        )
+        autoscaling = service.spec.autoscaling
+        bounds = bounds_in_force(service.spec, datetime.fromisoformat(self._now()))
         if autoscaling is None or bounds is None:
             raise ValueError("no target to scale by is set")
         targets = (autoscaling.target_queue_depth, target_in_flight(service.spec))
@@ -130,13 +128,13 @@ class DirectScaler:
         rules = behavior(service)
         return decide(current, proposed, bounds.floor, bounds.max_replicas, rules, history, self._clock())
 
-    def _last(self, key: Key, service: LLMService, now: bool) -> str | None:
-        """Return when the replicas were last changed (RFC 3339): now if `now`, else as reported before.
+    def _last_change(self, key: Key, service: LLMService, changed: bool) -> str | None:
+        """Return when the replicas were last changed (RFC 3339): now if they were `changed`, else as reported before.
 
         What an earlier leader reported is in the status.
         """
         known = (self.reports.get(key) or {}).get("status", {}).get("lastScaleTime")
-        return self._now() if now else known or from_status(service.status, str, "autoscaling", "lastScaleTime")
+        return self._now() if changed else known or from_status(service.status, str, "autoscaling", "lastScaleTime")
 
 
 def _name_of(child: Object) -> str:

@@ -26,7 +26,7 @@ class OtherScaler:
     backoff: float = BACKOFF_SECONDS
     until: float = float("-inf")
 
-    def saw(self, current: int, now: float) -> None:
+    def observe(self, current: int, now: float) -> None:
         """Note the number of replicas that there is `now`."""
         is_changed, self.expected = self.expected not in (None, current), current
         if not is_changed:

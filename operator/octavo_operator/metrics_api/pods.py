@@ -13,16 +13,18 @@ from octavo_operator.render.container import PORT
 
 @dataclass(frozen=True)
 class EnginePod:
-    """One pod of an LLMService. `ready`: it takes requests, so that it must have an answer for us too. `ending`: it has
-    been deleted, and is to end once it has answered what it has.
-    """
+    """One pod of an LLMService."""
 
     uid: str
     name: str
     service: str
+    """The name of its LLMService."""
     url: str
+    """The URL of its metrics."""
     ready: bool
+    """Whether it takes requests: then it must answer when it is asked for its load."""
     ending: bool = False
+    """Whether it was deleted, and ends once it has answered its requests."""
 
 
 def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:

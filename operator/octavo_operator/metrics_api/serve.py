@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from octavo_operator.metrics_api.app import Wrong, aggregated, plain
+from octavo_operator.metrics_api.app import aggregated, plain
 from octavo_operator.metrics_api.certificates import RENEW_SECONDS, Authority
 from octavo_operator.metrics_api.collector import Collector
 from octavo_operator.metrics_api.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy
@@ -88,11 +88,6 @@ async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper,
             task.cancel()
         for runner in runners:
             await runner.cleanup()
-
-
-def _states(registration: Registration) -> tuple[Wrong, Wrong, Wrong]:
-    """Return this replica's reason not to be ready, other problems, and problems that a restart would fix."""
-    return registration.not_trusted, registration.trouble, registration.standstill
 
 
 def hosts(options: MetricsApiOptions) -> tuple[str, ...]:

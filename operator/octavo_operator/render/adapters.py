@@ -14,21 +14,18 @@ from typing import Any
 
 from octavo_operator.api.llmservice import Adapter, LLMServiceSpec
 from octavo_operator.api.names import ADAPTERS_ANNOTATION
-from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.source import ModelSource
 from octavo_operator.render.container import Program, variables
-from octavo_operator.render.volumes import ADAPTER_FILE, CACHE, HOME, Mount, adapter_path, adapter_volume
+from octavo_operator.render.remote_source import S3_KEYS, S3_TOKEN, max_size_flag, remote_name, written_mounts
+from octavo_operator.render.volumes import ADAPTER_FILE, Mount, adapter_path, adapter_volume
 
 SIDECAR = "adapters"
 LIST_VOLUME, CREDENTIALS_VOLUME = "adapter-list", "adapter-credentials"
 _LIST = "/etc/octavo/adapters"
 LIST_KEY = "adapters.json"
 _CREDENTIALS = "/etc/octavo/credentials"
-_SHARED = ("/tmp", HOME, CACHE)  # noqa: S108 - a path in the container
 _RESOURCES = {"requests": {"cpu": "20m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-_S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-_S3_TOKEN = "AWS_SESSION_TOKEN"  # noqa: S105 - a variable's name
 
 
 def adapter_list(spec: LLMServiceSpec, volumes: Sequence[Mapping[str, Any]]) -> str:
@@ -57,15 +54,14 @@ def sidecar(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str
     spec = llmservice.spec
     if not spec.adapters:
         return None
-    limit = spec.cache.size if spec.cache.type == "Ephemeral" else None  # a pod that exceeds it would be evicted
     arguments = [
         "adapters",
         f"--list={_LIST}/{LIST_KEY}",
         f"--output={ADAPTER_FILE}",
         f"--credentials={_CREDENTIALS}",
-        *([f"--max-size={int(parse_quantity(limit))}"] if limit else []),
+        *max_size_flag(spec),
     ]
-    mounted = [mount for mount in mounts if mount.path in _SHARED] + own_mounts(llmservice)
+    mounted = written_mounts(mounts) + own_mounts(llmservice)
     program = Program(
         SIDECAR, arguments, variables(spec, {}), mounted, resources=_RESOURCES, lifetime={"restartPolicy": "Always"}
     )
@@ -123,20 +119,13 @@ def _entry(adapter: Adapter, present: Container[str]) -> dict[str, Any]:
     found = {
         **known,
         "path": adapter_path(source),
-        "source": _fetched_from(source),
+        "source": remote_name(source) or source.demo,
         "revision": source.hugging_face.revision if source.hugging_face else None,
         "variables": _variables(source),
         "files": files,
-        "optional": [_S3_TOKEN] if _S3_TOKEN in files else [],
+        "optional": [S3_TOKEN] if S3_TOKEN in files else [],
     }
     return {name: value for name, value in found.items() if value}
-
-
-def _fetched_from(source: ModelSource) -> str | None:
-    """Return the argument of `octavo-engine pull --adapter`; None for an adapter on a volume."""
-    if source.s3 is not None:
-        return f"s3://{source.s3.bucket}/{source.s3.prefix.strip('/')}".rstrip("/")
-    return source.hugging_face.repository if source.hugging_face else source.demo
 
 
 def _variables(source: ModelSource) -> dict[str, str]:
@@ -153,5 +142,5 @@ def _credentials(source: ModelSource) -> dict[str, str]:
     if source.hugging_face and (token := source.hugging_face.token_secret_ref):
         return {"HF_TOKEN": f"{token.name}/{token.key}"}
     if source.s3 and (keys := source.s3.credentials_secret_ref):
-        return {key: f"{keys.name}/{key}" for key in (*_S3_KEYS, _S3_TOKEN)}
+        return {key: f"{keys.name}/{key}" for key in (*S3_KEYS, S3_TOKEN)}
     return {}

@@ -26,28 +26,29 @@ DEFAULT_NAMESPACE = "octavo-system"
 
 @dataclass(frozen=True)
 class RenderConfig:
-    """The inputs of rendering beside the LLMService itself.
-
-    `kinds` are those of OPTIONAL_KINDS that the cluster has. `in_place`: a rollout goes on without a surge. `tried`:
-    when pods that were refused are tried again. `metrics_url` is Octavo's metrics API, as KEDA reaches it (empty: there
-    is none). `others_answer`: the cluster's server for external metrics is not Octavo's. `operator_namespace` is where
-    Octavo's own pods run. `now` decides which schedules are in force (None: none). `host_paths`: the folders of nodes
-    that spec.cache.hostPath may name; None: any, as where that is not known. `defaults`: what the administrator sets
-    for all engines. `scales_directly`: the operator itself scales where else a HorizontalPodAutoscaler would by
-    Octavo's numbers.
-    """
+    """The inputs of rendering beside the LLMService itself."""
 
     engine_image: str
     kinds: frozenset[str] = frozenset()
+    """Those of OPTIONAL_KINDS that the cluster has."""
     in_place: bool = False
+    """Whether a rollout goes on without a surge."""
     tried: str | None = None
+    """When pods that were refused are tried again (RFC 3339)."""
     metrics_url: str = DEFAULT_METRICS_URL
+    """Octavo's metrics API, as KEDA reaches it; empty: there is none."""
     others_answer: bool = False
+    """Whether the cluster's server for external metrics is not Octavo's."""
     operator_namespace: str = DEFAULT_NAMESPACE
+    """The namespace of Octavo's own pods."""
     now: datetime | None = None
+    """Decides which schedules are in force; None: none is."""
     host_paths: frozenset[str] | None = None
+    """The folders of nodes that spec.cache.hostPath may name; None: any, where that is not known."""
     defaults: EngineDefaults = NO_DEFAULTS
+    """The fields that the administrator sets for all engines."""
     scales_directly: bool = False
+    """Whether the operator itself scales, instead of a HorizontalPodAutoscaler that reads Octavo's numbers."""
 
     @property
     def keda_answers(self) -> bool:

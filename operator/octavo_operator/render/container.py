@@ -91,7 +91,13 @@ def arguments(llmservice: LLMService) -> list[str]:
         ("api-key-file", API_KEYS if spec.auth else None),
         ("lora-modules-file", ADAPTER_FILE if spec.adapters else None),
     ]
-    return ["serve", model_argument(spec.model.source), *_given(flags), *engine_flags(spec), *spec.engine.extra_args]
+    return [
+        "serve",
+        model_argument(spec.model.source),
+        *_formatted(flags),
+        *engine_flags(spec),
+        *spec.engine.extra_args,
+    ]
 
 
 def engine_flags(spec: LLMServiceSpec) -> list[str]:
@@ -99,9 +105,9 @@ def engine_flags(spec: LLMServiceSpec) -> list[str]:
     engine = spec.engine
     return [
         *_adapter_flags(spec),
-        *_given(
+        *_formatted(
             [
-                ("device", None if _given_flag(spec, "--device") else "cuda" if on_gpu(spec) else "cpu"),
+                ("device", None if _extra_argument(spec, "--device") else "cuda" if on_gpu(spec) else "cpu"),
                 ("dtype", engine.dtype),
                 ("quantization", engine.quantization),
                 ("max-model-len", engine.max_model_length),
@@ -120,11 +126,12 @@ def _adapter_flags(spec: LLMServiceSpec) -> list[str]:
     room = {"--max-loras": MAX_LORAS, "--max-lora-rank": MAX_LORA_RANK}
     return [
         "--enable-lora",
-        *(f"{flag}={default}" for flag, default in room.items() if _given_flag(spec, flag) is None),
+        *(f"{flag}={default}" for flag, default in room.items() if _extra_argument(spec, flag) is None),
     ]
 
 
-def _given(flags: list[tuple[str, Any]]) -> list[str]:
+def _formatted(flags: list[tuple[str, Any]]) -> list[str]:
+    """Return the flags that have a value, as arguments."""
     return [f"--{name}={value}" for name, value in flags if value is not None]
 
 
@@ -187,28 +194,23 @@ def resources(llmservice: LLMService) -> dict[str, Any]:
         found["claims"] = [{"name": claim.name} for claim in spec.accelerator.claims]
     elif spec.accelerator.count > 0:
         for amounts in (found["requests"], found["limits"]):
-            amounts[gpu_resource(llmservice)] = str(spec.accelerator.count)
+            amounts[gpu_resource(spec)] = str(spec.accelerator.count)
     return {name: value for name, value in found.items() if value}
 
 
 def on_gpu(spec: LLMServiceSpec) -> bool:
     """Return True if the model is computed on GPUs: if the pod has some, unless extraArgs name another device."""
-    if (device := _given_flag(spec, "--device")) in {"cpu", "cuda"}:
+    if (device := _extra_argument(spec, "--device")) in {"cpu", "cuda"}:
         return device == "cuda"
     return spec.accelerator.claims is not None or spec.accelerator.count > 0
 
 
-def _given_flag(spec: LLMServiceSpec, wanted: str) -> str | None:
-    """Return the value that engine.extraArgs give a flag."""
+def _extra_argument(spec: LLMServiceSpec, wanted: str) -> str | None:
+    """Return the value that engine.extraArgs give a flag; None if they do not have it."""
     given = [value for flag, _, value in (arg.partition("=") for arg in spec.engine.extra_args) if flag == wanted]
     return given[-1] if given else None
 
 
-def gpu_resource(llmservice: LLMService) -> str:
+def gpu_resource(spec: LLMServiceSpec) -> str:
     """Return the resource by which GPUs are counted."""
-    return gpu_resource_of(llmservice.spec)
-
-
-def gpu_resource_of(spec: LLMServiceSpec) -> str:
-    """Return the GPU resource that a spec asks for."""
     return spec.accelerator.resource_name or GPU

@@ -31,8 +31,8 @@ def deployment(
     """Return a Deployment named like the LLMService; `default_image` is used where the spec names none.
 
     `in_place`: a rollout of strategy Auto found no GPU for a surge and goes on without. `fixed_user`: pods run as the
-    image's user, else as one that the cluster chooses. `tried`: an annotation whose change
-    makes the ReplicaSet try again at once to make the pods that it was refused.
+    image's user, else as one that the cluster chooses. `tried`: the value of an annotation; when it changes, the
+    ReplicaSet tries at once to make the pods that it was refused.
     """
     spec = llmservice.spec
     replicas = desired_replicas(spec)
@@ -145,7 +145,7 @@ def _gpu_toleration(llmservice: LLMService) -> list[dict[str, Any]]:
     accelerator = llmservice.spec.accelerator
     if accelerator.claims or accelerator.count == 0:
         return []
-    return [{"key": gpu_resource(llmservice), "operator": "Exists", "effect": "NoSchedule"}]
+    return [{"key": gpu_resource(llmservice.spec), "operator": "Exists", "effect": "NoSchedule"}]
 
 
 def _topology_spread(llmservice: LLMService) -> list[dict[str, Any]]:

@@ -12,15 +12,14 @@ from typing import Any
 
 from octavo_operator.api.engine_flags import SERVER_EXTRA
 from octavo_operator.api.llmservice import LLMServiceSpec
-from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
 from octavo_operator.render.adapters import sidecar
 from octavo_operator.render.container import PORT, Program, engine_flags, model_argument, variables
-from octavo_operator.render.volumes import CACHE, HOME, LINK, USER, Mount
+from octavo_operator.render.remote_source import S3_KEYS, S3_TOKEN, max_size_flag, remote_name, written_mounts
+from octavo_operator.render.volumes import CACHE, LINK, USER, Mount
 
 FETCH = "fetch"
 OWN_CACHE = "own-cache"
-_MOUNTED = ("/tmp", HOME, CACHE)  # noqa: S108 - a path in the container
 
 
 def init_containers(llmservice: LLMService, image: str, mounts: list[Mount]) -> list[dict[str, Any]]:
@@ -41,15 +40,14 @@ def is_fetched(spec: LLMServiceSpec) -> bool:
 
 
 def _fetch(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any]:
-    mounted = [mount for mount in mounts if mount.path in _MOUNTED]
-    pull = Program(FETCH, fetch_arguments(llmservice.spec), _environment(llmservice.spec), mounted)
+    spec = llmservice.spec
+    pull = Program(FETCH, fetch_arguments(spec), _environment(spec), written_mounts(mounts))
     return pull.container(llmservice, image)
 
 
 def fetch_arguments(spec: LLMServiceSpec) -> list[str]:
     """Return the arguments of `octavo-engine` that fetch the model."""
     source = spec.model.source
-    limit = spec.cache.size if spec.cache.type == "Ephemeral" else None  # a pod that exceeds it would be evicted
     revision = source.hugging_face.revision if source.hugging_face else None
     return [
         "pull",
@@ -57,7 +55,7 @@ def fetch_arguments(spec: LLMServiceSpec) -> list[str]:
         f"--link={LINK}",
         "--check-memory",
         f"--progress-port={PORT}",
-        *([f"--max-size={int(parse_quantity(limit))}"] if limit else []),
+        *max_size_flag(spec),
         *([f"--revision={revision}"] if revision else []),
         *engine_flags(spec),
         *(argument for argument in spec.engine.extra_args if _flag(argument) not in SERVER_EXTRA),
@@ -70,10 +68,7 @@ def _flag(argument: str) -> str:
 
 def model_name(spec: LLMServiceSpec) -> str:
     """Return the model as `octavo-engine` is given it: what is fetched, or where it lies."""
-    source = spec.model.source
-    if source.s3 is not None:
-        return f"s3://{source.s3.bucket}/{source.s3.prefix.strip('/')}".rstrip("/")
-    return source.hugging_face.repository if source.hugging_face else model_argument(source)
+    return remote_name(spec.model.source) or model_argument(spec.model.source)
 
 
 def _environment(spec: LLMServiceSpec) -> list[dict[str, Any]]:
@@ -89,8 +84,8 @@ def _environment(spec: LLMServiceSpec) -> list[dict[str, Any]]:
         found["AWS_ENDPOINT_URL"] = {"value": s3.endpoint_url}
     if s3 and s3.credentials_secret_ref:
         secret = s3.credentials_secret_ref.name
-        found |= {key: _secret(secret, key) for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
-        found["AWS_SESSION_TOKEN"] = _secret(secret, "AWS_SESSION_TOKEN", optional=True)
+        found |= {key: _secret(secret, key) for key in S3_KEYS}
+        found[S3_TOKEN] = _secret(secret, S3_TOKEN, optional=True)
     return variables(spec, found)
 
 

@@ -9,7 +9,7 @@ from octavo_operator.api.resource import LLMService
 
 
 def child_metadata(llmservice: LLMService, name: str | None = None) -> dict[str, Any]:
-    """Name, namespace, labels and, for an object of a cluster, its owner: deletion is the cluster's work by it."""
+    """Return name, namespace, labels and, if the LLMService is in a cluster, its owner, with which it is deleted."""
     metadata: dict[str, Any] = {
         "name": name or llmservice.name,
         "namespace": llmservice.namespace,

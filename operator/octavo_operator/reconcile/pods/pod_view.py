@@ -169,7 +169,7 @@ def is_unseen(pod: Mapping[str, Any]) -> bool:
 
 def views(service: LLMService, pods: Sequence[Mapping[str, Any]]) -> list[PodView]:
     """Return the views of a service's pods."""
-    resource = gpu_resource(service)
+    resource = gpu_resource(service.spec)
     return [view(pod, resource) for pod in pods]
 
 

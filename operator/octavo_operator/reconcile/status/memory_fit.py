@@ -11,7 +11,7 @@ from octavo_operator.api.conditions import ConditionState, Reason
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import MemoryStatus
-from octavo_operator.render.container import gpu_resource_of, on_gpu, shards
+from octavo_operator.render.container import gpu_resource, on_gpu, shards
 from octavo_operator.render.fetch import is_fetched, model_name
 
 SHARE_ON_CPU = 0.90
@@ -24,7 +24,7 @@ def subject(spec: LLMServiceSpec) -> str:
     """Return a text of all that the numbers depend on: if it differs, earlier numbers do not apply."""
     source, wanted = spec.model.source, spec.scheduling.node_selector
     revision = source.hugging_face.revision if source.hugging_face else None
-    device = gpu_resource_of(spec) if on_gpu(spec) else "cpu"
+    device = gpu_resource(spec) if on_gpu(spec) else "cpu"
     count = shards(spec) if spec.accelerator.claims else spec.accelerator.count
     parts = [model_name(spec), revision or "", spec.engine.dtype, device, f"{count}"]
     return " ".join([*filter(None, parts), *(f"{name}={value}" for name, value in sorted(wanted.items()))])
