@@ -76,7 +76,8 @@ async def queued(queue: WorkQueue[Key]) -> set[Key]:
         seen.add(key)
 
     worker = asyncio.create_task(queue.work(handle))
-    await asyncio.sleep(0.01)
+    for _ in range(20):  # turns of the loop, however long each takes
+        await asyncio.sleep(0)
     worker.cancel()
     return seen
 
