@@ -299,5 +299,5 @@ def test_text_of_sentence_transformers_is_lowercased_if_its_file_says_so(tmp_pat
 
 def test_old_sentencepiece_file_alone_is_explained(hf_directory: Path) -> None:
     (hf_directory / "tokenizer.json").rename(hf_directory / "tokenizer.model")
-    with pytest.raises(ModelLoadError, match=r"tokenizer\.model alone is not enough"):
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.model is read for LlamaTokenizer"):
         _load(hf_directory)

@@ -74,10 +74,10 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
     if kind == "gpt2":
         backend = _byte_level(metadata, tokens)
     elif kind == "llama":
-        backend = _sentencepiece(metadata, tokens)
+        backend = sentencepiece(metadata, tokens)
     else:
         raise ValueError(f"its metadata names the tokenizer {str(kind)[:80]!r}; this version knows 'gpt2' and 'llama'")
-    _add_tokens(backend, tokens, metadata)
+    add_tokens(backend, tokens, metadata)
     bos, eos = _token_id(metadata, "bos", tokens), _token_id(metadata, "eos", tokens)
     by_default = _text(metadata, "pre", None) in _BOS_BY_DEFAULT or kind == "llama"
     if bos is not None and _flag(metadata, "add_bos_token", by_default):
@@ -183,7 +183,11 @@ def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
     raise ValueError(f"its metadata names the pre-tokenizer {pre[:80]!r}; this version knows {known}")
 
 
-def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
+def sentencepiece(metadata: dict[str, Any], tokens: Sequence[str], *, always: bool = False) -> Backend:
+    """Return SentencePiece's byte-pair encoding of `tokens`; of `metadata` it reads the keys as GGUF files have them.
+
+    `always`: whether a text after a control token gets the space too that is put before the first one.
+    """
     vocabulary = _by_id(tokens)
     if "merges" in metadata:
         merges = [(left, right) for left, _, right in (m.partition(" ") for m in _strings(metadata, "merges"))]
@@ -199,7 +203,7 @@ def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
     )
     prefix = _flag(metadata, "add_space_prefix", True)
     backend.pre_tokenizer = pre_tokenizers.Metaspace(
-        replacement="▁", prepend_scheme="first" if prefix else "never", split=False
+        replacement="▁", prepend_scheme=("always" if always else "first") if prefix else "never", split=False
     )
     steps: list[decoders.Decoder] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     if prefix:
@@ -230,7 +234,7 @@ def _by_id(tokens: Sequence[str]) -> dict[str, int]:
     return {token: token_id for token_id, token in enumerate(tokens)}
 
 
-def _add_tokens(backend: Backend, tokens: Sequence[str], metadata: dict[str, Any]) -> None:
+def add_tokens(backend: Backend, tokens: Sequence[str], metadata: dict[str, Any]) -> None:
     """Add the control tokens and the user-defined ones, which are found in a text before it is cut into words."""
     kinds = _numbers(metadata, "token_type", len(tokens))
     if kinds is None:

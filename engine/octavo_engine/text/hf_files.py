@@ -15,6 +15,7 @@ from tokenizers import normalizers
 
 from octavo_engine.model.model_file import has_file, read_file, read_own_file
 from octavo_engine.text.parts import TokenizerParts, library_errors
+from octavo_engine.text.sentencepiece_file import read_sentencepiece
 
 _MAX_JSON = 64 << 20
 _MAX_TOKENIZER = 64 << 20
@@ -24,11 +25,11 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cl
 
 def read_directory(directory: Path) -> TokenizerParts:
     """Return the directory's tokenizer; ValueError, which names the file, if one is missing or broken."""
-    backend = _read_backend(directory)
+    config = _read_json(directory / "tokenizer_config.json")
+    backend = _read_backend(directory, config)
     if _read_json(directory / "sentence_bert_config.json").get("do_lower_case") is True:
         own = backend.normalizer
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([] if own is None else [own])])
-    config = _read_json(directory / "tokenizer_config.json")
     names = _special_tokens(_read_json(directory / "special_tokens_map.json")) | _special_tokens(config)
     return TokenizerParts(
         backend=backend,
@@ -38,12 +39,13 @@ def read_directory(directory: Path) -> TokenizerParts:
     )
 
 
-def _read_backend(directory: Path) -> Backend:
-    path = directory / "tokenizer.json"
+def _read_backend(directory: Path, config: dict[str, Any]) -> Backend:
+    path, old = directory / "tokenizer.json", directory / "tokenizer.model"
     if not has_file(path):
-        old = next((name for name in ("tokenizer.model", "vocab.json") if (directory / name).is_file()), None)
-        hint = f"; {old} alone is not enough: save the tokenizer with transformers to get one" if old else ""
-        raise ValueError(f"there is no tokenizer.json{hint}")
+        if has_file(old):
+            return read_sentencepiece(read_file(old, _MAX_TOKENIZER), config)
+        alone = "; vocab.json alone is not enough: save the tokenizer with transformers to get one"
+        raise ValueError(f"there is no tokenizer.json{alone if (directory / 'vocab.json').is_file() else ''}")
     content = read_file(path, _MAX_TOKENIZER)
     with library_errors("tokenizer.json is broken"):
         return Backend.from_buffer(content)
