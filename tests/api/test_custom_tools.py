@@ -9,6 +9,7 @@ import pytest
 from llguidance import LLMatcher
 from openai import BadRequestError, OpenAI
 
+from octavo_engine.output_parsing.answer_parts import AnswerParts
 from octavo_engine.output_parsing.custom_input import CustomInput
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.prepare_chat import prepare
@@ -135,6 +136,38 @@ def accepts(tokenizer: Tokenizer, grammar: str, text: str) -> bool:
     return matcher.consume_tokens(written) and matcher.is_accepting()
 
 
+LARK = 'start: term (" + " term)*\nterm: INT\n%import common.INT'
+ADD: Any = {"name": "add", "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": LARK}}}
+
+
+def test_an_input_follows_a_lark_grammar(server: Served) -> None:
+    server.play("Let me see.\n<tool_call>\nadd\n1 + 23")
+    tools = [{"type": "custom", "custom": ADD}, {"type": "custom", "custom": CODE}]
+    [choice] = chat(server.openai(), tools=tools).choices
+    [call] = choice.message.tool_calls
+    assert (choice.message.content, call.custom.name, call.custom.input) == ("Let me see.", "add", "1 + 23")
+    assert "A text of this Lark grammar:" in prompt_of(server)
+    grammar = server.engine.requests[-1].sampling.grammar
+    assert grammar is not None
+    for text, taken in (
+        ("Hi", True), ("<tool_call>\nadd\n1 + 23", True), ("<tool_call>\nadd\n1 +", False),
+        (CALLED.format("run", '{"input": "1"}'), True),
+        ('<tool_call>\n{"name": "add", "arguments": {"input": "1"}}\n</tool_call>', False),
+    ):  # fmt: skip
+        assert accepts(server.tokenizer, grammar, text) == taken, text
+    deltas = [each for chunk in chat(server.openai(), tools=tools, stream=True)
+              for each in chunk.choices[0].delta.tool_calls or ()]  # fmt: skip
+    assert "".join(each.custom["input"] for each in deltas) == "1 + 23" and len(deltas) > 3
+
+
+def test_an_input_of_a_lark_grammar_in_a_response(server: Served) -> None:
+    server.play("<tool_call>\nadd\n1 + 23")
+    form: Any = {"type": "grammar", "syntax": "lark", "definition": LARK}
+    found = respond(server.openai(), tools=[{"type": "custom", "name": "add", "format": form}], tool_choice="required")
+    assert [(item.type, item.input) for item in found.output] == [("custom_tool_call", "1 + 23")]
+    assert found.tools[0].format.to_dict() == form
+
+
 CODER = "{{ tools }}{{ messages }} <tool_call> <function="
 
 
@@ -150,6 +183,15 @@ def test_a_format_that_cannot_hold_an_input_to_its_grammar_says_so(
     assert demanded.form.format == "forced"
     free = prepare(model, json.dumps({**body, "tools": [{"type": "custom", "custom": CODE}]}).encode())
     assert free.form.format == "qwen3_coder" and free.sampling.grammar is not None
+    body["tools"] = [{"type": "custom", "custom": ADD}]
+    with pytest.raises(APIError, match="cannot hold the input of add to its grammar; demand the call"):
+        prepare(model, json.dumps(body).encode())
+    demanded = prepare(model, json.dumps({**body, "tool_choice": "required"}).encode())
+    assert accepts(tokenizer, demanded.sampling.grammar or "", "add\n1 + 2")
+    parts = AnswerParts(demanded.form)
+    parts.push("add\n1 + ", last=False)
+    parts.push('2 \\ "', last=True)
+    assert [(part.name, part.text) for part in parts.calls] == [("add", '1 + 2 \\ "')]
 
 
 @pytest.mark.parametrize(
@@ -161,6 +203,8 @@ def test_a_format_that_cannot_hold_an_input_to_its_grammar_says_so(
         ({"type": "custom", "custom": {"name": "f", "format": {"type": "grammar"}}}, "tools[0].custom.format.grammar"),
         ({"type": "custom", "custom": {**NUMBER, "format": {"type": "grammar", "grammar": {
             "syntax": "regex", "definition": "("}}}}, "tools"),
+        ({"type": "custom", "custom": {**NUMBER, "format": {"type": "grammar", "grammar": {
+            "syntax": "lark", "definition": "start: ("}}}}, "tools"),
         ({"type": "web_search"}, "tools[0].type"),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from octavo_engine.structured.grammar import (
     MAX_CHARACTERS,
     WHITESPACE,
     GrammarError,
+    check_grammar,
     json_schema_grammar,
     literal,
     regex_grammar,
@@ -67,6 +68,7 @@ class _Rules:
             "optional": lambda part: f"({self.of(part['content'], last=False)})?",
             "list": self._list,
             "text_until": self._text_until,
+            "lark": self._lark,
         }
         return make[kind](form)
 
@@ -118,6 +120,10 @@ class _Rules:
     def _regex(self, form: Mapping[str, Any]) -> str:
         pattern = _between_slashes(with_ascii_digits(form["pattern"]))
         return self._once(pattern, lambda: regex_grammar(form["pattern"]))
+
+    def _lark(self, form: Mapping[str, Any]) -> str:
+        text = form["grammar"]
+        return self._once(f"%lark {{\n{text}\n}}", lambda: check_grammar(written_grammar(text)))
 
     def _once(self, expression: str, check: Callable[[], object]) -> str:
         """Return the name of an expression's rule. A new one is added after `check`, which may raise GrammarError."""

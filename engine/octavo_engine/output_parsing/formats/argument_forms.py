@@ -45,6 +45,8 @@ def arguments_of(tool: Tool) -> Iterator[tuple[str, Any, bool]]:
 
     NoFormError if the schema does more than list its properties: then which arguments may be there depends on others.
     """
+    if tool.lark:
+        raise NoFormError(f"the input of {tool.name} follows a Lark grammar")
     schema = {"type": "object", **tool.parameters}
     listed, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(listed, Mapping) or not schema.keys() <= LISTING | {"additionalProperties"}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo_engine.output_parsing.formats.forms import MOST_CALLS
+from octavo_engine.output_parsing.formats.forms import MOST_CALLS, NoFormError
 from octavo_engine.output_parsing.formats.tool import Tool
 
 LISTING = frozenset(
@@ -52,7 +52,10 @@ def arguments_schema(tool: Tool, pointer: str = "") -> dict[str, Any]:
 
     Arguments that the tool's schema does not list are left out where it does not speak of others: a function that is
     called with them fails, and small models make them up. A tool without a schema has none, as in OpenAI's API.
+    NoFormError if it takes a text that follows a Lark grammar.
     """
+    if tool.lark:
+        raise NoFormError(f"the input of {tool.name} follows a Lark grammar, which no JSON schema can say")
     schema = {"type": "object", **tool.parameters}
     names = schema.get("properties", {})
     if schema.keys() <= LISTING and isinstance(names, Mapping) and names_within(schema.get("required", ()), names):

@@ -1,7 +1,7 @@
 """The parts that the form of an answer is made of, from which a grammar is made (structured/structural_tags.py).
 
 They are plain objects, as in a `structural_tag` of a request. A request cannot have those of the types `marker`,
-`optional`, `list` and `text_until`.
+`optional`, `list`, `text_until` and `lark`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ def pattern(regex: str) -> Form:
 def json_form(schema: Mapping[str, Any]) -> Form:
     """Return the form of JSON under a schema."""
     return {"type": "json_schema", "json_schema": schema}
+
+
+def lark_form(grammar: str) -> Form:
+    """Return the form of a text that follows a Lark grammar."""
+    return {"type": "lark", "grammar": grammar}
 
 
 def sequence(*elements: Form) -> Form:
@@ -77,21 +82,21 @@ def text_or_marked(calls: Form, unless: str = "") -> Form:
 
     No regular expression `unless` matches the beginning of the text.
     """
-    begin, rest = _behind_marker(calls)
+    begin, rest = behind_marker(calls)
     return either([any_text(unless), sequence(text_until(begin, unless=unless), rest)])
 
 
-def _behind_marker(calls: Form) -> tuple[str, Form]:
+def behind_marker(calls: Form) -> tuple[str, Form]:
     """Return the marker with which calls begin, and the form of what follows it."""
     if calls["type"] == "sequence":
         first, *others = calls["elements"]
         if first["type"] == "marker":
             return first["value"], sequence(*others)
-        begin, rest = _behind_marker(first)
+        begin, rest = behind_marker(first)
         return begin, sequence(rest, *others)
     if calls["type"] != "list":
         raise ValueError(f"the calls begin with a {calls['type']}, where a marker is needed")
-    begin, rest = _behind_marker(calls["item"])
+    begin, rest = behind_marker(calls["item"])
     more = {**calls, "most": calls["most"] - 1}
     again = sequence(words(calls["separator"]), more) if calls["separator"] else more
     return begin, sequence(rest, optional(again))

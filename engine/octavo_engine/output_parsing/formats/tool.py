@@ -25,6 +25,8 @@ class Tool:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     custom: bool = False
     """Whether it is a custom tool of OpenAI's API: the answer shows the text of its only argument, `input`."""
+    lark: str = ""
+    """The Lark grammar that a custom tool's input follows; empty if `parameters` says everything about it."""
 
     def argument(self, name: str, value: str) -> str:
         """Return `"name": value` in JSON, for an argument that a model wrote as plain text; the schema has its type."""

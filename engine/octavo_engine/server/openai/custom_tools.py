@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.openai.fields import ToolDescription, ToolName
@@ -26,17 +25,10 @@ class TextInput(_Body):
     type: Literal["text"]
 
 
-def _known_syntax(value: str) -> str:
-    if value == "lark":
-        message = "inputs in a Lark grammar are not supported by this version; give a regular expression"
-        raise PydanticCustomError("unsupported_parameter", message)
-    return value
-
-
 class InputGrammar(_Body):
     """A grammar, and the language in which it is written."""
 
-    syntax: Annotated[Literal["lark", "regex"], AfterValidator(_known_syntax)]
+    syntax: Literal["lark", "regex"]
     definition: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 
 
@@ -73,7 +65,9 @@ class CustomTool(_Body):
 
     def tool(self) -> Tool:
         """Return the tool in the form that the formats of tool calls use."""
-        return Tool(self.name, self._parameters(), custom=True)
+        form = self.custom.format
+        lark = form.grammar.definition if isinstance(form, GrammarInput) and form.grammar.syntax == "lark" else ""
+        return Tool(self.name, self._parameters(), custom=True, lark=lark)
 
     def described(self) -> dict[str, Any]:
         """Return the tool in the form that chat templates expect: as a function."""
@@ -84,7 +78,11 @@ class CustomTool(_Body):
         """Return the JSON schema of the function's arguments."""
         schema: dict[str, Any] = {"type": "string"}
         if isinstance(self.custom.format, GrammarInput):
-            schema["pattern"] = _whole(self.custom.format.grammar.definition)
+            grammar = self.custom.format.grammar
+            if grammar.syntax == "regex":
+                schema["pattern"] = _whole(grammar.definition)
+            else:
+                schema["description"] = f"A text of this Lark grammar:\n{grammar.definition}"
         return {"type": "object", "properties": {"input": schema}, "required": ["input"], "additionalProperties": False}
 
 
