@@ -1642,6 +1642,33 @@ async def test_of_a_service_that_scales_numbers_are_written_each_20_s_and_states
     assert server.writes.count("LLMService/status") == (1 if left else 2)
 
 
+async def test_a_status_that_keeps_changing_is_written_every_10_s_and_of_a_new_spec_at_once() -> None:
+    """As while a node is ready and not ready in turns: each of its services had a write a second."""
+    server, now = Server(), 1000.0
+    writer = status_writer.StatusWriter(server, lambda: now)
+
+    async def write(ready: str, generation: int = 1) -> float | None:
+        conditions = [{"type": "Ready", "status": ready, "reason": "Serving", "message": "1 of 1"}]
+        status = {"observedGeneration": generation, "conditions": conditions}
+        return await writer.write(server.service, status, "2026-01-01T00:00:00Z")
+
+    for change in range(200):
+        left = await write("True" if change % 2 else "False")
+        now += 3
+    written = server.writes.count("LLMService/status")
+    assert status_writer.BURST < written <= status_writer.BURST + 61
+    for change in range(40):
+        left = await write("True" if change % 2 else "False")
+    assert left is not None and 0 < left <= 10
+    now += left
+    shown = server.service["status"]["conditions"][0]["status"]
+    other = "False" if shown == "True" else "True"
+    assert await write(other) is None
+    assert server.service["status"]["conditions"][0]["status"] == other
+    assert await write(shown, generation=2) is None
+    assert server.service["status"]["observedGeneration"] == 2
+
+
 async def test_a_new_leader_that_scales_by_itself_writes_no_status_before_it_has_measured() -> None:
     server, reports = Server(**AUTOSCALED), dict[Any, Any]()
     leaders = [

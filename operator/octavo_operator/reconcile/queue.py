@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from octavo_operator.reconcile.pace import Pace
+
 Key = TypeVar("Key")
 logger = logging.getLogger(__name__)
 
@@ -25,7 +27,6 @@ BURST, PACE_SECONDS = 20, 1.0
 """A key is worked on so often at once, and then once in so many seconds: another client may change an object again and
 again, and each change would be answered with requests, and with writes where one is refused.
 """
-_MOST_PACED = 10_000
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class WorkQueue(Generic[Key]):
         self._active: dict[Key, float] = {}
         self._failures: dict[Key, _Failing] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
-        self._paced_until: dict[Key, float] = {}
+        self._pace = Pace[Key](BURST, PACE_SECONDS, clock)
         self._workers = 0
         self._clock = clock
         self._last_finished = clock()
@@ -131,7 +132,7 @@ class WorkQueue(Generic[Key]):
                 _, _, key = await self._ready.get()
                 if key not in self._waiting or key in self._active:  # it went before, by the urgent lane
                     continue
-                if (pause := self._pause_of(key)) > 0:
+                if (pause := self._pace.seconds_left(key)) > 0:
                     asyncio.get_running_loop().call_later(pause, self._put_if_waiting, key)
                 elif self._is_slow(key) and sum(map(self._is_slow, self._active)) >= max(1, self._workers // 2):
                     self._parked.append(key)
@@ -142,7 +143,7 @@ class WorkQueue(Generic[Key]):
 
     async def _work_on(self, key: Key, handle: Callable[[Key], Awaitable[float | None]]) -> None:
         del self._waiting[key]
-        self._note_turn(key)
+        self._pace.note(key)
         early = self._cancel_timer(key)
         self._active[key] = started = self._clock()
         failed: Exception | None = None
@@ -165,16 +166,6 @@ class WorkQueue(Generic[Key]):
                 self._put_if_waiting(self._parked.popleft())
         self._last_finished = self._clock()
         self._observer(self._last_finished - started, failed)
-
-    def _pause_of(self, key: Key) -> float:
-        """Return in how many seconds the key may be worked on (a generic cell rate algorithm); 0 or less: now."""
-        return self._paced_until.get(key, float("-inf")) - BURST * PACE_SECONDS - self._clock()
-
-    def _note_turn(self, key: Key) -> None:
-        now = self._clock()
-        if len(self._paced_until) >= _MOST_PACED:
-            self._paced_until = {each: until for each, until in self._paced_until.items() if until > now}
-        self._paced_until[key] = max(self._paced_until.get(key, now), now) + PACE_SECONDS
 
     def _note_slow(self, group: Hashable) -> None:
         now = self._clock()

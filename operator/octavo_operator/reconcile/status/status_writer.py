@@ -21,6 +21,7 @@ from octavo_operator.reconcile.advice import advice
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Key, trimmed
+from octavo_operator.reconcile.pace import Pace
 from octavo_operator.reconcile.status.events import EventWriter, Recorder, Transition, transitions
 from octavo_operator.reconcile.status.summarize import without_load
 
@@ -32,6 +33,10 @@ LOAD_PAUSE = timedelta(minutes=1)
 SCALING_PAUSE = timedelta(seconds=20)
 """The pause after a write of the status of a service that serves and scales by its load, before one in which only
 numbers, reasons and messages differ: one change of its replicas changes them several times.
+"""
+BURST, PACE_SECONDS = 20, 10.0
+"""A status is written so often at once, and then once in so many seconds, as while a node of its pods is ready and not
+ready in turns; of a new generation of the spec it is written at once.
 """
 UNKNOWN_SECONDS = 600.0
 """The time for which a field that the CRD does not have is left out; then the CRD may have been upgraded."""
@@ -106,6 +111,7 @@ class StatusWriter:
         self._last: dict[Key, _Last] = {}
         self._unwritten: dict[Key, float] = {}
         self._unknown: dict[tuple[str, ...], float] = {}
+        self._pace = Pace[Key](BURST, PACE_SECONDS, clock)
 
     def forget(self, key: Key) -> None:
         """Forget an LLMService that is gone."""
@@ -140,6 +146,10 @@ class StatusWriter:
                 return remaining.total_seconds()
         if (left := self._backoff_seconds(key, self.newest(key, live))) > 0:
             return left
+        answered = before.get("observedGeneration") == status.get("observedGeneration")
+        if answered and (left := self._pace.seconds_left(key)) > 0:
+            return left
+        self._pace.note(key)
         began = self._clock()
         try:
             written = await self._put(metadata, status, before)
