@@ -75,6 +75,10 @@ class ApiServer:
         """The code of an error with which one watch ends."""
         self.outdated: Kind | None = None
         """A kind whose watches all end with 410 Gone."""
+        self.silent: tuple[Kind, ...] = ()
+        """Kinds whose watches get no answer, not even its head."""
+        self.kept_waiting: set[str] = set()
+        """Those of them that have been asked for."""
         self.listed_at: dict[str, list[float]] = {}
         """The times of the lists of all objects, by the kind's plural."""
         self.items: dict[str, list[dict[str, Any]]] = {
@@ -134,6 +138,9 @@ class ApiServer:
         asked = self.selectors.setdefault((kind.plural, "watch" in request.query), set())
         asked.add(request.query.get("labelSelector"))
         if "watch" in request.query:
+            while kind in self.silent:
+                self.kept_waiting.add(kind.plural)
+                await asyncio.sleep(0.02)
             response = web.StreamResponse()
             await response.prepare(request)
             while kind in self._kinds:
@@ -354,6 +361,25 @@ async def test_what_is_deleted_while_no_watch_is_open_is_noticed_at_the_next_lis
             await asyncio.sleep(0.01)
         assert [pod["metadata"]["name"] for pod in pods] == ["good-2"]
         assert passes.indexes is first
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_watches_end_while_the_api_server_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf takes the cancellation of its tasks for another one then, and they would go on."""
+    passes, server = Passes(), ApiServer()
+    monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
+    process = process_of(server)
+    server.silent = CHILDREN
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        while not passes.seen or len(server.kept_waiting) < len(CHILDREN):
+            await asyncio.sleep(0.01)
+        first, server.watch_error = passes.indexes, 500
+        while passes.indexes is first:
+            assert not running.done()
+            await asyncio.sleep(0.01)
+        server.silent = ()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

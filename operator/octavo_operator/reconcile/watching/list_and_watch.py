@@ -1,9 +1,10 @@
-"""Lists and watches one kind as client-go's reflector does; kopf 1.45 does two things otherwise.
+"""Lists and watches one kind as client-go's reflector does; kopf 1.45 does three things otherwise.
 
 Where a watch cannot go on, as after a restart of the API server (410 Gone), all objects are listed again. kopf reports
 what is listed, and forgets what is not: an object deleted meanwhile stayed in the indexes until the next resync, up to
-ten minutes, and an operator that followed meanwhile would have made the children of a deleted LLMService again. And a
-watch that is ended at once is opened again at once, hundreds of times a second.
+ten minutes, and an operator that followed meanwhile would have made the children of a deleted LLMService again. A watch
+that is ended at once is opened again at once, hundreds of times a second. And a task that is cancelled while a watch is
+being opened goes on, so that the watches as a whole did not end, and the process ended for it.
 """
 
 from __future__ import annotations
@@ -18,45 +19,53 @@ from kopf._cogs.clients import errors, watching
 SHORTEST_SECONDS = 1.0
 """From the start of one watch to that of the next at least."""
 _WATCH = watching.watch_objs
-_IDENTITY = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences")
-"""The metadata by which the owner of an object is found."""
-Object = dict[str, Any]
+_IDENTITY = ("name", "namespace", "labels", "ownerReferences")
+"""The metadata by which the LLMService of an object is found."""
+Known = dict[str, tuple[Any, ...]]
+"""The values of _IDENTITY of each object that there is, by its uid: little, since there are thousands."""
 
 
 async def infinite_watch(
     *, settings: Any, resource: Any, namespace: Any, operator_paused: Any = None
 ) -> AsyncIterator[Any]:
     """Yield kopf's events of a kind forever, and after each list the deletion of what is not there any more."""
-    known: dict[str, Object] = {}
+    known: Known = {}
     while True:
         where = {"resource": resource, "namespace": namespace}
         async with watching.streaming_block(**where, operator_paused=operator_paused) as pause:
-            listed: dict[str, Object] = {}
+            listed: Known = {}
             try:
                 async for event in watching.continuous_watch(settings=settings, **where, operator_pause_waiter=pause):
                     if event is watching.Bookmark.LISTED:
                         for uid in known.keys() - listed.keys():
-                            yield {"type": "DELETED", "object": known.pop(uid)}
+                            yield _deletion(resource, uid, known.pop(uid))
                         listed = known
                     else:
                         _note(event, known, listed)
                     yield event
             except errors.APITooManyRequestsError:
                 pass  # its own attempts have ended: it is asked again
+        if (task := asyncio.current_task()) and task.cancelling():
+            raise asyncio.CancelledError
         await asyncio.sleep(settings.watching.reconnect_backoff)
 
 
-def _note(event: Any, known: dict[str, Object], listed: dict[str, Object]) -> None:
+def _deletion(resource: Any, uid: str, identity: tuple[Any, ...]) -> dict[str, Any]:
+    metadata = {name: value for name, value in zip(_IDENTITY, identity, strict=True) if value is not None}
+    body = {"kind": resource.kind, "metadata": {**metadata, "uid": uid}}
+    return {"type": "DELETED", "object": body}
+
+
+def _note(event: Any, known: Known, listed: Known) -> None:
     """Note what an event, which has the type None for what a list has, says of the objects that there are."""
-    body = event["object"]
-    uid = body["metadata"].get("uid")
+    metadata = event["object"]["metadata"]
+    uid = metadata.get("uid")
     if uid is None:  # of a bookmark
         return
     if event["type"] == "DELETED":
         known.pop(uid, None)
         return
-    metadata = {name: body["metadata"][name] for name in _IDENTITY if name in body["metadata"]}
-    known[uid] = listed[uid] = {"apiVersion": body.get("apiVersion"), "kind": body.get("kind"), "metadata": metadata}
+    known[uid] = listed[uid] = tuple(metadata.get(name) for name in _IDENTITY)
 
 
 async def watch_objs(**arguments: Any) -> AsyncIterator[Any]:
