@@ -219,6 +219,8 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "3 bits": ("gptq", {"bits": 3}, "gptq with 3 bits"),
     "odd groups": ("gptq", {"group_size": 48}, "group_size 48"),
     "marlin": ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format marlin"),
+    "two formats": ("gptq_v2", {"format": "gptq"}, r"different layouts \(gptq and gptq_v2\)"),
+    "gemv as format": ("awq", {"version": None, "format": "gemv"}, "awq in the order gemv"),
     "gemv": ("awq", {"version": "gemv"}, "awq in the order gemv"),
     "without zeros": ("awq", {"zero_point": False}, "awq without zero_point"),
     "activations too": ("w4a16", _group(input_activations={"num_bits": 8}), "with quantized activations"),
@@ -233,6 +235,16 @@ def test_rotations_that_stored_weights_contain_need_nothing(tmp_path):
     expected, path = logits_of(load(tmp_path)), tmp_path / "config.json"
     values = json.loads(path.read_text())
     values["quantization_config"] |= _rotated("weight_input", "weight_output")
+    path.write_text(json.dumps(values))
+    assert torch.equal(logits_of(load(tmp_path)), expected)
+
+
+def test_gptqmodels_new_name_of_the_layout_is_read(tmp_path):
+    """With `checkpoint_format` alone, zeros would be taken for one less than they are."""
+    save_grouped(tmp_path, "gptq_v2")
+    expected, path = logits_of(load(tmp_path)), tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    values["quantization_config"]["format"] = values["quantization_config"].pop("checkpoint_format")
     path.write_text(json.dumps(values))
     assert torch.equal(logits_of(load(tmp_path)), expected)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization.gptq import GROUP_SIZES
+from octavo_engine.model.quantization.gptq import GROUP_SIZES, read_layout
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.packed import codes_by_rows, scales, zero_bias, zeros_by_rows
@@ -37,7 +37,7 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
 def _awq(config: Fields) -> Quantization:
     bits = config.integer("bits" if config.has("bits") else "w_bit", 0, 64)
     group = config.integer("group_size" if config.has("group_size") else "q_group_size", -1, 1 << 20, default=128)
-    order = config.text("version", default="gemm").lower()
+    order = read_layout(config, "version", "gemm")
     if bits != 4:
         raise unsupported(config, f"awq with {bits} bits; 4 bits are supported")
     if group not in (-1, *GROUP_SIZES):

@@ -70,7 +70,7 @@ def _method(config: Fields) -> Grouped:
         raise unsupported(config, f"gptq with {bits} bits; 4 and 8 are supported")
     if group not in (-1, *GROUP_SIZES):
         raise unsupported(config, f"gptq with group_size {group}; {GROUP_SIZES} and -1 are supported")
-    layout = config.text("checkpoint_format", default="gptq")
+    layout = read_layout(config, "checkpoint_format", "gptq")
     if layout not in ("gptq", "gptq_v2"):
         raise unsupported(config, f"gptq with checkpoint_format {layout}; gptq and gptq_v2 are supported")
     for field in ("modules_in_block_to_quantize", "adapter", "lora", "rotation", "activation"):
@@ -86,6 +86,17 @@ def _method(config: Fields) -> Grouped:
         has_zeros=True,
         act_order=config.boolean("desc_act", False) and group != -1,
     )
+
+
+def read_layout(config: Fields, old_name: str, default: str) -> str:
+    """Return the layout of words, which GPTQModel 7 calls `format`, and its older versions and AutoAWQ `old_name`.
+
+    UnsupportedError if both fields are there and differ: readers disagree about which of them counts.
+    """
+    found = {config.text(name).lower() for name in ("format", old_name) if config.has(name)}
+    if len(found) > 1:
+        raise unsupported(config, f"format and {old_name} name different layouts ({' and '.join(sorted(found))})")
+    return next(iter(found), default)
 
 
 SCHEME = Scheme(
