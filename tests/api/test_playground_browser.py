@@ -488,3 +488,28 @@ def test_a_key_that_no_header_can_hold_is_refused_by_the_page(
     page.get_by_label("API key").fill("schlüssel ✓")
     page.get_by_role("button", name="Use this key").click()
     expect(page.get_by_role("status")).to_contain_text("This is no API key")
+
+
+def test_adapters_that_come_and_go_while_the_page_is_open_are_listed_anew(
+    start: Callable[..., Served], context: BrowserContext
+) -> None:
+    """Also twenty of them with long names, on a phone."""
+    server = start()
+    server.engine.state.ready = replace(READY, max_loras=2)
+    page = opened(context, server.url)
+    page.set_viewport_size(PHONE)
+    model = page.get_by_label("Model A")
+    expect(model).to_have_value("smollm2")
+    for number in range(20):
+        body = {"lora_name": f"adapter-{number}-" + "w" * 200, "lora_path": "/adapters/sql"}
+        assert server.http.post("/v1/load_lora_adapter", json=body).status_code == 200
+    model.focus()
+    expect(model.locator("option")).to_have_count(21)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    model.select_option(body["lora_name"])
+    assert server.http.post("/v1/unload_lora_adapter", json=body).status_code == 200
+    model.blur()
+    model.focus()
+    expect(model.locator("option")).to_have_count(20)
+    expect(model).to_have_value("smollm2")
+    expect(page.get_by_role("status").first).to_contain_text("No longer loaded: adapter-19-")

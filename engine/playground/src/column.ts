@@ -22,12 +22,14 @@ export class Column {
   private readonly timing = element("p", "", "timing");
   private wanted: string;
 
-  constructor(name: string, kept: KeptColumn) {
+  /** `listAgain` is called where the list of models is about to be looked at. */
+  constructor(name: string, kept: KeptColumn, listAgain: () => void) {
     this.messages = kept.messages;
     this.wanted = kept.model;
     this.element.setAttribute("aria-label", `Conversation ${name}`);
     const label = element("label", `Model ${name} `);
     label.append(this.picker);
+    this.picker.addEventListener("focus", listAgain);
     this.log.setAttribute("role", "log");
     this.log.setAttribute("aria-label", `Messages ${name}`);
     this.log.tabIndex = 0; // so that the keyboard can scroll it
@@ -49,11 +51,16 @@ export class Column {
     return last?.role === "assistant" ? last.content : "";
   }
 
-  listModels(models: Model[]): void {
-    const chosen = this.picker.value || this.wanted;
+  /** Offers these models. Returns the chosen one if it is gone: then the first is chosen. */
+  listModels(models: Model[]): string {
+    const chosen = this.picker.value;
     const options = models.map(({ id, parent }) => new Option(parent ? `${id} (adapter of ${parent})` : id, id));
+    const listed = [...this.picker.options].map(({ text }) => text).join("\n");
+    if (listed === options.map(({ text }) => text).join("\n")) return ""; // an open list is left alone
     this.picker.replaceChildren(...options);
-    if (models.some(({ id }) => id === chosen)) this.picker.value = chosen;
+    const kept = models.find(({ id }) => id === (chosen || this.wanted));
+    if (kept) this.picker.value = kept.id;
+    return kept ? "" : chosen;
   }
 
   say(content: string): void {

@@ -18,7 +18,7 @@ const buttons = {
   again: get<HTMLButtonElement>("again"),
 };
 const session = restore();
-const both = [new Column("A", session.columns[0]), new Column("B", session.columns[1])] as const;
+const both = [new Column("A", session.columns[0], listAgain), new Column("B", session.columns[1], listAgain)] as const;
 
 const shown = (): Column[] => (compare.checked ? [...both] : [both[0]]);
 const busy = (): boolean => shown().some((column) => column.busy);
@@ -91,6 +91,14 @@ async function listModels(): Promise<void> {
     const wrongKey = error instanceof Refusal && error.status === 401;
     if (!wrongKey) setTimeout(() => void listModels(), RETRY_MS); // it is loading, or it restarts
   }
+}
+
+/** Adapters come and go while the page is open. An engine that does not answer now is reported elsewhere. */
+async function listAgain(): Promise<void> {
+  const there = await models().catch(() => null);
+  const gone = new Set(there ? both.map((column) => column.listModels(there)) : []);
+  gone.delete("");
+  if (there && gone.size) say(`No longer loaded: ${[...gone].join(", ")}. ${there[0]?.id} is chosen instead.`);
 }
 
 function copy(write: (body: ChatRequest, url: string) => string): void {
