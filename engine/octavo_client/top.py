@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 import time
 from collections import defaultdict, deque
@@ -184,7 +185,7 @@ def table(servers: Sequence[Server]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=None, pad_edge=False)
+    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns with the URL of a local server
     made.add_column(_HEADER[0], overflow="fold")
     for name in _HEADER[1:]:
         made.add_column(name, justify="right", no_wrap=True)
@@ -210,6 +211,7 @@ def _show_lines(servers: Sequence[Server], args: argparse.Namespace) -> None:
 def _show_table(servers: Sequence[Server], args: argparse.Namespace) -> None:
     from rich.live import Live
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the cursor is shown again
     with Live(auto_refresh=False) as live:
         for _ in _readings(servers, args):
             live.update(table(servers), refresh=True)

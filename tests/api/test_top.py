@@ -93,6 +93,30 @@ def test_a_terminal_gets_a_live_table(server: Served) -> None:
     assert ESCAPES.sub("", shown).count(server.url) >= 2
 
 
+def test_a_terminal_has_its_cursor_again_after_sigterm(server: Served) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "octavo_engine.cli", "top", server.url]
+    shown = ""
+    with subprocess.Popen(command, stdout=theirs, env={**os.environ, "TERM": "xterm"}) as process:
+        while "RUNNING" not in shown:
+            shown += os.read(ours, 65536).decode()
+        process.terminate()
+        assert process.wait(60) == 143
+    os.close(theirs)
+    shown += os.read(ours, 65536).decode()
+    os.close(ours)
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.0.0.1:18902"])
+def test_the_url_of_a_local_server_fits_80_columns(url: str) -> None:
+    console = Console(file=StringIO(), width=80)
+    server = Server(url, window=10.0)
+    server.take(reading(0.0))
+    console.print(top.table([server]))
+    assert len(console.file.getvalue().splitlines()) == 2  # type: ignore[attr-defined]
+
+
 def test_a_narrow_terminal_breaks_only_urls() -> None:
     console = Console(file=StringIO(), width=80)
     server = Server("http://inference.example.com:8000", window=10.0)

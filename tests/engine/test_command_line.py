@@ -10,16 +10,20 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from octavo_engine import cli
+from octavo_engine import program as engine_program
 from octavo_engine.help_examples import EXAMPLES
 from octavo_engine.imports import lasting_imports
 from octavo_engine.written_output import with_written_output
 from octavo_operator import cli as operator_cli
+from octavo_operator import program as operator_program
 
 COMMANDS = sorted(cli._COMMANDS)
 
@@ -191,6 +195,25 @@ def test_help_fits_any_terminal(
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         assert capsys.readouterr().out.startswith(f"usage: octavo-engine {command}")
+
+
+@pytest.mark.parametrize(
+    ("main", "module"),
+    [
+        (engine_program.main, "octavo_engine.cli"),
+        (operator_program.operator, "octavo_operator.cli"),
+        (operator_program.kubectl, "octavo_operator.kubectl.cli"),
+    ],
+)
+def test_ctrl_c_while_a_program_is_imported_ends_it_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], module: str
+) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, module, Interrupted(module))
+    assert main() == 130
 
 
 def test_no_garbage_is_collected_while_a_program_imports() -> None:
