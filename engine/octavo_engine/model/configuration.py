@@ -82,7 +82,7 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         config["dtype"] = _most_common_dtype(headers)
     if config.get("quantization_config") is None and (files.directory / _QUANTIZATION).is_file():
         config["quantization_config"] = {**read_json(files.directory / _QUANTIZATION), "quant_method": "modelopt"}
-    spec = with_plain_weights(with_stored_head(_of_config(config, path), headers), headers)
+    spec = with_plain_weights(with_stored_head(_of_config(config, path), headers), headers, files.directory)
     if headers:
         _check_experts(spec, path)
     if spec.head is not None:

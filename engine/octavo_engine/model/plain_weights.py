@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.quantization.selection import Quantization, Rule
@@ -18,12 +19,13 @@ log = logging.getLogger(__name__)
 _WEIGHT, _BIAS = "weight", "bias"
 
 
-def with_plain_weights(spec: ModelSpec, headers: Sequence[SafetensorsHeader]) -> ModelSpec:
+def with_plain_weights(spec: ModelSpec, headers: Sequence[SafetensorsHeader], folder: Path) -> ModelSpec:
     """Return `spec` whose quantization leaves out modules that have a matrix in floating point and nothing else.
 
     Tools write such checkpoints if their model has parameters that are no linear layers when it is quantized, and
     become ones when it is saved: transformers' mixtures of experts. transformers quantizes no matrix to FP8 that does
-    not consist of complete blocks. `headers` are those of the weight files; without any, `spec` stays as it is.
+    not consist of complete blocks. `headers` are those of the weight files in `folder`; without any, `spec` stays as it
+    is.
     """
     quantization = spec.quantization
     if quantization is None or not headers:
@@ -33,7 +35,7 @@ def with_plain_weights(spec: ModelSpec, headers: Sequence[SafetensorsHeader]) ->
         return spec
     log.info(
         "%s: %d matrices, such as %s, are read in floating point as the files have them, whatever config.json says",
-        headers[0].path.parent,
+        folder,
         len(plain),
         min(plain),
     )
