@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +22,7 @@ from llguidance import LLTokenizer
 from octavo_engine.core.request import Request
 from octavo_engine.engine.guided_requests import GuidedRequests
 from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.recent_uses import RecentUses
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.structured import grammars_in_use
 from octavo_engine.structured.grammar import (
@@ -378,6 +380,8 @@ def test_a_tenants_grammar_waits_for_few_of_another(masks: GrammarMasks, monkeyp
     honest = [choice_grammar([text]) for text in ("kept", "newcomer")]
     monkeypatch.setattr(grammars_in_use, "KEPT_BYTES", 16.5 * grammars_in_use.estimated_bytes(honest[1]))
     ask(masks, "first", honest[0], "honest")
+    compiled(masks, "first")
+    masks._thread._uses = RecentUses(time.monotonic)  # both keys have used the thread for as long: not at all
     go_on, order = Event(), list[str]()
     masks._thread.submit("rude", lambda: go_on.wait(10))
     for name, tenant, grammar in (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from functools import partial
 from threading import Event, stack_size
 
 import pytest
@@ -29,6 +31,29 @@ def test_tenants_take_turns_and_each_has_its_own_order() -> None:
     for piece in pieces:
         piece.result(10)
     assert done == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+def test_a_tenant_with_short_work_waits_for_no_long_work_of_each_other() -> None:
+    """Eight tenants with grammars that took as long as is allowed made another wait for all eight."""
+    turns, done = TenantTurns("test"), list[str]()
+
+    def compute(name: str, seconds: float) -> None:
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+        done.append(name)
+
+    go_on = busy(turns)
+    pieces = [turns.submit(name, partial(compute, name, 0.05)) for name in "abc"]
+    go_on.set()
+    for piece in pieces:
+        piece.result(10)
+    go_on = busy(turns)
+    pieces = [turns.submit(name, partial(compute, name, 0.0)) for name in ("a", "b", "c", "another")]
+    go_on.set()
+    for piece in pieces:
+        piece.result(10)
+    assert done[:3] == ["a", "b", "c"] and done[3] == "another"
 
 
 def test_what_is_cancelled_takes_no_turn_and_what_fails_ends_nothing() -> None:

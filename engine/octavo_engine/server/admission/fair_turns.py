@@ -8,58 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from octavo_engine.recent_uses import RecentUses
+
 T = TypeVar("T")
-_HALF_LIFE = 10.0
-"""Seconds after which half of a use is forgotten."""
-_HEAVY = 3.0
-"""Seconds of use, not forgotten, beyond which a key is heavy: it uses about a fifth of a resource all the time."""
-_FORGOTTEN = 0.001
 _FEW = 16
-"""Entries that are kept without a look at whether they are still of use."""
-
-
-class RecentUses:
-    """The seconds for which keys have used something recently, as ranks.
-
-    The rank of `s` seconds of use at the time `t` is log2(s) + t / _HALF_LIFE. Forgetting lowers all uses by the same
-    factor, so that neither the ranks of keys nor their order change with time.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._ranks: dict[str, float] = {}
-        self._most = _FEW
-
-    def add(self, key: str, seconds: float) -> None:
-        """Count `seconds` of use that end now."""
-        new, so_far = math.log2(seconds) + self._now, self._ranks.get(key, -math.inf)
-        least, most = sorted((new, so_far))
-        self._ranks[key] = most + math.log2(1.0 + 2.0 ** (least - most))
-        if len(self._ranks) > self._most:
-            self._ranks = {each: rank for each, rank in self._ranks.items() if self._lasts(rank)}
-            self._most = 2 * len(self._ranks) + _FEW
-
-    def rank(self, key: str) -> float:
-        """Return the key's rank, which is higher for more use; minus infinity if its uses are forgotten."""
-        rank = self._ranks.get(key, -math.inf)
-        return rank if self._lasts(rank) else -math.inf
-
-    def is_heavy(self, key: str) -> bool:
-        """Return True if the key uses about a fifth of a resource all the time, or more."""
-        return self.rank(key) > math.log2(_HEAVY) + self._now
-
-    def _lasts(self, rank: float) -> bool:
-        return rank > math.log2(_FORGOTTEN) + self._now
-
-    @property
-    def _now(self) -> float:
-        return self._clock() / _HALF_LIFE
+"""Former places in the queue that are kept without a look at whether they are still of use."""
 
 
 class FairTurns(Generic[T]):
