@@ -1,4 +1,4 @@
-"""Patterns and schemas that are short, but take a text worker seconds to check and the engine seconds to compile."""
+"""Patterns, schemas and grammars that are short, but take seconds to check or to compile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,21 @@ def pattern_properties(number: int) -> dict[str, Any]:
     return _chat(guided_json={"type": "object", "patternProperties": patterns})
 
 
+def intersected(number: int) -> dict[str, Any]:
+    """Return a chat with a grammar of 200 regular expressions that must all match; only compiling it takes long."""
+    parts = " & ".join(f"/(a|b)*a(a|b){{{each + number}}}/" for each in range(200))
+    return _chat(guided_grammar=f"start: A\nA: {parts}")
+
+
+def patterns_of_one_text(number: int) -> dict[str, Any]:
+    """Return a chat with a schema of 30 patterns that one text must match."""
+    patterns = [{"pattern": f"(a|b)*a(a|b){{{each + number}}}"} for each in range(30)]
+    return _chat(guided_json={"type": "string", "allOf": patterns})
+
+
 PATTERNS: dict[str, Attack] = {
     "patterns of large classes (G)": posts(_CHAT, large_classes),
     "300 patterns of names in a schema (H)": posts(_CHAT, pattern_properties),
+    "200 intersected regular expressions (G)": posts(_CHAT, intersected),
+    "30 patterns of one text in a schema (H)": posts(_CHAT, patterns_of_one_text),
 }

@@ -212,7 +212,7 @@ def test_what_accepted_requests_take_is_bounded_with_a_copy_of_the_parameters_fo
     assert server.serving.accepted.used == 0
 
 
-def test_a_grammar_that_is_nested_too_deep_ends_a_worker_whatever_the_limit_of_the_stack_is(
+def test_a_grammar_that_is_nested_too_deep_is_refused_whatever_the_limit_of_the_stack_is(
     start: Callable[..., Served],
 ) -> None:
     """Otherwise it would be compiled in the engine, whose end is everyone's."""
@@ -220,9 +220,11 @@ def test_a_grammar_that_is_nested_too_deep_ends_a_worker_whatever_the_limit_of_t
     server = start(program=("sh", "-c", worker))
     rules = "\n".join(f'r{number}: r{number + 1} "a"' for number in range(9000))
     body = {"prompt": "x", "guided_grammar": f'start: r0\n{rules}\nr9000: "x"'}
+    workers = {worker._process.pid for worker in server.serving.text._workers}
     answer = server.http.post(TEXT, json=body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request_too_complex")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_grammar")
     assert server.http.post(TEXT, json={"prompt": "x"}).status_code == 200
+    assert workers == {worker._process.pid for worker in server.serving.text._workers}  # only a child of one ended
 
 
 class _SlowWorker:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
 
 import pytest
+from pydantic import BaseModel
 
+from octavo_engine.server.anthropic.protocol import ToolUseBlock
+from octavo_engine.server.endpoints.openapi import BODIES
 from octavo_engine.server.openai import prepare_chat
+from octavo_engine.server.openai.structured_outputs import (
+    Choices,
+    Grammar,
+    OptionalSchemaObject,
+    ResponseFormat,
+    Schema,
+    SchemaObject,
+    StructuralTag,
+)
 from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.text_limits import GRAMMAR_FIELDS, may_take_long
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
@@ -202,3 +216,48 @@ def test_special_tokens_are_added_to_a_chat_when_asked_for(
     for asked in ({}, {"add_special_tokens": False}, {"add_special_tokens": True}):
         prompt_of(tokenizer, **asked)
     assert seen == [False, False, True]
+
+
+NOT_MADE_INTO_A_GRAMMAR = {(ToolUseBlock, "input")}
+"""Fields of a grammar's type that no grammar is made of: the arguments of an earlier call."""
+VALIDATORS = [*Schema.__metadata__, *SchemaObject.__metadata__, *OptionalSchemaObject.__metadata__]
+GRAMMAR_TYPES = [Grammar, Choices, ResponseFormat, StructuralTag, *VALIDATORS]
+
+
+def paths_to_grammars(body: type[BaseModel], seen: tuple[type, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The names of fields, from the body inwards, that lead to each field of a grammar's type."""
+    for name, annotation in get_type_hints(body, include_extras=True).items():
+        if name not in body.model_fields or (body, name) in NOT_MADE_INTO_A_GRAMMAR:
+            continue
+        own = body.model_fields[name].alias or name
+        for part in parts_of(annotation):
+            if part in GRAMMAR_TYPES:
+                yield (own,)
+            elif isinstance(part, type) and issubclass(part, BaseModel) and part not in seen:
+                yield from ((own, *inner) for inner in paths_to_grammars(part, (*seen, part)))
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    """A type, and all types and validators that it is made of."""
+    yield annotation
+    for part in get_args(annotation):  # of an annotated type its validators too
+        yield from parts_of(part)
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_text_work_of_each_field_that_becomes_a_grammar_may_take_long(path: str) -> None:
+    """The pool looks for their names in bodies that nobody has parsed yet."""
+    for names in paths_to_grammars(BODIES[path]):
+        assert any(may_take_long(b'{"%s": 1}' % name.encode()) for name in names), names
+
+
+def test_the_fields_that_become_grammars_are_found() -> None:
+    found = {names for body in BODIES.values() for names in paths_to_grammars(body)}
+    first = {names[0] for names in found}
+    assert first == {
+        "guided_choice", "guided_grammar", "guided_json", "guided_regex", "output_config", "response_format",
+        "structured_outputs", "text", "tools",
+    }  # fmt: skip
+    assert ("output_config", "format", "schema") in found
+    unused = [name for name in GRAMMAR_FIELDS if not any(name in names for names in found)]
+    assert unused == []

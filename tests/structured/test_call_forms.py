@@ -14,7 +14,7 @@ from octavo_engine.output_parsing.answer_parts import AnswerParts
 from octavo_engine.output_parsing.formats import FORCED, FORMATS
 from octavo_engine.output_parsing.formats.forms import MOST_CALLS, NoFormError
 from octavo_engine.output_parsing.formats.tool import Tool
-from octavo_engine.structured.grammar import check_grammar
+from octavo_engine.structured.grammar_check import check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 
 NESTED: dict[str, Any] = {

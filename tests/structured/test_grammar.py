@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import date, datetime
 from typing import Any
@@ -10,14 +12,15 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from octavo_engine.structured import grammar_check
 from octavo_engine.structured.grammar import (
     GrammarError,
-    check_grammar,
     choice_grammar,
     json_schema_grammar,
     lark_grammar,
     regex_grammar,
 )
+from octavo_engine.structured.grammar_check import check_grammar
 from octavo_engine.structured.schema_formats import with_exact_formats
 
 WRONG = {
@@ -53,6 +56,33 @@ def test_what_is_wrong_is_reported(name: str) -> None:
         check_grammar(make())
     assert says in str(caught.value)
     assert len(str(caught.value)) <= 600
+
+
+def test_a_grammar_that_would_take_seconds_ends_a_child_process_alone() -> None:
+    """llguidance's own limits do not bound the time; a schema of 1 KB takes more than 4 s."""
+    patterns = [{"pattern": f"(a|b)*a(a|b){{{each}}}"} for each in range(30)]
+    with pytest.raises(GrammarError, match=r"more than .* s of CPU time to compile; use fewer patterns"):
+        check_grammar(json_schema_grammar({"type": "string", "allOf": patterns}))
+
+
+def test_a_grammar_that_ends_its_child_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_check, "error_in", lambda *_: os._exit(1))
+    monkeypatch.setattr(grammar_check, "most_seconds", lambda: 1.0)
+    with pytest.raises(GrammarError, match="nested too deep"):
+        check_grammar(regex_grammar("never checked before"))
+
+
+def test_a_grammar_that_could_be_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_check, "_passed", OrderedDict())
+    monkeypatch.setattr(grammar_check, "_MOST_PASSED", 2)
+    grammars = [regex_grammar(f"checked twice {each}") for each in range(3)]
+    for grammar in grammars:
+        check_grammar(grammar)
+    monkeypatch.setattr(grammar_check, "error_in", lambda *_: "it was compiled again")
+    for grammar in grammars[1:]:
+        check_grammar(grammar)
+    with pytest.raises(GrammarError, match="compiled again"):  # the digests of two others are kept
+        check_grammar(grammars[0])
 
 
 def test_choices_may_hold_any_characters() -> None:

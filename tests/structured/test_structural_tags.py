@@ -8,7 +8,8 @@ from unittest.mock import Mock
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from octavo_engine.structured.grammar import GrammarError, check_grammar, choice_grammar, json_schema_grammar, literal
+from octavo_engine.structured.grammar import GrammarError, choice_grammar, json_schema_grammar, literal
+from octavo_engine.structured.grammar_check import check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 
 JSON = {

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import NotAdmissibleError
@@ -26,11 +26,13 @@ LIMITS = LLParserLimits(
 """The limits of one grammar while it is compiled and while a mask is computed: about 40 MB, and about 20 ms a mask. A
 request that needs more ends with an error. The limits of a step do not bound the time for many alternatives at one
 position, which grows with the square of their number: 10,000 took 1.8 s, in which all other requests waited. The
-max_grammar_size allows 4,000 of the shortest alternatives (0.3 s), or a schema of 2,500 properties."""
+max_grammar_size allows 4,000 of the shortest alternatives (0.3 s). grammar_check.py limits the time to compile."""
 WHITESPACE = r"( |\n {0,32})"
 """The white space that is allowed between JSON's tokens: enough for usual layouts, but of limited length."""
 
 _FORMAT = '"format"'
+_NOTHING_ALLOWED = "NoExtensionBias"
+"""llguidance's error for a grammar that no token can begin."""
 _OF_A_SCHEMA = "failed to compile JSON schema: "
 _WITHOUT_FORCING = json.dumps({"name": "no_forcing", "lark_grammar": '%llguidance {"no_forcing": true}\nstart: "a"'})
 """A grammar to which no other one refers. Its option `no_forcing` applies to all grammars in the same list."""
@@ -135,11 +137,23 @@ def without_forcing(grammar: str) -> str:
     return f"{grammars}, {_WITHOUT_FORCING}{end}{rest}"
 
 
-def check_grammar(grammar: str) -> None:
-    """Raise GrammarError if the grammar cannot be compiled."""
-    wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
-    if wrong:
-        raise GrammarError(_in_plain_words(messages[0].strip())[:500])
+def error_in(grammar: str, vocabulary: LLTokenizer) -> str:
+    """Compile the grammar and compute its first mask; return why that fails, in at most 500 characters, else nothing.
+
+    This may take seconds, or end the process: grammar_check.py has it done in a child.
+    """
+    matcher = LLMatcher(vocabulary, without_forcing(grammar), log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return _in_plain_words(reason(matcher))[:500] if matcher.is_error() else ""
+
+
+def reason(matcher: LLMatcher) -> str:
+    """Return why a matcher that has an error cannot continue, in at most 500 characters."""
+    error = matcher.get_error().removesuffix("<non-verbose/>").strip()
+    if error == _NOTHING_ALLOWED:
+        return "the grammar allows no text"
+    return error[:500] or f"the grammar stopped: {matcher.stop_reason()}"
 
 
 def _in_plain_words(message: str) -> str:

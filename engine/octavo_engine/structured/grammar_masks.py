@@ -15,7 +15,7 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from torch import Tensor
 
 from octavo_engine.core.request import Request
-from octavo_engine.structured.grammar import LIMITS, GrammarError, without_forcing
+from octavo_engine.structured.grammar import LIMITS, GrammarError, reason, without_forcing
 from octavo_engine.structured.grammars_in_use import GrammarsInUse, KeptGrammars
 from octavo_engine.structured.mask_provider import MaskRow
 from octavo_engine.structured.tenant_turns import TenantTurns
@@ -33,10 +33,6 @@ class _Answer:
     """The matcher, once it is compiled; None while other grammars leave no memory for it."""
     consumed: int = 0
     """Number of the answer's tokens that the matcher has consumed."""
-
-
-_NOTHING_ALLOWED = "NoExtensionBias"
-"""llguidance's error for a grammar that no token can begin."""
 
 
 class GrammarMasks:
@@ -120,7 +116,7 @@ class GrammarMasks:
             if isinstance(matcher, Exception):
                 found.append(matcher)
             elif matcher.is_error():
-                found.append(GrammarError(_reason(matcher)))
+                found.append(GrammarError(reason(matcher)))
             else:
                 found.append(bits[start:end, : self._words])
         return found
@@ -167,17 +163,10 @@ class GrammarMasks:
         if not matcher.is_error():
             self._fill([(matcher, 0, [])], 1, self._first_executor)
         if matcher.is_error():
-            raise GrammarError(_reason(matcher))
+            raise GrammarError(reason(matcher))
         return matcher
 
     def _tokens(self) -> LLTokenizer:
         if self._vocabulary is None:
             self._vocabulary = self._load_vocabulary()
         return self._vocabulary
-
-
-def _reason(matcher: LLMatcher) -> str:
-    error = matcher.get_error().removesuffix("<non-verbose/>").strip()
-    if error == _NOTHING_ALLOWED:
-        return "the grammar allows no text"
-    return error[:500] or f"the grammar stopped: {matcher.stop_reason()}"

@@ -16,13 +16,13 @@ from octavo_engine.structured.grammar import (
     MAX_CHARACTERS,
     WHITESPACE,
     GrammarError,
-    check_grammar,
     json_schema_grammar,
     literal,
     regex_grammar,
     with_ascii_digits,
     written_grammar,
 )
+from octavo_engine.structured.grammar_check import check_grammar
 from octavo_engine.structured.schema_formats import with_exact_formats
 
 _TEXT = r"/(.|\n)*/"

@@ -22,8 +22,10 @@ from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.preparation.loaded_model import LoadedModel
-from octavo_engine.structured.grammar import GrammarError, check_grammar
+from octavo_engine.structured.grammar import GrammarError
+from octavo_engine.structured.grammar_check import check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
+from octavo_engine.structured.vocabulary import outline
 
 THINK, THINK_END = "<think>", "</think>"
 _REASONING = (text_until(THINK_END), SPACES)
@@ -123,7 +125,7 @@ class CallGrammars:
 
     def _checked(self, form: Form) -> str:
         grammar = structural_tag_grammar(form, self._model.tokenizer.control_token)
-        check_grammar(grammar)
+        check_grammar(grammar, outline(self._model.tokenizer))
         return grammar
 
     @property

@@ -28,7 +28,7 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     longest = max(map(len, prompts))
     max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready, "prompt")
     echoes = _echoes(body, model.tokenizer, prompts)
-    grammar = grammar_of(body)
+    grammar = grammar_of(body, model.tokenizer)
     scores_echo = bool(body.echo) and body.logprobs is not None
     return prepared_request(
         body, model, prompts, max_tokens, body.logprobs, echoes, grammar=grammar, scores_echo=scores_echo

@@ -16,14 +16,16 @@ from octavo_engine.server.openai.structural_tags import Form, Structure, Trigger
 from octavo_engine.structured.grammar import (
     MAX_CHARACTERS,
     GrammarError,
-    check_grammar,
     choice_grammar,
     json_object_grammar,
     json_schema_grammar,
     lark_grammar,
     regex_grammar,
 )
+from octavo_engine.structured.grammar_check import check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
+from octavo_engine.structured.vocabulary import outline
+from octavo_engine.text.tokenizer import Tokenizer
 
 _MAX_DEPTH = 64
 _MAX_CHOICES = 1024
@@ -178,7 +180,7 @@ class StructuredFields(BaseModel):
     structural_tag: NotYet = None
 
 
-def grammar_of(body: StructuredFields) -> str | None:
+def grammar_of(body: StructuredFields, tokenizer: Tokenizer) -> str | None:
     """Return the checked grammar that the answer must follow, None for any text; APIError 400 names the field."""
     asked = list(_asked(body))
     if not asked:
@@ -189,7 +191,7 @@ def grammar_of(body: StructuredFields) -> str | None:
         raise APIError(400, f"{names}: only one of these may be given in a request", param=param)
     try:
         grammar = make()
-        check_grammar(grammar)
+        check_grammar(grammar, outline(tokenizer))
     except GrammarError as error:
         raise APIError(400, f"{param}: {error}", param=param, code="invalid_grammar") from None
     return grammar

@@ -33,7 +33,7 @@ from octavo_engine.server.preparation.prepared import (
     decode_result,
     encode,
 )
-from octavo_engine.server.preparation.text_limits import CPU_SECONDS, WALL_SECONDS, is_large
+from octavo_engine.server.preparation.text_limits import CPU_SECONDS, WALL_SECONDS, may_take_long
 
 log = logging.getLogger("octavo.text_workers")
 
@@ -136,8 +136,8 @@ class _Turn:
     """The use of a worker for one task."""
 
     key: str
-    large: bool
-    """Whether the task is a large one."""
+    long: bool
+    """Whether the task may take long."""
     began: float
     """When it began (monotonic seconds)."""
 
@@ -151,13 +151,13 @@ class TextPool:
         self._count = workers or default_workers()
         self._program = program
         self._turns: FairTurns[Worker] = FairTurns(self._count, several_keys)
-        most_large = max(1, self._count - 1)
-        self._large_turns: FairTurns[None] = FairTurns(most_large, several_keys)
-        """The turns of large tasks. They never have all of several workers, however many keys send them, so that the
-        short tasks of others need not wait for them; and the memory for them is bounded by fewer workers. A single
-        worker gets them too."""
-        for _ in range(most_large):
-            self._large_turns.add(None)
+        most_long = max(1, self._count - 1)
+        self._long_turns: FairTurns[None] = FairTurns(most_long, several_keys)
+        """The turns of tasks that may take long. They never have all of several workers, however many keys send them,
+        so that short tasks need not wait for them; and the memory for them is bounded by fewer workers. A single worker
+        gets them too."""
+        for _ in range(most_long):
+            self._long_turns.add(None)
         self._several_keys = several_keys
         self._pending = Occupancy(time.monotonic)
         self._pending_of: Counter[str] = Counter()
@@ -218,17 +218,17 @@ class TextPool:
             raise RefusedError(429, "tokenizing", detail, retry_after(self._pending.seconds_to_free(mine)))
 
     async def _begin(self, key: str, task: Task) -> asyncio.Task[Result]:
-        """Give a task to a worker when the key's turn has come, a large one only if another worker is left."""
-        large = is_large(task.body)
-        if large:
-            await self._large_turns.acquire(key)
+        """Give a task to a worker when the key's turn has come; one that may take long only if it leaves another."""
+        long = may_take_long(task.body)
+        if long:
+            await self._long_turns.acquire(key)
         try:
             worker = await self._turns.acquire(key)
         except BaseException:
-            if large:
-                self._large_turns.release(key, None)
+            if long:
+                self._long_turns.release(key, None)
             raise
-        turn = _Turn(key, large, time.monotonic())
+        turn = _Turn(key, long, time.monotonic())
         try:
             data = encode(task)
         except BaseException:  # a MemoryError, as the task is copied
@@ -237,10 +237,10 @@ class TextPool:
         return self._spawn(self._run(worker, turn, data))
 
     def _release(self, worker: Worker, turn: _Turn) -> None:
-        """Return the worker of a task that has ended, or the one that replaces it, and the turn of a large task."""
+        """Return the worker of a task that has ended, or the one that replaces it, and its turn among long tasks."""
         seconds = time.monotonic() - turn.began
-        if turn.large:
-            self._large_turns.release(turn.key, None, seconds)
+        if turn.long:
+            self._long_turns.release(turn.key, None, seconds)
         self._turns.release(turn.key, worker, seconds)
 
     def close(self) -> None:
@@ -264,8 +264,8 @@ class TextPool:
             if killed and again and (new := await self._new_worker()) is not None:
                 return await self._run(new, turn, task, again=False)
             # The new worker counts as held by the key until it has started. Otherwise the key's next request could end
-            # the last worker that other keys have. The turn of a large task ends then too: the worker that is left is
-            # for short tasks.
+            # the last worker that other keys have. A turn among long tasks lasts until then too: the worker that is
+            # left is for short tasks.
             self._spawn(self._start_worker_again(turn))
             return _rejection(status, killed=killed, timed_out=isinstance(error, TimeoutError))
         except Exception:
