@@ -707,6 +707,36 @@ def test_a_batch_whose_disk_is_full_goes_on_when_there_is_room(
     assert not any(next(fails, False) for fails in failures.values())
 
 
+@pytest.mark.parametrize("failing", ["answers", "records"])
+def test_a_batch_whose_disk_fails_for_good_is_failed_until_a_restart(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """It was validating, or in progress, for ever."""
+    server = start(batch_storage=tmp_path)
+    server.play("Hello there.")
+    monkeypatch.setattr(storage, "PAUSE", 0.01)
+    client = server.openai()
+    write = storage._write
+
+    def create_only(path: Path, data: bytes) -> None:
+        (full_disk if path.parent.name == "batches" and path.exists() else write)(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "GIVE_UP", 0.1)
+        if failing == "answers":
+            patched.setattr(results, "append", full_disk)
+        else:
+            patched.setattr(storage, "_write", create_only)
+        batch = ended(server, client, begin(client, *[line(f"a{n}") for n in range(40)]))
+    assert (batch.status, batch.errors.data[0].code) == ("failed", "storage_unavailable")
+    assert batch.failed_at and "No space left" in batch.errors.data[0].message
+    server.stop()
+    again = start(batch_storage=tmp_path)
+    again.play("Hello there.")
+    batch = ended(again, again.openai(), batch)
+    assert batch.status == "completed" and len(lines_of(again.openai(), batch.output_file_id)) == 40
+
+
 def test_a_batch_whose_disk_cannot_be_read_goes_on_when_it_can(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

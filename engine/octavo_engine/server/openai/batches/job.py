@@ -14,9 +14,9 @@ from octavo_engine.server.console.line_rate import LineRate
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.batches.input_file import LinePlace, check_input, read_request, requests_after
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
-from octavo_engine.server.openai.batches.objects import BatchObject, LineError, LineErrors, LineFailure
+from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, LineError, LineErrors, LineFailure
 from octavo_engine.server.openai.batches.results import Results
-from octavo_engine.server.openai.batches.storage import Owned, Storage, on_disk, with_retries
+from octavo_engine.server.openai.batches.storage import GIVE_UP, Owned, Storage, StorageError, on_disk, with_retries
 from octavo_engine.server.run_until import run_until
 
 log = logging.getLogger("octavo.server")
@@ -74,13 +74,21 @@ class Job:
     async def run(self) -> None:
         """Run the batch until it has ended and its end is stored. A cancelled run can be repeated later."""
         try:
+            await self._run()
+        except asyncio.CancelledError:
+            await self._results.stop()
+            raise
+        except StorageError as error:
+            await self._end_in_memory(error)
+
+    async def _run(self) -> None:
+        try:
             await self._results.open()
             if self._batch.status == "validating" and not await self._check():
                 return
             end = await self._answer_in_time()
             await self._finish(end)
-        except asyncio.CancelledError:
-            await self._results.stop()
+        except StorageError:
             raise
         except APIError as error:
             await self._fail([LineError(error.detail.code or "failed", error.detail.message)])
@@ -201,6 +209,20 @@ class Job:
             counts.completed + counts.failed,
             counts.total,
             counts.failed,
+        )
+
+    async def _end_in_memory(self, error: StorageError) -> None:
+        """End the batch although the disk, which has failed for long, does not keep that. A restart resumes it."""
+        await self._results.stop()
+        if self._batch.status not in ENDED:
+            self._batch.errors = LineErrors([LineError(error.detail.code or "failed", error.detail.message)])
+            self._batch.status, self._batch.failed_at = "failed", self._now()
+        log.error(
+            "%s is %s, but its end is not stored, since the disk of --batch-storage has failed for %g s; a restart of "
+            "the server resumes it",
+            self._batch.id,
+            self._batch.status,
+            GIVE_UP,
         )
 
     async def _save(self) -> None:

@@ -20,7 +20,15 @@ from octavo_engine.server.openai.batches.objects import (
     OutputLine,
     encode,
 )
-from octavo_engine.server.openai.batches.storage import Owned, Storage, append, on_disk, result_ids, with_retries
+from octavo_engine.server.openai.batches.storage import (
+    Owned,
+    Storage,
+    StorageError,
+    append,
+    on_disk,
+    result_ids,
+    with_retries,
+)
 from octavo_engine.server.openai.batches.usage import Tally, WrittenLine, read_line
 
 _OK = 200
@@ -39,6 +47,8 @@ class Results:
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Future[None]] = set()
         """Writes that have begun. A write continues if the batch line that waits for it is cancelled."""
+        self._failed: StorageError | None = None
+        """The error of a write that was given up. No later write is tried: each would wait as long."""
         self._tally = Tally()
         self.done: set[int] = set()
         """Numbers of the lines that have ended."""
@@ -107,7 +117,13 @@ class Results:
 
     async def _write(self, path: Path, data: bytes) -> None:
         async with self._writing:  # if a write fails, what it has written is cut off, and that must be no other line
-            self._tally.add(await with_retries(partial(on_disk, _append_to, path, data)))
+            if self._failed is not None:
+                raise self._failed
+            try:
+                self._tally.add(await with_retries(partial(on_disk, _append_to, path, data)))
+            except StorageError as error:
+                self._failed = error
+                raise
         self._tally.show(self._batch)
 
 

@@ -42,6 +42,8 @@ MAX_ACTIVE = 16
 _NO_KEY = "anyone"
 PAUSE = 5.0
 """Seconds until a batch tries again to write where the disk was full."""
+GIVE_UP = 600.0
+"""Seconds of tries after which a batch ends, though its disk does not keep that."""
 _RETRY_AFTER = 30
 _ID = re.compile(r"file-[0-9a-f]{32}", re.ASCII)
 
@@ -257,14 +259,17 @@ async def on_disk(work: Callable[..., Done], *args: object) -> Done:
 
 
 async def with_retries(work: Callable[[], Awaitable[Done]]) -> Done:
-    """Return the result of `work`, which is called again while it raises StorageError.
+    """Return the result of `work`, which is called again while it raises StorageError, for GIVE_UP seconds.
 
     So no answer of a batch is lost while the disk is full.
     """
+    end = time.monotonic() + GIVE_UP
     while True:
         try:
             return await work()
         except StorageError:
+            if time.monotonic() >= end:
+                raise
             await asyncio.sleep(PAUSE)
 
 
