@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded, vector_of_first_rank
+from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.experts.router import choose
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
@@ -24,19 +25,16 @@ from octavo_engine.model.spec import AttentionExpertsSpec, RouterSpec
 _FLOAT32_BYTES = 4
 
 
-class AttentionExperts(nn.Module):
+class AttentionExperts(CachedAttention):
     """Attention in which a router chooses the query and output projections (experts) of each token.
 
     Ranks have a part of the KV heads and, of every expert, the query heads that read them. All experts are multiplied,
     and the chosen ones' results gathered: there are few experts, and the host need not know which are chosen.
     """
 
-    key_scale = value_scale = 1.0
-    """The scales of cached keys and values: the value of one unit in the cache."""
-
     def __init__(self, spec: AttentionExpertsSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         self.hidden, self.experts = unsharded(hidden_size, "hidden_size"), unsharded(spec.num_experts)
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "KV heads")
         self.rows = rows = self.heads.times(spec.head_dim)
@@ -92,10 +90,6 @@ class AttentionExperts(nn.Module):
         yield plain(f"{module}.experts.output_linear.weight", self.output, self.experts, self.hidden, self.rows)
         yield vector_of_first_rank(f"{module}.experts.bias", self.bias, self.hidden)
         yield ignored(f"{module}.rotary_emb.inv_freq")
-
-    def sequence_bytes(self) -> int:
-        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
-        return 0
 
     def step_bytes(self) -> int:
         """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
@@ -14,6 +14,7 @@ from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
+from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
@@ -26,22 +27,19 @@ _FLOAT32_BYTES = 4
 _ROLES = ("query", "key", "value")
 
 
-class BiasedAttention(nn.Module):
+class BiasedAttention(CachedAttention):
     """Attention whose scores have a bias for each key and KV head.
 
     A KV head's biases are computed from the values of all KV heads; ranks sum their parts of that product.
     """
 
-    key_scale = value_scale = 1.0
-    """The scales of cached keys and values: the value of one unit in the cache."""
-
     def __init__(self, spec: BiasedAttentionSpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         shard, hidden = options.ranks.shard, unsharded(hidden_size, "hidden_size")
         self.heads = span(shard.heads(spec), spec.num_heads, "query heads")
         self.kv_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "KV heads")
-        self._counts = shard.first_with_kv_heads(spec)
+        self._is_first_with_kv_heads = shard.first_with_kv_heads(spec)
         query, key = self.heads.times(spec.size), self.kv_heads.times(spec.size)
         method = options.method(layer, *_ROLES)
         self.qkv = Linear(hidden, (query, key, key), bias=spec.bias, options=options, method=method)
@@ -77,7 +75,7 @@ class BiasedAttention(nn.Module):
 
     def _biases(self, values: Tensor) -> Tensor:
         """Return the biases of the scores of this rank's KV heads, [T, K], from its values [T, K * size]."""
-        counted = values.contiguous() if self._counts else torch.zeros_like(values)
+        counted = values.contiguous() if self._is_first_with_kv_heads else torch.zeros_like(values)
         numbers = summed(self.numbers.add_to(None, counted))[:, self.kv_heads.slice]
         return torch.exp(self.factors * F.softplus(numbers))
 
@@ -92,10 +90,6 @@ class BiasedAttention(nn.Module):
         yield plain(f"{module}.A", self.factors, self.kv_heads)
         yield from self.output.tensors(names.of_layer("output", self.layer))
         yield ignored(f"{module}.rotary_emb.inv_freq")
-
-    def sequence_bytes(self) -> int:
-        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
-        return 0
 
     def step_bytes(self) -> int:
         """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""

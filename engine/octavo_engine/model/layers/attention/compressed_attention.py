@@ -88,19 +88,19 @@ class CompressedAttention(nn.Module):
         if self.compressor is not None:
             rows = (attention.rows_of(self.layer, name) for name in ("pending", "compressed"))
             self.compressor(values, *rows)
-        asked = None if self.indexer is None else self.indexer(values, latent, angles, attention)
+        index_query = None if self.indexer is None else self.indexer(values, latent, angles, attention)
         query = self.query(latent).view(len(values), self.heads.size, -1)
         query = rotate_pairs(query * _inverse_rms(query, spec.norm.eps), angles)
         attended = torch.empty_like(query)
         for tokens, longest in keys.step.tiles(self._numbers):
-            attended[tokens] = self._attend(query[tokens], asked, tokens, longest, attention)
+            attended[tokens] = self._attend(query[tokens], index_query, tokens, longest, attention)
         attended = rotate_pairs(attended, angles, back=True)
         grouped = attended.view(len(values), self.groups.size, -1).transpose(0, 1)
         grouped = torch.bmm(grouped, self.group_output.transpose(1, 2)).transpose(0, 1)
         return self.output.add_to(residual, grouped.reshape(len(values), -1))
 
     def _attend(
-        self, query: Tensor, asked: Tensor | None, tokens: slice, longest: int, attention: AttentionContext
+        self, query: Tensor, index_query: Tensor | None, tokens: slice, longest: int, attention: AttentionContext
     ) -> Tensor:
         """Return the result [n, H, D] of the step's `tokens`, none of whose contexts is longer than `longest`."""
         keys = attention.rows_of(self.layer, "keys")
@@ -110,20 +110,20 @@ class CompressedAttention(nn.Module):
         seen, found = rows >= 0, keys.read(sequence, rows.clamp(min=0))
         if self.compressor is not None:
             compressed = attention.rows_of(self.layer, "compressed")
-            chosen = self._chosen(asked, tokens, longest, attention)
+            chosen = self._chosen(index_query, tokens, longest, attention)
             there = (positions + 1) // compressed.step.rate
             valid = chosen < there
             entries = compressed.read(sequence, chosen.where(valid, 0))
             seen, found = torch.cat((seen, valid), dim=1), torch.cat((found, entries), dim=1)
         return attend_rows(query, found, seen, self.sinks, self.spec.scale)
 
-    def _chosen(self, asked: Tensor | None, tokens: slice, longest: int, attention: AttentionContext) -> Tensor:
+    def _chosen(self, index_query: Tensor | None, tokens: slice, longest: int, attention: AttentionContext) -> Tensor:
         """Return the compressed keys that the step's `tokens` attend to, if they exist: [n, k] or [1, k] int64."""
         name = "compressed" if self.indexer is None else "index_compressed"
         rows = attention.rows_of(self.layer, name)
-        if self.indexer is None or asked is None:
+        if self.indexer is None or index_query is None:
             return torch.arange(longest // rows.step.rate, device=rows.tensor.device)[None]
-        return self.indexer.choose(asked, tokens, longest, rows)
+        return self.indexer.choose(index_query, tokens, longest, rows)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """Yield the layer's tensors in a checkpoint."""

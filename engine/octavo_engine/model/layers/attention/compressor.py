@@ -128,19 +128,19 @@ class Indexer(nn.Module):
         weights = self.weights(x).float() * self.spec.num_heads**-0.5
         return torch.cat((query, weights[..., None]), dim=-1)
 
-    def choose(self, asked: Tensor, tokens: slice, longest: int, compressed: TokenRows) -> Tensor:
+    def choose(self, index_query: Tensor, tokens: slice, longest: int, compressed: TokenRows) -> Tensor:
         """Return the keys that the step's `tokens` attend to, [n, k] int64; where fewer exist, also some that do not.
 
-        `asked` is `forward`'s result for the whole step; `longest` is the longest context of these tokens.
+        `index_query` is `forward`'s result for the whole step; `longest` is the longest context of these tokens.
         """
         most, kept = longest // compressed.step.rate, self.spec.kept
         if most <= kept:
-            return torch.arange(most, device=asked.device).expand(tokens.stop - tokens.start, -1)
-        return best_rows(compressed, tokens, kept, lambda own, keys: self._scores(asked[own], keys))
+            return torch.arange(most, device=index_query.device).expand(tokens.stop - tokens.start, -1)
+        return best_rows(compressed, tokens, kept, lambda own, keys: self._scores(index_query[own], keys))
 
-    def _scores(self, asked: Tensor, keys: Tensor) -> Tensor:
+    def _scores(self, index_query: Tensor, keys: Tensor) -> Tensor:
         """Return the scores [n, L] of keys [L, D] for queries followed by their weights, [n, H, D + 1]."""
-        query, weights = asked[..., :-1], asked[..., -1:]
+        query, weights = index_query[..., :-1], index_query[..., -1:]
         scores = torch.relu_(query @ keys.t()).mul_(self.spec.size**-0.5)
         return scores.mul_(weights).sum(dim=1)
 

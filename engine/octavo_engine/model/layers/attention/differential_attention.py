@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
+from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
@@ -24,14 +25,11 @@ _FLOAT32_BYTES = 4
 _SHARES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
 
-class DifferentialAttention(nn.Module):
+class DifferentialAttention(CachedAttention):
     """Attention by the difference of two softmaxes.
 
     A rank has pairs of heads, one from each half. Cached keys are padded with zeros to the size of values.
     """
-
-    key_scale = value_scale = 1.0
-    """The scales of cached keys and values: the value of one unit in the cache."""
 
     def __init__(
         self,
@@ -40,8 +38,8 @@ class DifferentialAttention(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         shard, hidden = options.ranks.shard, unsharded(hidden_size, "hidden_size")
         self.heads = span(shard.heads(spec), spec.num_heads, "pairs of query heads")
         self.kv_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "pairs of KV heads")
@@ -92,10 +90,6 @@ class DifferentialAttention(nn.Module):
         for index, name in enumerate(_SHARES):
             yield plain(f"{module}.{name}", self.shares[index], unsharded(self.spec.size))
         yield ignored(f"{module}.rotary_emb.inv_freq")
-
-    def sequence_bytes(self) -> int:
-        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
-        return 0
 
     def step_bytes(self) -> int:
         """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo_engine.attention.alibi import ALiBi, alibi_slopes
 from octavo_engine.attention.backend import AttentionVariant
@@ -16,6 +16,7 @@ from octavo_engine.attention.qk_norm import QKNorm, WholeProjection
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span, ignored, plain, unsharded
+from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.embeddings.rope import head_order, row_order
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.low_rank import LowRank
@@ -30,7 +31,7 @@ from octavo_engine.model.spec import ALiBiSpec, AttentionSpec, QKNormSpec
 _FLOAT32_BYTES = 4
 
 
-class Attention(nn.Module):
+class Attention(CachedAttention):
     """A layer's projections and norms of heads; an attention backend computes the attention between them."""
 
     def __init__(
@@ -43,10 +44,8 @@ class Attention(nn.Module):
         output_size: int | None = None,
     ) -> None:
         """`output_size` is the size of the result; None: `hidden_size`, the size of the input."""
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
-        self.key_scale = self.value_scale = 1.0
-        """The checkpoint's scales of cached keys and values: the value of one unit of e4m3."""
+        super().__init__(layer, options)
+        self.spec = spec
         shard, size = options.ranks.shard, spec.head_dim
         self.heads = span(shard.heads(spec), spec.num_heads, "query heads")
         self.kv_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "KV heads")
@@ -67,28 +66,36 @@ class Attention(nn.Module):
             orders=orders[:count] + (None,) * self.gated_by_query,
             layout=options.names.qkv_layout if count == 3 else None,
         )
-        given = unsharded(output_size or hidden_size, "hidden_size")
+        result = unsharded(output_size or hidden_size, "hidden_size")
         method = options.method(layer, "output")
-        self.output = Linear(attended, (given,), bias=spec.output_bias, options=options, method=method, summed=True)
+        self.output = Linear(attended, (result,), bias=spec.output_bias, options=options, method=method, summed=True)
         rank, parts = spec.adapter_rank, ((query,), (key,), (value,))
         self.adapters = None if rank is None else LowRank(hidden, parts, rank, options)
-        apart = None if self.gated_by_query else spec.output_gate
-        gates = None if apart is None else self.heads if apart.per_head else query
-        method = options.method(layer, "output_gate")
-        self.gate = None if gates is None else Linear(hidden, (gates,), bias=False, options=options, method=method)
+        self.gate = self._output_gate(hidden, query)
         eps = None if spec.output_norm is None else spec.output_norm.eps
         self.output_norm = None if eps is None else ShardedNorm(query, eps, options)
         self.query_norm = self._norm(spec.qk_norm, self.heads)
         self.key_norm = self._norm(spec.qk_norm, self.kv_heads) if spec.kv_of_layer is None else None
         self.value_norm = None if spec.value_norm is None else Norm(size, spec.value_norm, options)
         self.sinks = parameter(self.heads.size, dtype=options.dtype, device=options.device) if spec.sinks else None
-        buckets = spec.distance_buckets if layer == 0 else None
-        terms = (
-            None if buckets is None else parameter(buckets, self.heads.size, dtype=options.dtype, device=options.device)
-        )
-        self.distance_terms = terms
+        self.distance_terms = self._distance_terms()
         """[buckets, heads]: the terms added to scores by distance, which the first layer has for all; None: none."""
         self.variant = AttentionVariant(spec.scale, spec.softcap, self.sinks, self._alibi(spec.alibi))
+
+    def _output_gate(self, hidden: Span, query: Span) -> Linear | None:
+        """Return the projection of the output gate; None: there is no gate, or the query's projection has it."""
+        spec, options = self.spec.output_gate, self.options
+        if spec is None or spec.with_query:
+            return None
+        gates = self.heads if spec.per_head else query
+        method = options.method(self.layer, "output_gate")
+        return Linear(hidden, (gates,), bias=False, options=options, method=method)
+
+    def _distance_terms(self) -> Tensor | None:
+        if self.spec.distance_buckets is None or self.layer:
+            return None
+        dtype, device = self.options.dtype, self.options.device
+        return parameter(self.spec.distance_buckets, self.heads.size, dtype=dtype, device=device)
 
     def _norm(self, spec: QKNormSpec | None, heads: Span) -> Norm | None:
         """Return the norm of the query's heads or of the key's."""
@@ -261,10 +268,6 @@ class Attention(nn.Module):
                     continue
                 piece = Piece(torch.empty(0), fill=note)
                 yield CheckpointTensor(name=name, shape=(), pieces=(piece,), optional=True, squeezed=True)
-
-    def sequence_bytes(self) -> int:
-        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
-        return 0
 
     def step_bytes(self) -> int:
         """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""

@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.attention.token_rows import tile_numbers
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
+from octavo_engine.model.checkpoint import CheckpointTensor, Span, ignored, plain, unsharded
 from octavo_engine.model.layers.adapters.latent_lora import LatentLora, added
 from octavo_engine.model.layers.adapters.lora import LoraBatch
+from octavo_engine.model.layers.attention.cached_attention import CachedAttention
 from octavo_engine.model.layers.attention.token_index import TokenIndex, attend_chosen, attending_numbers
 from octavo_engine.model.layers.embeddings.rope import head_order
 from octavo_engine.model.layers.linear import Linear
@@ -35,11 +36,8 @@ from octavo_engine.model.spec import LatentAttentionSpec, LearntQueryScaling, To
 _FLOAT32_BYTES = 4
 
 
-class LatentAttention(nn.Module):
+class LatentAttention(CachedAttention):
     """Multi-head latent attention, of which each rank has a part of the heads, and all of the cache."""
-
-    key_scale = value_scale = 1.0
-    """The scales of cached keys and values: the value of one unit in the cache."""
 
     def __init__(
         self,
@@ -48,29 +46,15 @@ class LatentAttention(nn.Module):
         layer: int,
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        super().__init__(layer, options)
+        self.spec = spec
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "query heads")
         hidden, rank = unsharded(hidden_size, "hidden_size"), spec.query_rank
         queries, values = self.heads.times(spec.key_dim), self.heads.times(spec.value_dim)
         self._low_rank = () if rank is None else (unsharded(rank, "q_lora_rank"),)
         cached = (unsharded(spec.head_dim),) if spec.kv_of_layer is None else ()
-        orders = *(None for _ in self._low_rank), *(_order(spec, spec.latent, 1) for _ in cached)
-        # Small, and of sizes that are rarely complete blocks of a quantization scheme.
         self._narrow = ("query_down",) * len(self._low_rank) + ("latent",) * len(cached)
-        stored = tuple(options.stored_by(options.names.of_layer(role, layer)) for role in self._narrow)
-        self.compressed = (
-            Linear(
-                hidden,
-                (*self._low_rank, *cached),
-                bias=spec.bias,
-                options=options,
-                method=Dequantized(stored),
-                orders=orders,
-            )
-            if self._narrow
-            else None
-        )
+        self.compressed = self._compressed(hidden, cached)
         self.query_norm = None if rank is None else Norm(rank, spec.norm, options)
         self.latent_norm = Norm(spec.latent, spec.norm, options) if cached else None
         order = (_order(spec, spec.plain_dim, self.heads.size, spec.value_dim if spec.query_gate else 0),)
@@ -103,6 +87,19 @@ class LatentAttention(nn.Module):
         chooses = spec.index is not None and spec.index.of_layer is None
         self.index = TokenIndex(spec.index, spec, hidden_size, layer, options) if spec.index and chooses else None
 
+    def _compressed(self, hidden: Span, cached: tuple[Span, ...]) -> Linear | None:
+        """Return the projection to the queries' latent and to what is cached; None: the layer has neither.
+
+        It is dequantized: it is small, and its sizes are rarely complete blocks of a quantization scheme.
+        """
+        spec, options = self.spec, self.options
+        if not self._narrow:
+            return None
+        stored = tuple(options.stored_by(options.names.of_layer(role, self.layer)) for role in self._narrow)
+        orders = *(None for _ in self._low_rank), *(_order(spec, spec.latent, 1) for _ in cached)
+        parts, method = (*self._low_rank, *cached), Dequantized(stored)
+        return Linear(hidden, parts, bias=spec.bias, options=options, method=method, orders=orders)
+
     @property
     def input_scaling(self) -> Scaling | None:
         """None: its linears quantize the input themselves, as two may read it."""
@@ -113,7 +110,7 @@ class LatentAttention(nn.Module):
     ) -> ResidualStream:
         """Map x [T, hidden] to [T, hidden], added to `residual`, which may be overwritten."""
         spec, compressed = self.spec, None if self.compressed is None else self.compressed(x)
-        source = self._read_by_queries(x, compressed)
+        source = self._query_source(x, compressed)
         adapters = None if self.lora is None else self.lora.of_step()
         query, gate = self._queries(source, rope, adapters)
         if spec.kv_of_layer is not None:
@@ -148,7 +145,7 @@ class LatentAttention(nn.Module):
         if self.lora is not None and adapters is not None:
             absorbed = added(self.lora.query, absorbed, plain_part, adapters)
         gate = heads[..., spec.key_dim :] if spec.query_gate else None
-        return self._grown(torch.cat((absorbed, rotated), dim=-1), rope), gate
+        return self._scaled_by_position(torch.cat((absorbed, rotated), dim=-1), rope), gate
 
     def _values(self, attended: Tensor, adapters: LoraBatch | None) -> Tensor:
         """Project what heads attend to, [T, heads, latent], to their values [T, heads, value]."""
@@ -182,7 +179,7 @@ class LatentAttention(nn.Module):
         rotated = shared[:, None] if rope is None else rotate(shared[:, None], rope)
         return torch.cat((latent[:, None], rotated), dim=-1)
 
-    def _grown(self, query: Tensor, rope: Rope | None) -> Tensor:
+    def _scaled_by_position(self, query: Tensor, rope: Rope | None) -> Tensor:
         """Return queries [T, heads, D] times the factors that grow with their positions."""
         if rope is None or rope.query_scale is None:
             return query
@@ -192,7 +189,7 @@ class LatentAttention(nn.Module):
             scale = slope * scale + offset
         return query * scale
 
-    def _read_by_queries(self, x: Tensor | Quantized, compressed: Tensor | None) -> Tensor | Quantized:
+    def _query_source(self, x: Tensor | Quantized, compressed: Tensor | None) -> Tensor | Quantized:
         """Return the input of the queries' projection: their latent, or the layer's input x."""
         spec = self.spec
         if self.query_norm is None or compressed is None or spec.query_rank is None:
@@ -239,10 +236,6 @@ class LatentAttention(nn.Module):
         attending = tile_numbers(max_tokens, attending_numbers(self.spec, self.heads.size, max_context))
         choosing = 0 if self.index is None else self.index.scratch_numbers(max_tokens, max_context)
         return _FLOAT32_BYTES * (attending + choosing)
-
-    def sequence_bytes(self) -> int:
-        """Return 0: a sequence needs no memory in this layer besides its cached tokens."""
-        return 0
 
     def step_bytes(self) -> int:
         """Return an upper bound of one token's bytes in this layer in a step, without the backend's scratch memory."""

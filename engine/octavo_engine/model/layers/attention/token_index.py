@@ -64,10 +64,10 @@ class TokenIndex(nn.Module):
         """Return [T, H, D] of which RoPE has rotated a part."""
         if rope is None:
             return heads
-        turn, size = rotate_pairs if self.spec.interleaved else rotate, rope.rotary_dim
+        apply_rope, size = rotate_pairs if self.spec.interleaved else rotate, rope.rotary_dim
         if self.spec.rotates_last:
-            return torch.cat((heads[..., :-size], turn(heads[..., -size:], rope)), dim=-1)
-        return torch.cat((turn(heads[..., :size], rope), heads[..., size:]), dim=-1)
+            return torch.cat((heads[..., :-size], apply_rope(heads[..., -size:], rope)), dim=-1)
+        return torch.cat((apply_rope(heads[..., :size], rope), heads[..., size:]), dim=-1)
 
     def _numbers(self, context: int) -> int:
         """Return how many float32 numbers the scores of one query take."""
