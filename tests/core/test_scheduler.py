@@ -283,7 +283,7 @@ def test_on_a_slow_device_prompts_are_cut_so_that_no_step_takes_too_long() -> No
 # Random requests.
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 2**32),
     blocks=st.integers(8, 40),

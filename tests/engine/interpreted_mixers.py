@@ -1,7 +1,8 @@
 """Answers prompts with the Triton kernels in Triton's interpreter; test_mixers_by_triton.py starts it.
 
-Its arguments are the folder of a checkpoint and adapters, NAME=PATH, which answer the last prompt beside the base.
-Triton decides when it is first imported whether it interprets, so this file needs a process of its own.
+Each line that it reads is a list: the folder of a checkpoint, and adapters, NAME=PATH, which answer the last prompt
+beside the base. Triton decides when it is first imported whether it interprets, so this file needs a process of its
+own.
 """
 
 from __future__ import annotations
@@ -49,12 +50,21 @@ def count_launches() -> Counter[str]:
     return launched
 
 
-def main(folder: str, *adapters: str) -> None:
+def main() -> None:
+    """Write a line with the answers, and with the number of launches of each kernel, for each line that is read."""
     assert interpreted()
     interpret_quickly()
     worker_setup.warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
     worker_setup._capture = lambda _: Again()
     launched = count_launches()
+    for line in sys.stdin:
+        launched.clear()
+        answers = answers_of(*json.loads(line))
+        print(json.dumps({"answers": answers, "launched": launched}), flush=True)
+
+
+def answers_of(folder: str, *adapters: str) -> list[tuple[Any, ...]]:
+    """Return each answer: its adapter's name, the prompt, the tokens and their log probabilities."""
     llm = LLM(
         folder,
         device="cpu",
@@ -70,12 +80,11 @@ def main(folder: str, *adapters: str) -> None:
     names = [None] * len(PROMPTS) + [adapter.partition("=")[0] for adapter in adapters for _ in PROMPTS[2:]]
     answers = llm.generate(PROMPTS + PROMPTS[2:] * len(adapters), greedy, adapter=names)
     llm.close()
-    outputs = [
+    return [
         (name, answer.prompt_token_ids, answer.token_ids, [entry.logprob for entry in answer.logprobs])
         for name, answer in zip(names, answers, strict=True)
     ]
-    print(json.dumps({"answers": outputs, "launched": launched}))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

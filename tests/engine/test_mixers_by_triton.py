@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,49 @@ ADAPTERS: dict[str, dict[str, RandomAdapter]] = {
 """LoRA adapters that answer beside the base, two of them in one batch."""
 
 
+Answers = tuple[dict[str | None, list[Completion]], set[str]]
+
+
+@pytest.fixture(scope="module")
+def answers_by_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Answers]]:
+    """Returns the answers of the model in a folder by interpreted kernels, by adapter, and the kernels that ran.
+
+    One process answers for all tests, as importing PyTorch and Triton takes it seconds.
+    """
+    path, errors = Path(__file__).with_name("interpreted_mixers.py"), tmp_path_factory.mktemp("interpreted") / "errors"
+    root = path.parents[2]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, str(path)], env=environment, cwd=root, text=True, stderr=stderr, **pipes
+        ) as process,
+    ):
+
+        def answer(folder: Path, *adapters: str) -> Answers:
+            print(json.dumps([str(folder), *adapters]), file=process.stdin, flush=True)
+            line = process.stdout.readline() if process.stdout else ""
+            assert line, errors.read_text()[-8000:]
+            return _parsed(json.loads(line))
+
+        yield answer
+    assert process.returncode == 0, errors.read_text()[-8000:]
+
+
+def _parsed(found: dict[str, Any]) -> Answers:
+    answers: dict[str | None, list[Completion]] = {}
+    for name, prompt, tokens, logprobs in found["answers"]:
+        entries = [TokenLogprobs(*pair, 1, ()) for pair in zip(tokens, logprobs, strict=True)]
+        answers.setdefault(name, []).append(Completion(prompt, "", tokens, entries))
+    return answers, {kernel for kernel, count in found["launched"].items() if count}
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_the_kernels_answer_as_the_reference(name: str, tmp_path: Path) -> None:
-    """Chunks of prompts, prompts beside decodes, and decodes padded to a graph's batch, in a process of its own."""
+def test_the_kernels_answer_as_the_reference(
+    name: str, tmp_path: Path, answers_by_kernels: Callable[..., Answers]
+) -> None:
+    """Chunks of prompts, prompts beside decodes, and decodes padded to a graph's batch."""
     family, changes, kernels = MODELS[name]
 
     def model() -> Any:
@@ -92,7 +133,9 @@ def test_the_kernels_answer_as_the_reference(name: str, tmp_path: Path) -> None:
         assert_same(adapter.merge(model()), answers[key], 3)
 
 
-def test_experts_in_mxfp4_answer_as_the_reference_dequantized(tmp_path: Path) -> None:
+def test_experts_in_mxfp4_answer_as_the_reference_dequantized(
+    tmp_path: Path, answers_by_kernels: Callable[..., Answers]
+) -> None:
     """Beside them an adapter of the experts, which answers as its weights merged into the dequantized ones."""
     from transformers import GptOssForCausalLM, Mxfp4Config
 
@@ -107,19 +150,3 @@ def test_experts_in_mxfp4_answer_as_the_reference_dequantized(tmp_path: Path) ->
     assert launched >= {"moe_gate_up_kernel", "moe_down_kernel", "lora_shrink_kernel", "mxfp4"}
     assert_same(model(), answers[None], 3)
     assert_same(adapter.merge(model()), answers["experts"], 3)
-
-
-def answers_by_kernels(folder: Path, *adapters: str) -> tuple[dict[str | None, list[Completion]], set[str]]:
-    """Answers of the model in `folder` by interpreted kernels, by adapter, and which of them were launched."""
-    path = Path(__file__).with_name("interpreted_mixers.py")
-    root = path.parents[2]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    command = [sys.executable, str(path), str(folder), *adapters]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
-    found = json.loads(result.stdout)
-    answers: dict[str | None, list[Completion]] = {}
-    for name, prompt, tokens, logprobs in found["answers"]:
-        entries = [TokenLogprobs(*pair, 1, ()) for pair in zip(tokens, logprobs, strict=True)]
-        answers.setdefault(name, []).append(Completion(prompt, "", tokens, entries))
-    return answers, set(found["launched"])

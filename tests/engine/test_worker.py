@@ -294,7 +294,7 @@ def fill(cache: KVCache) -> None:
             tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(100 * swap + number)))
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=60)
 @given(ops=OPERATIONS)
 def test_operations_in_batches_are_as_one_after_another(bench: Bench, ops: list[BlockOp]) -> None:
     fill(bench.cache)

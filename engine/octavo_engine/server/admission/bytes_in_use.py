@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Literal
 
 from octavo_engine.server.admission.auth import Key
 from octavo_engine.server.admission.refusal import RefusedError, Rejection, retry_after
@@ -61,8 +62,8 @@ class BytesInUse:
         if not self._by_key[key.name]:
             del self._by_key[key.name]
 
-    def _refused(self, status: int, detail: str) -> RefusedError:
-        error = RefusedError(503 if status == 503 else 429, self._reason, detail, retry_after(None))
+    def _refused(self, status: Literal[429, 503], detail: str) -> RefusedError:
+        error = RefusedError(status, self._reason, detail, retry_after(None))
         error.headers["Connection"] = "close"
         return error
 

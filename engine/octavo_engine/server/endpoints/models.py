@@ -33,7 +33,7 @@ def routes(serving: Serving) -> APIRouter:
         ]
 
     def listed(body: bytes) -> Response:
-        """Return a list, which counts until it is read: it has megabytes if many adapters have long paths."""
+        """Return the response of a list. Its bytes count as unread until they are: many adapters make megabytes."""
         return FullResponse(body, serving.unread, time.monotonic() + LIST_SECONDS)
 
     @router.head("/v1/models", include_in_schema=False)
