@@ -33,10 +33,10 @@ def stored_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[
         if theirs is None:
             continue
         theirs, dot, ending = theirs.rpartition(".") if theirs.endswith(_SUFFIXES) else (theirs, "", "")
-        whole = f"{theirs}{number}{dot}{ending}"
-        if not ending and f"{whole}.weight" in file.tensors:
-            whole += ".weight"  # parameters outside modules have no such ending in checkpoints
-        found[whole] = name
+        stored = f"{theirs}{number}{dot}{ending}"
+        if not ending and f"{stored}.weight" in file.tensors:
+            stored += ".weight"  # parameters outside modules have no such ending in checkpoints
+        found[stored] = name
     return found
 
 

@@ -42,8 +42,8 @@ class StoredNames:
 
     codes: str
     scales: str
-    whole: str | None
-    """The tensor of the weight's one scale; None: there is none."""
+    global_scale: str | None
+    """The tensor of the one scale of all numbers of a weight; None: there is none."""
     divides: bool
     """Whether numbers are divided by the weight's scale, not multiplied."""
     activations: str
@@ -67,7 +67,7 @@ class FP4(WeightOnly):
     @property
     def _in_powers(self) -> bool:
         """True if scales are powers of two."""
-        return self.stored.whole is None
+        return self.stored.global_scale is None
 
     def create(
         self,
@@ -106,7 +106,7 @@ class FP4(WeightOnly):
         yield replace(scales, types=types, pieces=pieces)
         if weights.row_scale is not None:
             piece = Piece(weights.row_scale[rows], fill=_repeat)
-            yield CheckpointTensor(name=f"{name}.{self.stored.whole}", shape=(), pieces=(piece,), squeezed=True)
+            yield CheckpointTensor(name=f"{name}.{self.stored.global_scale}", shape=(), pieces=(piece,), squeezed=True)
         yield ignored(f"{name}.{self.stored.activations}")
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
@@ -129,8 +129,8 @@ class FP4(WeightOnly):
         stored = cast("Tensor", weights.scale)[rows]
         if weights.row_scale is None:
             return looked_up(E8M0, stored)
-        wide, whole = stored.float(), weights.row_scale[rows]
-        return wide.div_(whole) if self.stored.divides else wide.mul_(whole)
+        wide, scale = stored.float(), weights.row_scale[rows]
+        return wide.div_(scale) if self.stored.divides else wide.mul_(scale)
 
     def scratch_bytes(self, weights: Weights) -> int:
         """Return the bytes of the weight in the dtype of the products, and of a piece of it in float32."""
@@ -170,7 +170,7 @@ MODELOPT_NVFP4 = FP4("nvfp4", 16, StoredNames("weight", "weight_scale", "weight_
 """The format of NVIDIA's modelopt."""
 _PACKED = StoredNames("weight_packed", "weight_scale", "weight_global_scale", True, "input_global_scale")
 _NVFP4 = FP4("nvfp4", 16, _PACKED)
-_MXFP4 = FP4("mxfp4", 32, replace(_PACKED, whole=None))
+_MXFP4 = FP4("mxfp4", 32, replace(_PACKED, global_scale=None))
 
 
 def _group(method: FP4, group: Fields, weights: Fields) -> FP4:

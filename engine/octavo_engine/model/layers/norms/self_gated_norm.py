@@ -23,10 +23,10 @@ class SelfGatedNorm(Norm):
 
     def __init__(self, size: int, spec: NormSpec, rank: int, options: LayerOptions) -> None:
         super().__init__(size, spec, options)
-        whole, middle = unsharded(size), unsharded(rank)
+        full, middle = unsharded(size), unsharded(rank)
         self.rank, self.options = rank, options
-        self.down = Linear(whole, (middle,), bias=False, options=options)
-        self.up = Linear(middle, (whole,), bias=False, options=options)
+        self.down = Linear(full, (middle,), bias=False, options=options)
+        self.up = Linear(middle, (full,), bias=False, options=options)
 
     def forward(
         self,
