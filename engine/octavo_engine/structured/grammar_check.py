@@ -22,6 +22,9 @@ from llguidance import LLTokenizer
 from octavo_engine.structured.grammar import GrammarError, error_in, json_schema_grammar
 
 _LEAST_SECONDS, _TIMES = 0.25, 10
+_NICENESS = 10
+"""What is added to a text worker's nice value: checks use the time that steps leave. On two cores, an attack of
+grammars one after another then made the longest gap between another's tokens 101 ms instead of 231."""
 _MOST_PASSED = 4096
 _BYTES = LLTokenizer("byte")
 _passed: OrderedDict[bytes, None] = OrderedDict()
@@ -81,6 +84,7 @@ def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float)
     """Write what `error_in` returns, and end this process: the child, which must run nothing else of its parent's."""
     status = 1
     try:
+        os.nice(_NICENESS)
         signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process
         os.write(writing, error_in(grammar, vocabulary).encode())
         status = 0
