@@ -48,7 +48,8 @@ DEEPSEEK: dict[str, Any] = {
 }
 """Its compressed keys and values have 192 rows: one block of 128 and half of another."""
 OTHERS = tuple(
-    f"{name}.weight" for name in ("w1", "w2", "w3", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+    f"{name}.weight"
+    for name in ("w1", "w2", "w3", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "in_proj_qkvz")
 )
 ROUTERS = ["lm_head", "re:.*mlp.gate$", "re:.*shared_expert_gate$"]
 
@@ -122,6 +123,16 @@ def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(
     loaded = load(packed, dtype=torch.bfloat16)
     planned = footprint.weight_bytes(make_blueprint(decoder.spec, torch.bfloat16, Shard()))
     assert planned == sum(parameter.nbytes for parameter in loaded.parameters())
+
+
+@pytest.mark.parametrize("name", ["gptq", "awq"])
+def test_projections_stored_together_beside_one_that_is_not_quantized(name: str, tmp_path: Path) -> None:
+    """Of Qwen3-Next's linear attention tools leave in_proj_ba as it is, so in_proj_qkvz is dequantized with it."""
+    linear = {"key_head_dim": 32, "value_head_dim": 32, "num_key_heads": 2, "num_value_heads": 4}
+    more = {f"linear_{field}": value for field, value in linear.items()}
+    packed, exact = save_pair(tmp_path, name, "Qwen3Next", shared_expert_intermediate_size=128, **more)
+    expected = logits_of(load(exact))
+    torch.testing.assert_close(logits_of(load(packed)), expected, rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels

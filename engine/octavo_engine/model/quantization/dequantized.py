@@ -36,11 +36,8 @@ class DequantizedProjection:
         self._missing = 0
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """Yield the projection's tensors in a checkpoint."""
-        stored = [
-            transposed(tensor) if tensor.as_columns else tensor
-            for tensor in self._method.tensors(self._weights, self._projection)
-        ]
+        """Yield the projection's tensors in a checkpoint; those stored as columns are not transposed yet."""
+        stored = list(self._method.tensors(self._weights, self._projection))
         self._missing = sum(len(tensor.pieces) for tensor in stored if not tensor.optional)
         for tensor in stored:
             pieces = tuple(replace(piece, fill=partial(self._fill, piece.fill)) for piece in tensor.pieces)
@@ -69,7 +66,8 @@ def stored_tensors(
         yield plain(f"{name}.weight", target, rows, columns)
     else:
         projection = Projection(name, slice(0, rows.size), rows, columns, has_bias=False)
-        yield from DequantizedProjection(method, target, projection).tensors()
+        for tensor in DequantizedProjection(method, target, projection).tensors():
+            yield transposed(tensor) if tensor.as_columns else tensor
 
 
 @dataclass(frozen=True, slots=True)
