@@ -6,6 +6,10 @@ server, the table compares what they cost, not what they measure. The order alte
 
 The mean time to the first token is also read from the server's own histogram. If two load generators disagree on it
 while each agrees with the server, then they do not measure differently: they sent their requests at different times.
+
+Answers have different lengths. With equal ones all users end in the same step and send their next prompts at the same
+moment; then the median TTFT depends on the order in which these arrive, milliseconds apart. The page also has the mean
+number of requests at once: a user of guidellm pauses between an answer and the next request, which it builds first.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ from bench.report import save
 from bench.server import ENGINE, octavo
 
 _MODEL = "smollm2"
-_WORDS, _TOKENS = 64, 48
+_WORDS = 64
+_SHORTEST, _LONGEST = 64, 128
 _HISTOGRAM = "octavo_time_to_first_token_seconds"
 _VOCABULARY = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -44,6 +49,8 @@ class Figures:
     ttft_ms: float
     """The median."""
     ttft_mean_ms: float
+    at_once: float
+    """The mean number of requests that were being answered."""
     server_mean_ms: float = math.nan
     """The mean time to the first token by the server's own count, NaN if the server has no such metric."""
 
@@ -57,11 +64,15 @@ class Load:
 
 
 def write_prompts(folder: Path, seed: int, requests: int) -> Path:
-    """Write the prompts of one run, a JSON object in each line."""
+    """Write the prompts of one run, a JSON object in each line; all runs have the same lengths of answers."""
     draw, file = random.Random(seed), folder / f"{seed}.jsonl"
+    lengths = random.Random(requests).choices(range(_SHORTEST, _LONGEST + 1), k=requests)
     prompts = (" ".join(draw.choices(_VOCABULARY.split(), k=_WORDS)) for _ in range(requests))
-    lengths = {"output_len": _TOKENS, "output_tokens_count": _TOKENS}
-    file.write_text("".join(json.dumps({"prompt": prompt, **lengths}) + "\n" for prompt in prompts))
+    lines = (
+        {"prompt": prompt, "output_len": length, "output_tokens_count": length}
+        for prompt, length in zip(prompts, lengths, strict=True)
+    )
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return file
 
 
@@ -72,7 +83,8 @@ def bench(url: str, prompts: Path, load: Load) -> Figures:
     command = [str(ENGINE), "bench", url, f"--dataset={prompts}", *size, f"--json={out}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     [level] = json.loads(out.read_text())["levels"]
-    return Figures(level["output_tokens_per_s"], level["ttft_ms"]["p50"], level["ttft_ms"]["mean"])
+    at_once = level["e2e_ms"]["mean"] / 1000 * level["requests_per_s"]
+    return Figures(level["output_tokens_per_s"], level["ttft_ms"]["p50"], level["ttft_ms"]["mean"], at_once)
 
 
 def guidellm(program: Path, url: str, prompts: Path, load: Load) -> Figures:
@@ -94,7 +106,8 @@ def guidellm(program: Path, url: str, prompts: Path, load: Load) -> Figures:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     metrics = json.loads(out.read_text())["benchmarks"][0]["metrics"]
     rate, ttft = metrics["output_tokens_per_second"], metrics["time_to_first_token_ms"]["successful"]
-    return Figures(rate["successful"]["mean"], ttft["percentiles"]["p50"], ttft["mean"])
+    at_once = metrics["request_concurrency"]["successful"]["mean"]
+    return Figures(rate["successful"]["mean"], ttft["percentiles"]["p50"], ttft["mean"], at_once)
 
 
 def first_tokens(url: str) -> tuple[float, float]:
@@ -108,7 +121,7 @@ def run(program: Path, url: str, rounds: int, load: Load) -> dict[str, list[Figu
     """Measure the server at `url`."""
     figures: dict[str, list[Figures]] = {"guidellm": [], "bench": []}
     with TemporaryDirectory() as folder:
-        bench(url, write_prompts(Path(folder), 0, load.requests), load)  # warm-up
+        bench(url, write_prompts(Path(folder), 0, load.users), replace(load, requests=load.users))  # warm-up
         for number in range(rounds):
             for place, name in enumerate(sorted(figures, reverse=number % 2 == 1)):
                 prompts = write_prompts(Path(folder), 1 + 2 * number + place, load.requests)
@@ -135,7 +148,8 @@ def page(title: str, figures: dict[str, list[Figures]], server: str, load: Load)
     lines = [
         f"# {title}\n",
         f"`python -m bench.load_generators`: `octavo-engine bench` and guidellm in turn on {server}; "
-        f"users at once: {load.users}, {load.requests} requests of {_WORDS} words in and {_TOKENS} tokens out a run.\n",
+        f"users at once: {load.users}, {load.requests} requests a run, of {_WORDS} words in and "
+        f"{_SHORTEST} to {_LONGEST} tokens out.\n",
         "| round | tokens/s guidellm | tokens/s bench | ratio | TTFT p50 guidellm, ms | TTFT p50 bench, ms | ratio |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
@@ -149,12 +163,14 @@ def page(title: str, figures: dict[str, list[Figures]], server: str, load: Load)
         )
     lines += [
         "\nThe mean TTFT of each run, by the load generator and by the server's own count; medians of the rounds:\n",
-        "| load generator | its mean TTFT, ms | the server's, ms | difference, ms |",
-        "| --- | ---: | ---: | ---: |",
+        "| load generator | its mean TTFT, ms | the server's, ms | difference, ms | requests at once, mean |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, run in zip(figures, middle, strict=True):
         apart = run.ttft_mean_ms - run.server_mean_ms
-        lines.append(f"| {name} | {run.ttft_mean_ms:.1f} | {run.server_mean_ms:.1f} | {apart:.1f} |")
+        lines.append(
+            f"| {name} | {run.ttft_mean_ms:.1f} | {run.server_mean_ms:.1f} | {apart:.1f} | {run.at_once:.2f} |"
+        )
     return "\n".join(lines) + "\n"
 
 
