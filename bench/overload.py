@@ -123,8 +123,10 @@ class Load:
         return found
 
     def _cpu_seconds(self) -> dict[str, float]:
-        processes = {"engine": self._serving.engine, "http": self._serving.http, "client": psutil.Process()}
-        return {who: sum(process.cpu_times()[:2]) for who, process in processes.items()}
+        http, engine = self._serving.http, self._serving.engine
+        workers = [each for each in http.children() if each != engine]
+        processes = {"engine": [engine], "http": [http], "text workers": workers, "client": [psutil.Process()]}
+        return {who: sum(sum(each.cpu_times()[:2]) for each in group) for who, group in processes.items()}
 
     async def closed(self, client: Client, end: float, replies: list[Reply]) -> None:
         """Let a fixed number of users send requests, each one at a time."""
@@ -190,7 +192,7 @@ def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
         f" {args.input_len} words in, {args.output_len} tokens out on average, --max-num-seqs {args.max_num_seqs},"
         f" --max-queued-requests {args.max_queued}, {args.users} users at saturation.\n",
         "| phase | answered/s | tokens/s | answer p50 ms | refused/s | refused p50 / p99 / max ms | hung | "
-        "cores: engine, http, client |",
+        "cores: engine, http, text workers, client |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for phase in phases:
@@ -200,6 +202,12 @@ def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
             f"| {phase.name} | {phase.requests_per_s:.2f} | {phase.tokens_per_s:.1f} | {phase.ttlb_p50_ms:.0f} | "
             f"{phase.refused / phase.seconds:.1f} | {waits if phase.refused else '–'} | {phase.hung} | {cores} |"
         )
+    more = {who: phases[1].cpu_share[who] - phases[0].cpu_share[who] for who in ("http", "client")}
+    refused = max(1e-9, phases[1].refused / phases[1].seconds)
+    lines.append(
+        f"\nEach refusal takes {1000 * more['http'] / refused:.2f} ms of CPU time in the HTTP process and"
+        f" {1000 * more['client'] / refused:.2f} ms in the client, which elsewhere does not share the cores."
+    )
     lines.append(
         f"\nGoodput under overload: {found['goodput_share']:.1%} of saturation (mean of before and after). Refused:"
         f" p99 {found['refused_p99_ms']:.1f} ms, {'all' if found['all_refused_have_retry_after'] else 'NOT all'} with"
