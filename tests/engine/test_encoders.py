@@ -67,6 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
         "rope_parameters": None,
     },
     "EuroBert": {**ROTATING, "num_key_value_heads": 2, "attention_bias": True, "classifier_pooling": "bos"},
+    "JinaEmbeddingsV3": {**ROTATING, "type_vocab_size": 2},
     "Roberta": {**SIZES, "type_vocab_size": 1},
     "XLMRoberta": {**SIZES, "type_vocab_size": 1, "hidden_act": "gelu_new"},
     "Camembert": SIZES,

@@ -71,6 +71,7 @@ from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.internlm2 import INTERNLM2
 from octavo_engine.model.families.jamba import JAMBA
 from octavo_engine.model.families.jetmoe import JETMOE
+from octavo_engine.model.families.jina_embeddings import JINA_EMBEDDINGS_FAMILIES
 from octavo_engine.model.families.kimi_linear import KIMI_LINEAR
 from octavo_engine.model.families.kolibri import KOLIBRI1
 from octavo_engine.model.families.laguna import LAGUNA
@@ -297,6 +298,7 @@ _ALL = (
     *GTE_FAMILIES,
     *NOMIC_BERT_FAMILIES,
     *EUROBERT_FAMILIES,
+    *JINA_EMBEDDINGS_FAMILIES,
     *MODERNBERT_FAMILIES,
 )
 
