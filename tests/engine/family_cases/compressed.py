@@ -48,7 +48,7 @@ CASES = {
             "compress_rates": {_SPARSE: 3, _HEAVY: 40},
             "layer_types": [_SPARSE, _HEAVY, _SPARSE],
             "mlp_layer_types": ["moe", "hash_moe", "moe"],
-            "rope_parameters": _YARN,
+            "rope_parameters": {**_YARN, "truncate": False},
             "scoring_func": "sigmoid",
             "hc_mult": 2,
             "hc_sinkhorn_iters": 3,

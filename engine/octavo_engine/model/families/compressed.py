@@ -85,7 +85,8 @@ def _rope(fields: Fields, label: str, head_dim: int) -> tuple[RopeSpec, int]:
     if rotary_dim < 2 or rotary_dim % 2:
         raise values.wrong("partial_rotary_factor", share, f"rotates {rotary_dim} of {head_dim} dimensions, not pairs")
     own = fields.without("partial_rotary_factor", "rope_parameters", "rope_scaling")
-    own = own.with_defaults(rope_parameters=values.without("partial_rotary_factor").values)
+    # transformers reads YaRN's `truncate` beside `main` and `compress`, where its own configuration never leaves it.
+    own = own.with_defaults(rope_parameters=values.without("partial_rotary_factor", "truncate").values)
     return cast("RopeSpec", rope(own, reading.max_position(fields), rotary_dim)), rotary_dim
 
 
