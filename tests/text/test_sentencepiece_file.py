@@ -116,6 +116,7 @@ def test_a_broken_file_is_reported(tmp_path: Path) -> None:
         b"\x0a\x02\x0a\xff",
         b"\x08\xff\xff\xff\xff\x0f",
         b"\x0a\x02\x08\x01",
+        content + b"\x1a\x05\x08\x01\x12\x01a",  # a number for the name of the rules
     ):
         (tmp_path / "tokenizer.model").write_bytes(broken)
         with pytest.raises(ModelLoadError, match=r"tokenizer\.model"):

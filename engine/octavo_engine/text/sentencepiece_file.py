@@ -157,7 +157,10 @@ def _piece(fields: Mapping[int, Any]) -> tuple[str, float, int]:
     return _text(text), struct.unpack("<f", fields[2])[0] if 2 in fields else 0.0, fields.get(3, 1)
 
 
-def _text(value: bytes | memoryview) -> str:
+def _text(value: Any) -> str:
+    """Return a field's text; ValueError if it is a number instead."""
+    if isinstance(value, int):
+        raise ValueError("tokenizer.model is broken: it has a number instead of a text")
     return str(value, "utf-8")
 
 
