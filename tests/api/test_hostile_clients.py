@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import weakref
+from asyncio import selector_events
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -705,6 +706,24 @@ def test_a_connection_takes_no_memory_after_its_end(
             server.wait_until(lambda: not in_memory)
     finally:
         gc.enable()
+
+
+def test_a_client_that_resets_while_it_gets_a_400_is_no_error_of_the_server(
+    server: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends: list[object] = []
+
+    def not_connected(transport: object) -> None:
+        ends.append(transport)
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    monkeypatch.setattr(selector_events._SelectorSocketTransport, "write_eof", not_connected)
+    for text, status in (("not HTTP\r\n\r\n", b"400"), ("GET /version HTTP/1.1\r\nHost: x\r\n\r\n", b"200")):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as client:
+            client.sendall(text.encode())
+            assert client.recv(65536).startswith(b"HTTP/1.1 " + status)
+    assert len(ends) == 1
+    assert "error of the server" not in caplog.text
 
 
 def test_idle_connections_are_kept_for_longer_than_proxies_keep_theirs(server: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import weakref
@@ -260,7 +261,8 @@ class ClientConnection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.write_eof()
+        with contextlib.suppress(OSError):  # the client has reset the connection meanwhile
+            self.transport.write_eof()
         self._expect(_LINGER_SECONDS)
 
     def abort(self) -> None:
