@@ -422,6 +422,7 @@ class Registry:
 
     def __init__(self, spec: dict[str, Any] | None) -> None:
         self.spec = spec
+        self.status: dict[str, Any] = {}
         self.writes = 0
         self.failure: ApiError | None = None
 
@@ -430,7 +431,8 @@ class Registry:
             raise self.failure
         assert (kind.path(namespace, name)) == f"/apis/apiregistration.k8s.io/v1/apiservices/{METRICS_API_SERVICE}"
         metadata = {"resourceVersion": str(self.writes)}
-        return None if self.spec is None else {"metadata": metadata, "spec": copy.deepcopy(self.spec)}
+        live = {"metadata": metadata, "spec": copy.deepcopy(self.spec), "status": self.status}
+        return None if self.spec is None else live
 
     async def merge(self, kind: Kind, namespace: str, name: str, patch: Any) -> None:
         assert self.spec is not None
@@ -494,6 +496,19 @@ async def test_an_api_service_that_was_deleted_is_made_by_a_replica_that_starts_
     asked_for_none = Registration(registry, "octavo-system", "metrics", pem(3))
     assert "there is no APIService" in await asked_for_none.look()
     assert registry.spec is None
+
+
+async def test_a_replica_that_starts_just_before_the_api_service_is_deleted_makes_it_again_at_once_but_once() -> None:
+    now = [0.0]
+    registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}})
+    registry.status = {"conditions": [{"type": "Available", "status": "False"}]}
+    replica = Registration(registry, "octavo-system", "metrics", pem(1), True, lambda: now[0])
+    await replica.look()
+    registry.spec = None
+    assert "has created APIService" in await replica.look()
+    await replica.look()
+    registry.spec, now[0] = None, 40.0  # it was not reached at all
+    assert "creates it again after 300 s" in await replica.look()
 
 
 async def test_of_two_replicas_that_create_the_api_service_at_once_both_are_trusted_before_they_are_ready() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from octavo_operator.api.names import METRICS_API, METRICS_API_NAME, METRICS_API_SERVICE, NAME_LABEL
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import API_SERVICE, Kind
+from octavo_operator.reconcile.pods.pod_view import condition_of
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Registration:
         self._authority = authority.strip() + b"\n"
         self._creates = creates
         self._seen_at: float | None = None
+        """When the APIService was last there, once this replica had a chance to answer for it."""
         self._state = ""
         self._clock = clock
         self._looked_at = self._succeeded_at = clock()
@@ -110,7 +112,9 @@ class Registration:
         if any(service.get(part) != name for part, name in self._service.items()):
             self._seen_at = None
             return f"{METRICS_API} is answered by {service.get('namespace')}/{service.get('name')}, and left to it"
-        self._seen_at = self._clock()
+        # One that was unavailable before this replica is about to be deleted, for which this replica is not to blame.
+        if self._seen_at is not None or condition_of(live, "Available").get("status") != "False":
+            self._seen_at = self._clock()
         trusted = _certificates(live["spec"].get("caBundle") or "")
         if self._authority not in trusted:
             bundle = _encoded([*trusted[1 - MOST_AUTHORITIES :], self._authority])
@@ -141,7 +145,7 @@ class Registration:
         metadata = {"name": METRICS_API_SERVICE, "labels": {NAME_LABEL: METRICS_API_NAME}}
         manifest = {"apiVersion": API_SERVICE.api_version, "kind": API_SERVICE.name, "metadata": metadata, "spec": spec}
         await self._cluster.apply_cluster_wide(API_SERVICE, manifest)
-        self._created = True
+        self._created, self._seen_at = True, self._clock()
         return f"has created APIService {METRICS_API_SERVICE}, and looks whether it trusts this replica"
 
 
