@@ -1669,6 +1669,22 @@ async def test_a_status_that_keeps_changing_is_written_every_10_s_and_of_a_new_s
     assert server.service["status"]["observedGeneration"] == 2
 
 
+@pytest.mark.parametrize("spec", [{"cache": {"hostPath": "/x"}}, {"model": {"source": {"future": {}}}}], ids=str)
+async def test_a_pass_comes_back_for_a_paced_status_of_a_spec_that_is_not_followed(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    await settled(server)
+    operator = Reconciler(server, server.indexes, RenderConfig("engine:1", host_paths=frozenset()))
+    server.service["spec"].update(spec)
+
+    async def paced(*_: Any) -> float:
+        return 7.0
+
+    monkeypatch.setattr(operator._statuses, "write", paced)
+    assert await operator.reconcile(KEY) == 7.0
+
+
 async def test_a_new_leader_that_scales_by_itself_writes_no_status_before_it_has_measured() -> None:
     server, reports = Server(**AUTOSCALED), dict[Any, Any]()
     leaders = [

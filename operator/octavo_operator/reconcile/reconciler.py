@@ -110,15 +110,13 @@ class Reconciler:
             reading = parse_stored(live)
         except InvalidLLMServiceError as error:
             now = self._clock()
-            await self._statuses.write(live, invalid_status(live, str(error), now), now)
-            return None
+            return await self._statuses.write(live, invalid_status(live, str(error), now), now)
         return await self._reconcile(key, reading.service, replace(observed, service=live, unknown=reading.unknown))
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         image = await self._pinned_image(key, service, observed)
         if refusal := _not_acted_on(service) or self._forbidden(service):
-            await self._report(service, observed, image, Result(refusal))
-            return None
+            return await self._report(service, observed, image, Result(refusal))
         observed = await with_unwatched_children(self._cluster, key, observed)
         now = await self._rollout_state(service, observed)
         moment = datetime.fromisoformat(self._clock())
