@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from octavo_engine.structured.grammar import (
 )
 from octavo_engine.structured.grammar_check import check_grammar
 from octavo_engine.structured.schema_formats import with_exact_formats
+from octavo_engine.structured.vocabulary import outline
+from octavo_engine.text.tokenizer import Tokenizer
 
 WRONG = {
     "a type": (lambda: json_schema_grammar({"type": "cheese"}), "cheese"),
@@ -83,6 +86,24 @@ def test_a_grammar_that_could_be_compiled_is_not_compiled_again(monkeypatch: pyt
         check_grammar(grammar)
     with pytest.raises(GrammarError, match="compiled again"):  # the digests of two others are kept
         check_grammar(grammars[0])
+
+
+def test_a_control_token_that_one_vocabulary_has_is_unknown_in_another(tokenizer: Tokenizer) -> None:
+    grammar = lark_grammar("start: <|assistant|>")
+    check_grammar(grammar)
+    with pytest.raises(GrammarError, match="unknown special token"):
+        check_grammar(grammar, outline(tokenizer))
+
+
+def test_a_fork_that_fails_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process() -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "fork", no_process)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(BlockingIOError):
+        check_grammar(regex_grammar("never forked for"))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_choices_may_hold_any_characters() -> None:

@@ -27,8 +27,8 @@ _NICENESS = 10
 grammars one after another then made the longest gap between another's tokens 101 ms instead of 231."""
 _MOST_PASSED = 4096
 _BYTES = LLTokenizer("byte")
-_passed: OrderedDict[bytes, None] = OrderedDict()
-"""Digests of grammars that could be compiled, the one that was used last at the end."""
+_passed: OrderedDict[tuple[LLTokenizer, bytes], None] = OrderedDict()
+"""Vocabularies with digests of grammars that could be compiled with them, the one that was used last at the end."""
 
 
 def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES) -> None:
@@ -36,12 +36,12 @@ def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES) -> None:
 
     `vocabulary` has the control tokens that the grammar may name. Of other tokens only their bytes count.
     """
-    digest = hashlib.sha256(grammar.encode(errors="surrogatepass")).digest()
-    if digest not in _passed:
+    key = vocabulary, hashlib.sha256(grammar.encode(errors="surrogatepass")).digest()
+    if key not in _passed:
         if error := _error_in_child(grammar, vocabulary):
             raise GrammarError(error)
-        _passed[digest] = None
-    _passed.move_to_end(digest)
+        _passed[key] = None
+    _passed.move_to_end(key)
     if len(_passed) > _MOST_PASSED:
         _passed.popitem(last=False)
 
@@ -65,7 +65,12 @@ def _error_in_child(grammar: str, vocabulary: LLTokenizer) -> str:
     """Return why the grammar cannot be compiled; empty if it can."""
     seconds = most_seconds()
     reading, writing = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
     if child == 0:
         _answer(writing, grammar, vocabulary, seconds)
     os.close(writing)
