@@ -202,6 +202,58 @@ def test_what_the_chart_of_production_stack_renders() -> None:
         assert [note for note in found.notes if part in note], part
 
 
+SCRIPT = """
+set -e  # don't go on
+# the model's files
+export VLLM_USE_V1=1 && echo 'a; b' || exit 1
+VLLM_LOG=1 exec vllm serve Qwen/Qwen3-8B --max-num-seqs 2 2>&1 --served-model-name q | tee /tmp/log &
+wait; curl localhost
+"""
+
+
+def test_a_shell_script_gives_the_arguments_of_vllm_and_a_note_about_the_rest() -> None:
+    container = {"image": "vllm", "command": ["/bin/bash"], "args": ["-euo", "pipefail", "-c", SCRIPT]}
+    found = convert([workload(container)])
+    spec = only(found)
+    assert spec["model"] == {"name": "q", "source": {"huggingFace": {"repository": "Qwen/Qwen3-8B"}}}
+    assert spec["engine"] == {"maxConcurrentRequests": 2}
+    [note] = [note for note in found.notes if "shell script" in note]
+    left_out = "set -e; export VLLM_USE_V1=1; echo 'a; b'; exit 1; VLLM_LOG=1; tee /tmp/log; wait; curl localhost"
+    assert note.endswith(f"were left out: {left_out}")
+
+
+def test_the_first_word_by_position_is_the_model() -> None:
+    found = convert([workload({"image": "vllm", "args": ["a/b", "--port", "1", "c/d"]})])
+    assert only(found)["model"]["name"] == "a/b"
+    assert [note for note in found.notes if "the word c/d was left out" in note]
+
+
+@pytest.mark.parametrize(
+    ("limits", "accelerator", "kept", "noted"),
+    [
+        ({"nvidia.com/mig-1g.10gb": 1}, {"count": 1, "resourceName": "nvidia.com/mig-1g.10gb"}, {}, ""),
+        ({"nvidia.com/gpu.shared": "2"}, {"count": 2, "resourceName": "nvidia.com/gpu.shared"}, {}, ""),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}, {"count": 1}, {"nvidia.com/gpumem": 3000}, ""),
+        (
+            {"volcano.sh/vgpu-memory": 3000, "volcano.sh/vgpu-number": 1},
+            {"count": 1, "resourceName": "volcano.sh/vgpu-number"},
+            {"volcano.sh/vgpu-memory": 3000},
+            "",
+        ),
+        ({"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 2}, {"count": 1}, {}, "mig-1g.10gb: 2 was left out"),
+        ({"nvidia.com/gpumem": 3000}, {"count": 0}, {"nvidia.com/gpumem": 3000}, "asks for nvidia.com/gpumem and no"),
+    ],
+)
+def test_resources_of_gpus(
+    limits: dict[str, Any], accelerator: dict[str, Any], kept: dict[str, Any], noted: str
+) -> None:
+    found = convert([workload({"image": "vllm", "args": ["a/b"], "resources": {"limits": limits}})])
+    spec = only(found)
+    assert spec["accelerator"] == accelerator
+    assert spec.get("resources", {}) == ({"limits": kept} if kept else {})
+    assert [note for note in found.notes if noted in note] if noted else not found.notes
+
+
 INFERENCE_SERVICE: dict[str, Any] = {
     "apiVersion": "serving.kserve.io/v1beta1",
     "kind": "InferenceService",
@@ -304,6 +356,13 @@ def test_an_llm_inference_service_of_kserve() -> None:
     }
     for part in ("--enable-log-outputs", "parallelism.pipeline", "router was left out"):
         assert [note for note in found.notes if part in note], part
+
+
+def test_arguments_of_kserve_that_are_elsewhere_in_the_cluster_are_noted() -> None:
+    more = {"name": "VLLM_ADDITIONAL_ARGS", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}
+    found = convert([predictor(model={"modelFormat": {"name": "vllm"}, "storageUri": "hf://a/b", "env": [more]})])
+    assert "engine" not in only(found)
+    assert [note for note in found.notes if "VLLM_ADDITIONAL_ARGS are elsewhere in the cluster" in note]
 
 
 @pytest.mark.parametrize(

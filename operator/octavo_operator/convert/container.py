@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
 """Variables with a folder that the engine's pod does not have."""
 _GPU = "nvidia.com/gpu"
+_COUNTED = re.compile(r"[^/]+/(v?gpu([.-](shared|number|count))?|mig-.+)")
+"""Resources whose amount is a number of GPUs or of their MIG slices; that of nvidia.com/gpumem, say, is one of MiB."""
 _SCHEDULING = ("nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "priorityClassName",
                "runtimeClassName", "schedulerName")  # fmt: skip
 
@@ -44,12 +47,20 @@ def resources(draft: Draft, given: Mapping[str, Any]) -> None:
     for name in {*limits, *requests}:
         if name.startswith(("amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/", "aws.amazon.com/")):
             raise NotConvertibleError(f"it asks for {name}: Octavo runs on NVIDIA's GPUs and on CPUs")
-    gpus = {name: int(str(limits.get(name) or requests.get(name))) for name in {*limits, *requests} if "gpu" in name}
-    for name in gpus:
-        limits.pop(name, None)
-        requests.pop(name, None)
-    name, count = next(iter(sorted(gpus.items())), (_GPU, 0))
-    draft.spec["accelerator"] = {"count": count, **({} if name == _GPU else {"resourceName": name})}
+    asked = {**requests, **limits}
+    counted = sorted((name for name in asked if _COUNTED.fullmatch(name)), key=lambda name: (name != _GPU, name))
+    name = counted[0] if counted else _GPU
+    draft.spec["accelerator"] = {
+        "count": int(asked.get(name, 0)),
+        **({} if name == _GPU else {"resourceName": name}),
+    }
+    for other in counted:
+        limits.pop(other, None)
+        requests.pop(other, None)
+        if other != name:
+            draft.note(f"{other}: {asked[other]} was left out: a replica's GPUs are of one resource, here {name}")
+    if not counted and (parts := sorted(other for other in asked if "gpu" in other)):
+        draft.note(f"accelerator.count: 0 is written, as it asks for {', '.join(parts)} and no number of GPUs; set it")
     draft.spec["resources"] = {
         **({"requests": requests} if requests else {}),
         **({"limits": limits} if limits else {}),

@@ -79,9 +79,12 @@ def _draft(
     metadata = document["metadata"]
     draft = Draft(f"{document['kind']} {metadata['name']}", metadata["name"], metadata.get("namespace"))
     variables = container.get("env") or []
-    more = [one.get("value") or "" for one in variables if one["name"] == _MORE_ARGUMENTS]
-    arguments = read_arguments([*map(str, container.get("args") or []), *shlex.split(" ".join(more))])
+    more = [one for one in variables if one["name"] == _MORE_ARGUMENTS]
+    words = shlex.split(" ".join(one.get("value") or "" for one in more))
+    arguments = read_arguments([*map(str, container.get("args") or []), *words])
     draft.notes += arguments.notes
+    if any(one.get("valueFrom") for one in more):
+        draft.note(f"the arguments of {_MORE_ARGUMENTS} are elsewhere in the cluster (valueFrom) and were left out")
     uri = uri or arguments.model
     if not uri:
         raise NotConvertibleError("neither storageUri nor --model_id names its model")

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 from octavo_operator.convert.container import environment, resources, scheduling
 from octavo_operator.convert.draft import Draft, NotConvertibleError, source_of
 from octavo_operator.convert.vllm_arguments import Arguments, read_arguments
+from octavo_operator.convert.vllm_launch import Launch, find_launch
 
 
 def runs_vllm(workload: Mapping[str, Any]) -> bool:
     """Return True if one of the workload's containers runs vLLM's server."""
-    return any(_words(container) is not None for container in _containers(workload))
+    return bool(_launches(workload))
 
 
 def convert_workload(workload: Mapping[str, Any], scalers: Sequence[Mapping[str, Any]]) -> Draft:
     """Return the LLMService of a Deployment or StatefulSet; `scalers` are the file's HorizontalPodAutoscalers."""
     metadata = workload["metadata"]
     draft = Draft(f"{workload['kind']} {metadata['name']}", metadata["name"], metadata.get("namespace"))
-    container = next(one for one in _containers(workload) if _words(one) is not None)
-    arguments = read_arguments(_words(container) or [])
+    container, launch = _launches(workload)[0]
+    arguments = read_arguments(launch.arguments)
     draft.notes += arguments.notes
+    if launch.others:
+        draft.note(f"these parts of its shell script were left out: {shorten('; '.join(launch.others), 120)}")
     pod = workload["spec"]["template"]["spec"]
     names = arguments.served_names or [arguments.model or ""]
     source = _source(arguments, container, pod)
@@ -44,23 +47,11 @@ def convert_workload(workload: Mapping[str, Any], scalers: Sequence[Mapping[str,
     return draft
 
 
-def _containers(workload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _launches(workload: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Launch]]:
+    """Return the containers that run vLLM's server, each with how it starts it."""
     pod = ((workload.get("spec") or {}).get("template") or {}).get("spec") or {}
-    return list(pod.get("containers") or [])
-
-
-def _words(container: Mapping[str, Any]) -> list[str] | None:
-    """Return the words after `vllm serve`, or None if the container runs something else."""
-    words = [str(word) for word in (*(container.get("command") or []), *(container.get("args") or []))]
-    if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and words[1] in ("-c", "-lc", "-ec"):
-        words = shlex.split(words[2].replace("\\\n", " "))
-    for start in range(len(words)):
-        if words[start].rpartition("/")[2] == "vllm" and words[start + 1 : start + 2] == ["serve"]:
-            return words[start + 2 :]
-        if words[start] == "vllm.entrypoints.openai.api_server":
-            return words[start + 1 :]
-    started_by_image = not container.get("command") and "vllm" in str(container.get("image", ""))
-    return words if started_by_image else None
+    found = ((container, find_launch(container)) for container in pod.get("containers") or [])
+    return [(container, launch) for container, launch in found if launch is not None]
 
 
 def _source(arguments: Arguments, container: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,9 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     extra: list[str] = []
     for flag, values in _flags(words):
         value = values[0] if values else ""
-        if not flag or flag == "model":
+        if not flag and found.model:
+            found.notes.append(f"the word {value} was left out: the model is {found.model}")
+        elif not flag or flag == "model":
             found.model = value
         elif flag == "revision":
             found.revision = value

@@ -1,0 +1,87 @@
+"""How a container starts vLLM's server, by itself or in a shell script."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_SHELLS = ("sh", "bash", "ash", "dash")
+_END = set(";|&\n")
+_REDIRECTION = set("<>")
+_COMMENT = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*"|\\.)|(?<![^\s;|&])#.*""")
+"""A comment; or a quoted text, which may look like one."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """`arguments` are the words after `vllm serve`, `others` what else the container's shell script says."""
+
+    arguments: list[str]
+    others: list[str] = field(default_factory=list)
+
+
+def find_launch(container: Mapping[str, Any]) -> Launch | None:
+    """Return how the container starts vLLM's server, or None if it runs something else."""
+    words = [str(word) for word in (*(container.get("command") or []), *(container.get("args") or []))]
+    script = _script(words)
+    if script is not None:
+        return _launch_of_script(script) if "vllm" in script else None
+    if (start := _start(words)) is not None:
+        return Launch(words[start:])
+    started_by_image = not container.get("command") and "vllm" in str(container.get("image", ""))
+    return Launch(words) if started_by_image else None
+
+
+def _start(words: Sequence[str]) -> int | None:
+    """Return the index of the first argument of vLLM's server."""
+    for index in range(len(words)):
+        if words[index].rpartition("/")[2] == "vllm" and words[index + 1 : index + 2] == ["serve"]:
+            return index + 2
+        if words[index] == "vllm.entrypoints.openai.api_server":
+            return index + 1
+    return None
+
+
+def _script(words: Sequence[str]) -> str | None:
+    """Return the script that a command gives to a shell with `-c`, or None if it runs no shell."""
+    if not words or words[0].rpartition("/")[2] not in _SHELLS:
+        return None
+    options = [index for index, word in enumerate(words[:-1]) if re.fullmatch(r"-[a-z]*c", word)]
+    return words[options[0] + 1] if options else None
+
+
+def _launch_of_script(script: str) -> Launch | None:
+    arguments, others = None, []
+    for command in _commands(script):
+        start = _start(command)
+        if start is None or arguments is not None:
+            others.append(shlex.join(command))
+        else:
+            arguments = command[start:]
+            others += [word for word in command[:start] if re.match(r"\w+=", word)]
+    return None if arguments is None else Launch(arguments, [one for one in others if one])
+
+
+def _commands(script: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a script, without comments and redirections; ValueError for an open quote."""
+    script = _COMMENT.sub(lambda found: found[1] or "", script).replace("\\\n", " ")
+    lexer = shlex.shlex(script, posix=True, punctuation_chars=";|&\n<>")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    command: list[str] = []
+    is_file = False
+    for word in lexer:
+        if word and set(word) <= _END:
+            yield command
+            command, is_file = [], False
+        elif word and set(word) <= _END | _REDIRECTION:
+            is_file = True
+            if command and command[-1].isdigit() and command[-1] + word in script:
+                command.pop()  # the file descriptor, as in 2>&1
+        elif is_file:
+            is_file = False
+        else:
+            command.append(word)
+    yield command
