@@ -343,7 +343,7 @@ def _state(request: RequestState) -> str:
 
 
 IN_CI = settings(
-    max_examples=300,
+    max_examples=150,
     stateful_step_count=50,
     derandomize=True,
     database=None,
@@ -352,19 +352,19 @@ IN_CI = settings(
     suppress_health_check=list(HealthCheck),
 )
 LEAST = {
-    "steps": 15_000,
-    "requests": 1_500,
-    "refused": 50,
-    "preemptions": 150,
-    "forks": 100,
-    "forks that began inside a block": 15,
-    "copied_blocks": 150,
-    "swapped_in_blocks": 150,
-    "cached tokens": 2_500,
-    "recomputed_tokens": 1_000,
-    "ended by stop": 100,
-    "ended by timeout": 75,
-    "ended by error": 20,
+    "steps": 7_500,
+    "requests": 750,
+    "refused": 25,
+    "preemptions": 30,
+    "forks": 50,
+    "forks that began inside a block": 7,
+    "copied_blocks": 75,
+    "swapped_in_blocks": 30,
+    "cached tokens": 1_250,
+    "recomputed_tokens": 250,
+    "ended by stop": 50,
+    "ended by timeout": 37,
+    "ended by error": 10,
     "aborted while waiting": 3,
     "aborted while forking": 3,
     "aborted while running": 3,
@@ -387,8 +387,8 @@ def test_any_history_in_any_world_keeps_counts_right_and_every_answer() -> None:
 
 @pytest.mark.timeout(900)
 def test_so_does_any_history_with_drafts() -> None:
-    least = {name: least // 10 for name, least in LEAST.items()} | {"drafts": 5_000, "accepted drafts": 1_000}
-    check_rounds(SpeculatingHistories, settings(IN_CI, max_examples=140), least)
+    least = {name: least // 10 for name, least in LEAST.items()} | {"drafts": 2_500, "accepted drafts": 500}
+    check_rounds(SpeculatingHistories, settings(IN_CI, max_examples=70), least)
 
 
 def check_rounds(machine: type[Histories], how: settings, least: dict[str, int]) -> None:

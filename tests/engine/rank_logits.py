@@ -1,12 +1,9 @@
-"""Runs one of several ranks over checkpoints; the first rank writes the logits into files.
-
-Arguments: rank, size, the file to meet in, the folder for results, then checkpoints.
-"""
+"""Computes the logits of checkpoints by several ranks, each a process; the first rank writes them into files."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,10 +27,24 @@ def logits_of(decoder) -> torch.Tensor:
     return torch.cat([stepper.step([(sequence, n)])[0] for n in (12, 10, 1, 1)])
 
 
-def main() -> None:
-    shard, (rendezvous, results, *checkpoints) = Shard(int(sys.argv[1]), int(sys.argv[2])), map(Path, sys.argv[3:])
+def group_logits(size: int, checkpoints: list[Path], results: Path) -> None:
+    """Have `size` ranks compute the logits of each checkpoint, into a file of its name in `results`.
+
+    The processes are forked from one that has imported PyTorch and the loader: that would take each of them 3 s.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["octavo_engine.model.loader", "octavo_engine.model.collectives"])
+    ranks = [context.Process(target=_compute, args=(Shard(n, size), checkpoints, results)) for n in range(size)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(400)
+    assert [rank.exitcode for rank in ranks] == [0] * size
+
+
+def _compute(shard: Shard, checkpoints: list[Path], results: Path) -> None:
     torch.set_num_threads(1)
-    ranks = connect(shard, str(rendezvous), CPU, torch.float32)
+    ranks = connect(shard, str(results / "rendezvous"), CPU, torch.float32)
     for path in checkpoints:
         files = ModelFiles("test", gguf=path) if path.suffix == ".gguf" else ModelFiles("test", directory=path)
         spec = read_spec(files)
@@ -42,9 +53,4 @@ def main() -> None:
         logits = logits_of(decoder)  # by all, kept by one
         if shard.rank == 0:
             torch.save(logits, results / f"{path.stem}.pt")
-
-
-if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
     os._exit(0)  # gloo's threads are not waited for

@@ -20,12 +20,11 @@ from checkpoints import SIZES
 from family_cases import CASES
 from family_cases.compressed import _HEAVY, _SLIDING, _SPARSE
 from peak_memory import peak_memory
-from rank_logits import TOKENS
+from rank_logits import TOKENS, group_logits
 from reference import assert_same
 from safetensors.torch import load_file, save_file
 from stepper import Sequence, Stepper
 from test_families import Pair, load, make_pair, spec_of
-from test_shard import group_logits
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention import token_rows

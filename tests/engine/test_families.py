@@ -21,11 +21,10 @@ import torch
 from checkpoints import SIZES, num_parameters, reference_model, save, save_words
 from family_cases import CASES, PUBLISHED, Case
 from peak_memory import peak_memory
-from rank_logits import TOKENS, logits_of
+from rank_logits import TOKENS, group_logits, logits_of
 from reference import assert_same
 from safetensors.torch import load_file, save_file
 from stepper import Sequence, Stepper
-from test_shard import group_logits
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.engine.resolved_config import make_blueprint

@@ -15,11 +15,10 @@ from checkpoints import reference_model, save
 from fp8_checkpoints import FORMATS, SIZES, save_fp8
 from gguf_writer import write_gguf
 from peak_memory import peak_memory
-from rank_logits import logits_of
+from rank_logits import group_logits, logits_of
 from safetensors.torch import load_file, save_file
 from stepper import Sequence, Stepper
 from test_cpu_kernels import needs_kernels
-from test_shard import group_logits
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.backend import KVGroupSpec

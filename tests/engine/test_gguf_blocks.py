@@ -12,11 +12,10 @@ from checkpoints import reference_model
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf_writer import write_gguf
-from rank_logits import logits_of
+from rank_logits import group_logits, logits_of
 from test_coded import BF16, F32, lost_in_8_bits, random
 from test_cpu_kernels import kernels, needs_kernels  # noqa: F401
 from test_fp8 import linears
-from test_shard import group_logits
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import make_blueprint, resolve_config, resolve_for_estimate

@@ -11,12 +11,11 @@ import pytest
 import torch
 from checkpoints import reference_model, save
 from peak_memory import peak_memory
-from rank_logits import logits_of
+from rank_logits import group_logits, logits_of
 from reference import assert_same as assert_same_answers
 from safetensors.torch import load_file, save_file
 from stepper import Sequence, Stepper
 from test_decoder import assert_same, load, quiet, random_tokens, reference_logits
-from test_shard import group_logits
 
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
 from octavo_engine import LLM, SamplingParams

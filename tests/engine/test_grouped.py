@@ -12,10 +12,9 @@ from checkpoints import reference_model, save
 from gguf_writer import write_gguf
 from grouped_checkpoints import FORMATS, SIZES, save_grouped
 from peak_memory import peak_memory
-from rank_logits import logits_of
+from rank_logits import group_logits, logits_of
 from safetensors.torch import load_file, save_file
 from test_fp8 import linears, load
-from test_shard import group_logits
 
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError

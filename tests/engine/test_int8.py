@@ -11,10 +11,9 @@ import torch
 from checkpoints import reference_model, save
 from fp8_checkpoints import PROJECTIONS
 from gguf_writer import write_gguf
-from rank_logits import logits_of
+from rank_logits import group_logits, logits_of
 from safetensors.torch import load_file, save_file
 from test_fp8 import linears, load
-from test_shard import group_logits
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import make_blueprint

@@ -13,11 +13,10 @@ from checkpoints import reference_model, save
 from fp8_checkpoints import FORMATS as FP8_FORMATS
 from fp8_checkpoints import PROJECTIONS, quantized
 from grouped_checkpoints import FORMATS
-from rank_logits import logits_of
+from rank_logits import group_logits, logits_of
 from safetensors.torch import load_file, save_file
 from test_cpu_kernels import needs_kernels
 from test_fp8 import linears, load
-from test_shard import group_logits
 
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError

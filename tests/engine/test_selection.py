@@ -14,10 +14,9 @@ from checkpoints import reference_model, save
 from fp8_checkpoints import FORMATS as FP8_FORMATS
 from fp8_checkpoints import quantized as to_fp8
 from grouped_checkpoints import FORMATS, SIZES, Quantize, awq, bnb_4bit, gptq, nvfp4, pack_quantized
-from rank_logits import logits_of
+from rank_logits import group_logits, logits_of
 from safetensors.torch import load_file, save_file
 from test_fp8 import linears, load
-from test_shard import group_logits
 
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError

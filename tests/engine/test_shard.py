@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,7 +11,7 @@ import torch
 from checkpoints import CONFIGURATIONS, UNEVEN, reference_model, save
 from gguf_writer import write_gguf
 from peak_memory import peak_memory
-from rank_logits import logits_of
+from rank_logits import group_logits, logits_of
 
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError
@@ -52,16 +50,6 @@ def expected(checkpoints: list[Path]) -> dict[str, torch.Tensor]:
         files = files_of(path)
         found[path.stem] = logits_of(load_model(files, read_spec(files), CPU, torch.float32, lambda *_: None))
     return found
-
-
-def group_logits(size: int, checkpoints: list[Path], results: Path) -> None:
-    """Have `size` ranks compute the logits of each checkpoint, into a file of its name in `results`."""
-    script = [sys.executable, str(Path(__file__).with_name("rank_logits.py"))]
-    processes = [
-        subprocess.Popen([*script, str(rank), str(size), str(results / "rendezvous"), str(results), *checkpoints])
-        for rank in range(size)
-    ]
-    assert [process.wait(400) for process in processes] == [0] * size
 
 
 @pytest.mark.parametrize("size", [2, 4])
