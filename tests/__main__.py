@@ -1,9 +1,10 @@
-"""`make test`: runs all tests in three pytest processes at once, two of which have a cluster.
+"""`make test`: runs all tests in four pytest processes at once, two of which have a cluster.
 
-The cluster tests mostly wait for pods, so the total time is little more than that of the other tests alone. The output
-of a process is printed when those before it have ended. The reasons of failures and the summaries of all processes are
-printed last, because CI keeps the end of a long output. Arguments are passed to all processes. The exit code is 0 only
-if all succeeded.
+The cluster tests mostly wait for pods, and the others compute on two cores meanwhile, so that the total time is little
+more than theirs. Those others have a lower priority, so that no pod's start waits for them. The output of a process is
+printed when those before it have ended. The reasons of failures and the summaries of all processes are printed last,
+because CI keeps the end of a long output. Arguments are passed to all processes. The exit code is 0 only if all
+succeeded.
 """
 
 import os
@@ -18,42 +19,12 @@ from tests.browser import ensure_browser
 from tests.cluster.build import HELM, VERSITYGW, ensure_built
 from tests.cluster.errors import ClusterError
 
-CLUSTER = "tests/cluster"
+ENGINE, CLUSTER = "tests/engine", "tests/cluster"
 FIRST_CLUSTER = [
     f"{CLUSTER}/test_{name}.py"
-    for name in (
-        "llmservice_life",
-        "llmservice_models",
-        "llmservice_autoscaling",
-        "llmservice_upgrade",
-        "operator_kills",
-        "rollout_without_gpu",
-        "tensor_parallel",
-    )
+    for name in ("llmservice_life", "llmservice_models", "llmservice_autoscaling", "llmservice_upgrade")
 ]
-"""In these modules real engines load a model."""
-BEFORE_FIRST = ["tests/operator"]
-"""Need no cluster; in the first cluster's process, before its cluster starts, as a cluster computes also while no test
-uses it."""
-BEFORE_SECOND = [
-    f"tests/{name}"
-    for name in (
-        "kernels",
-        "bench",
-        "demo",
-        "monitoring",
-        "core",
-        "text",
-        "structured",
-        "speculative",
-        "output_parsing",
-        "api/test_end_to_end.py",
-        "api/test_playground_browser.py",
-        "api/test_replicas.py",
-    )
-]
-"""Need no cluster; in the second cluster's process, before its cluster starts, so that all take about as long. The two
-before the last share a real server."""
+"""In these modules real engines load a model; they take half of the time of all cluster tests."""
 
 MOST_REASONS = 100
 """Lines about failures that are repeated of each process."""
@@ -61,12 +32,14 @@ MOST_REASONS = 100
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the pytest arguments of each process, by its name. A user's own cluster is used by one process only."""
-    elsewhere = (*BEFORE_FIRST, *BEFORE_SECOND, CLUSTER)
-    rest = {"without a cluster": ["tests", *(f"--ignore={folder}" for folder in elsewhere)]}
+    computing = {
+        "the engine": [ENGINE],
+        "the rest without a cluster": ["tests", f"--ignore={ENGINE}", f"--ignore={CLUSTER}"],
+    }
     if environment.get("TEST_KUBECONFIG"):
-        return {**rest, "with the cluster": [*elsewhere]}
-    second = [*BEFORE_SECOND, CLUSTER, *(f"--ignore={module}" for module in FIRST_CLUSTER)]
-    return {**rest, "with the first cluster": [*BEFORE_FIRST, *FIRST_CLUSTER], "with the second cluster": second}
+        return {**computing, "with the cluster": [CLUSTER]}
+    second = [CLUSTER, *(f"--ignore={module}" for module in FIRST_CLUSTER)]
+    return {**computing, "with the first cluster": FIRST_CLUSTER, "with the second cluster": second}
 
 
 def main(arguments: list[str]) -> int:
@@ -94,7 +67,8 @@ def main(arguments: list[str]) -> int:
 
 def _start(arguments: list[str], output: Path) -> subprocess.Popen[bytes]:
     """Start a pytest that writes to `output` and is interrupted if this process is killed."""
-    command = ["setpriv", "--pdeathsig", "INT", sys.executable, "-m", "pytest", *arguments]
+    lower = [] if any(argument.startswith(CLUSTER) for argument in arguments) else ["nice", "-n", "5"]
+    command = ["setpriv", "--pdeathsig", "INT", *lower, sys.executable, "-m", "pytest", *arguments]
     with output.open("wb") as file:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
 

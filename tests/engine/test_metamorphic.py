@@ -46,7 +46,7 @@ from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 from octavo_engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
-SCHEDULES = 240
+SCHEDULES = 120
 GRAPHED = 50
 WINDOWED = 30
 SPECULATED = 24
@@ -69,21 +69,21 @@ WAYS = {
 }
 LEAST = {
     "schedules": SCHEDULES,
-    "compared": 1_440,
-    "whole answers": 960,
-    "steps beside another": 3_600,
-    "steps that were launched ahead": 3_600,
-    "cut chunks": 720,
-    "preemptions": 120,
-    "recomputed_tokens": 360,
-    "swapped_out_blocks": 144,
-    "swapped_in_blocks": 60,
-    "copied_blocks": 192,
-    "hits": 96,
-    "choices": 240,
-    "branches": 60,
-    "aborts": 192,
-    "timeouts": 72,
+    "compared": 720,
+    "whole answers": 480,
+    "steps beside another": 1_800,
+    "steps that were launched ahead": 1_800,
+    "cut chunks": 360,
+    "preemptions": 60,
+    "recomputed_tokens": 180,
+    "swapped_out_blocks": 72,
+    "swapped_in_blocks": 30,
+    "copied_blocks": 96,
+    "hits": 48,
+    "choices": 120,
+    "branches": 30,
+    "aborts": 96,
+    "timeouts": 36,
 }
 """What the schedules must contain together, so that the test cannot become smaller unnoticed."""
 
