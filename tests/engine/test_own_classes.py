@@ -65,6 +65,7 @@ def with_half_shared(model: Any) -> None:
             parameter.data.zero_()
 
 
+DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3_OF_64 = {**LLAMA3, "original_max_position_embeddings": 64}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
@@ -182,6 +183,102 @@ OWN = {
         ((".self_attn.qkv.", ".attention.query_key_value."), *LING),
         torch.cat,
     ),
+    "InternLMForCausalLM": Own(
+        "Llama",
+        {"num_key_value_heads": ..., "bias": True, "rotary": {"base": 5e4, "type": "dynamic"}},
+        {"num_key_value_heads": 8, "attention_bias": True, "rope_theta": 5e4},
+    ),
+    "XverseForCausalLM": Own("Llama", {"num_key_value_heads": ..., "pad_token_id": 1}, {"num_key_value_heads": 8}),
+    "OrionForCausalLM": Own(
+        "StableLm",
+        {"attention_bias": False, "rms_norm_eps": 0.01},
+        {"layer_norm_eps": 0.01, "rope_parameters": {**DEFAULT_ROPE, "partial_rotary_factor": 1.0}},
+    ),
+    "QWenLMHeadModel": Own(
+        "Qwen2",
+        {
+            **dict.fromkeys(("num_key_value_heads", "head_dim", "max_position_embeddings"), ...),
+            "kv_channels": 8,
+            "seq_length": 512,
+            "intermediate_size": 192,
+            "layer_norm_epsilon": 0.01,
+            "rotary_emb_base": 500.0,
+            "use_dynamic_ntk": True,
+            "use_logn_attn": True,
+            "no_bias": True,
+        },
+        {"num_key_value_heads": 8, "rms_norm_eps": 0.01, "rope_theta": 500.0},
+        (
+            ("model.layers", "transformer.h"),
+            ("self_attn.qkv", "attn.c_attn"),
+            ("self_attn.o_proj", "attn.c_proj"),
+            ("gate_proj", "w2"),
+            ("up_proj", "w1"),
+            ("down_proj", "c_proj"),
+            ("input_layernorm", "ln_1"),
+            ("post_attention_layernorm", "ln_2"),
+            ("model.embed_tokens", "transformer.wte"),
+            ("model.norm", "transformer.ln_f"),
+        ),
+        torch.cat,
+    ),
+    "ChatGLMModel": Own(
+        "Glm",
+        {
+            **dict.fromkeys((*SIZES, *HEADS), ...),
+            "padded_vocab_size": 131,
+            "hidden_size": 64,
+            "num_layers": 3,
+            "num_attention_heads": 8,
+            "ffn_hidden_size": 96,
+            "kv_channels": 8,
+            "seq_length": 512,
+            "multi_query_attention": True,
+            "multi_query_group_num": 2,
+            "layernorm_epsilon": 0.01,
+            "add_qkv_bias": True,
+            "rope_ratio": 500,
+            "original_rope": True,
+            "apply_residual_connection_post_layernorm": False,
+        },
+        {
+            "attention_bias": True,
+            "pad_token_id": 0,
+            "rms_norm_eps": 0.01,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.5},
+        },
+        (
+            ("model.embed_tokens", "transformer.embedding.word_embeddings"),
+            ("model.layers", "transformer.encoder.layers"),
+            ("model.norm", "transformer.encoder.final_layernorm"),
+            ("lm_head", "transformer.output_layer"),
+            ("self_attn.qkv", "self_attention.query_key_value"),
+            ("self_attn.o_proj", "self_attention.dense"),
+            ("mlp.gate_up_proj", "mlp.dense_h_to_4h"),
+            ("mlp.down_proj", "mlp.dense_4h_to_h"),
+        ),
+        torch.cat,
+    ),
+    "DeepseekForCausalLM": Own(
+        "Qwen2Moe",
+        {
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 16,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": True,
+        },
+        {
+            **EXPERTS,
+            "shared_expert_intermediate_size": 32,
+            "mlp_only_layers": [0],
+            "norm_topk_prob": True,
+            "qkv_bias": False,
+        },
+        ((".shared_expert.", ".shared_experts."),),
+        prepare=with_half_shared,
+    ),
     "DeciLMForCausalLM": Own(
         "Llama",
         {"block_configs": BLOCKS, "intermediate_size": None, "num_key_value_heads": None},
@@ -246,6 +343,16 @@ def spec_of(folder: Path, architecture: str, **fields: Any) -> ModelSpec:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a rotary of InternLM": (
+        "InternLMForCausalLM",
+        {"rotary": {"base": 10000, "type": "linear"}},
+        "rotary.type 'linear' is not supported",
+    ),
+    "the first ChatGLM": ("ChatGLMModel", {"padded_vocab_size": ...}, "vocab_size"),
+    "ChatGLM 2 or 3 of 32k": ("ChatGLMModel", {"padded_vocab_size": 65024}, "rope_ratio 500.0 means different things"),
+    "RoPE of halves": ("ChatGLMModel", {"original_rope": False}, "original_rope False"),
+    "biases of Qwen": ("QWenLMHeadModel", {"no_bias": False}, "no_bias False"),
+    "sigmoid": ("DeepseekForCausalLM", {"scoring_func": "sigmoid"}, "scoring_func 'sigmoid'"),
     "InfLLM": ("MiniCPMForCausalLM", {"sparse_config": {"topk": 64}}, "sparse_config"),
     "a normalised head": ("BailingMoeForCausalLM", {"norm_head": True}, "norm_head True"),
     "softmax": ("BailingMoeV2ForCausalLM", {"score_function": "softmax"}, "score_function 'softmax'"),

@@ -16,6 +16,7 @@ from octavo_engine.model.families.bert_decoders import BERT_DECODERS
 from octavo_engine.model.families.bitnet import BITNET
 from octavo_engine.model.families.bloom import BLOOM
 from octavo_engine.model.families.chameleon import CHAMELEON
+from octavo_engine.model.families.chatglm import CHATGLM, CHATGLM_GENERATING
 from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.cohere2_moe import COHERE2_MOE
@@ -26,6 +27,7 @@ from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.dbrx import DBRX
 from octavo_engine.model.families.deepseek import DEEPSEEK_V3, GLM4_MOE_LITE
 from octavo_engine.model.families.deepseek_ocr import DEEPSEEK_OCR2
+from octavo_engine.model.families.deepseek_v1 import DEEPSEEK
 from octavo_engine.model.families.deepseek_v2 import DEEPSEEK_V2
 from octavo_engine.model.families.deepseek_v4 import DEEPSEEK_V4
 from octavo_engine.model.families.diffllama import DIFFLLAMA
@@ -68,6 +70,7 @@ from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hy_v3 import HY_V3
 from octavo_engine.model.families.hy_v4 import HY_V4
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
+from octavo_engine.model.families.internlm import INTERNLM, XVERSE
 from octavo_engine.model.families.internlm2 import INTERNLM2
 from octavo_engine.model.families.jamba import JAMBA
 from octavo_engine.model.families.jetmoe import JETMOE
@@ -112,10 +115,12 @@ from octavo_engine.model.families.olmo_hybrid import OLMO_HYBRID
 from octavo_engine.model.families.olmoe import FLEX_OLMO, OLMOE
 from octavo_engine.model.families.openai_gpt import OPENAI_GPT
 from octavo_engine.model.families.opt import OPT
+from octavo_engine.model.families.orion import ORION
 from octavo_engine.model.families.persimmon import PERSIMMON
 from octavo_engine.model.families.phi import PHI
 from octavo_engine.model.families.phi3 import PHI3, PHI4_MULTIMODAL
 from octavo_engine.model.families.phimoe import PHIMOE, PHIMOE_PUBLISHED
+from octavo_engine.model.families.qwen import QWEN
 from octavo_engine.model.families.qwen2 import MIMO, QWEN2
 from octavo_engine.model.families.qwen2_moe import QWEN2_MOE
 from octavo_engine.model.families.qwen3 import QWEN3
@@ -138,6 +143,7 @@ from octavo_engine.model.families.zamba2 import ZAMBA2
 _ALL = (
     LLAMA,
     MLLAMA,
+    QWEN,
     QWEN2,
     MIMO,
     QWEN3,
@@ -174,6 +180,8 @@ _ALL = (
     GEMMA4_UNIFIED,
     BITNET,
     EMU3,
+    CHATGLM,
+    CHATGLM_GENERATING,
     GLM,
     GLM4,
     GLM_OCR,
@@ -188,6 +196,9 @@ _ALL = (
     NEMOTRON_NAS,
     OLMO,
     OLMO3,
+    ORION,
+    INTERNLM,
+    XVERSE,
     INTERNLM2,
     INTERNLM3,
     SEED_OSS,
@@ -280,6 +291,7 @@ _ALL = (
     OPENAI_GPT,
     AXK1,
     AXK2,
+    DEEPSEEK,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
     DEEPSEEK_OCR2,
