@@ -224,3 +224,15 @@ def test_an_input_is_decoded_as_it_comes(size: int) -> None:
     reader = CustomInput()
     halves = '{ "input" : "a\\ud83d\\u0041\\ude00\\ud83d."}'
     assert "".join(reader.push(halves[at : at + size]) for at in range(0, len(halves), size)) == "a\ufffdA\ufffd\ufffd."
+    reader = CustomInput()
+    wrong = r'{"input": "a\d\\d\u12g4\ud83d\udcg0\'"}' + "}"
+    assert "".join(reader.push(wrong[at : at + size]) for at in range(0, len(wrong), size)) == (
+        "a\\d\\d\\u12g4\ufffd\\udcg0\\'"
+    )
+
+
+def test_a_model_that_writes_an_invalid_escape_is_read_as_it_wrote(server: Served) -> None:
+    """The answer was 500, and a stream ended with an error."""
+    server.play(r'<tool_call>{"name": "run", "arguments": {"input": "re.split(\"\s+\")"}}</tool_call>')
+    [choice] = chat(server.openai()).choices
+    assert choice.message.tool_calls[0].custom.input == r're.split("\s+")'

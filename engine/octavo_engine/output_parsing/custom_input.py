@@ -7,10 +7,15 @@ import re
 
 _BEGIN = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_OTHER = r"[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F]"
+_WRONG = r"\\u(?=[0-9a-fA-F]{0,3}[^0-9a-fA-F])"
+_OTHER = rf"[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F]|{_WRONG}"
 """What may follow half of a pair of surrogates instead of the other half."""
-_COMPLETE = re.compile(rf'([^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{{4}}|{_HIGH}({_LOW}|(?={_OTHER})))*')
+_COMPLETE = re.compile(
+    rf'([^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{{4}}|{_WRONG}|{_HIGH}({_LOW}|(?={_OTHER})))*', re.DOTALL
+)
 """The characters of a JSON string up to its end, or to an escape whose rest has not come."""
+_ESCAPE = re.compile(r'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
+"""An escape of JSON; or a backslash that is none, as in code that a model did not escape: it stands for itself."""
 
 
 class CustomInput:
@@ -29,5 +34,6 @@ class CustomInput:
             self._begun, self._unread = True, self._unread[begin.end() :]
         end = found.end() if (found := _COMPLETE.match(self._unread)) else 0
         written, self._unread = self._unread[:end], self._unread[end:]
-        text: str = json.loads(f'"{written}"', strict=False)
+        valid = _ESCAPE.sub(lambda found: found[1] or r"\\", written)
+        text: str = json.loads(f'"{valid}"', strict=False)
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
