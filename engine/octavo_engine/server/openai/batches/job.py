@@ -39,7 +39,7 @@ class _Line:
 
     def read_body(self) -> bytes:
         """Return the body of the line's request. Blocks, so call it in a thread."""
-        asked = read_request(self._path, self._place)
+        asked = _on_file(read_request, self._path, self._place)
         self.custom_id = asked.custom_id
         return bytes(asked.body)
 
@@ -185,7 +185,7 @@ class Job:
         """Write an error for each line that has no answer."""
         async for place in self._places():
             if place.number not in self._results.done:
-                asked = await with_retries(partial(on_disk, read_request, self._input, place))
+                asked = await with_retries(partial(on_disk, _on_file, read_request, self._input, place))
                 await self._results.fail(place.number, asked.custom_id, _EXPIRED)
 
     async def _fail(self, errors: list[LineError]) -> None:
@@ -197,10 +197,8 @@ class Job:
         self._batch.status = end
         setattr(self._batch, f"{end}_at", self._now())
         await self._save()
-        if not self._ends.admits():
+        if not self._may_log_end():
             return
-        if omitted := self._ends.take_omitted():
-            log.info("the ends of %d batches were not logged: too many came at once", omitted)
         counts = self._batch.request_counts
         log.info(
             "%s is %s: %d of %d lines were answered, %d with an error",
@@ -211,12 +209,27 @@ class Job:
             counts.failed,
         )
 
+    def _may_log_end(self) -> bool:
+        """Return True if there is room for one more end in the log; then log how many there was no room for."""
+        if not self._ends.admits():
+            return False
+        if omitted := self._ends.take_omitted():
+            log.info("the ends of %d batches were not logged: too many came at once", omitted)
+        return True
+
     async def _end_in_memory(self, error: StorageError) -> None:
-        """End the batch although the disk, which has failed for long, does not keep that. A restart resumes it."""
+        """End the batch although the disk, which has failed for long, does not keep that. A restart resumes it.
+
+        Its answers that are on the disk are kept for that, and count as its key's bytes.
+        """
         await self._results.stop()
         if self._batch.status not in ENDED:
+            end: End = "cancelled" if self._batch.status == "cancelling" else "failed"
             self._batch.errors = LineErrors([LineError(error.detail.code or "failed", error.detail.message)])
-            self._batch.status, self._batch.failed_at = "failed", self._now()
+            self._batch.status = end
+            setattr(self._batch, f"{end}_at", self._now())
+        if not self._may_log_end():
+            return
         log.error(
             "%s is %s, but its end is not stored, since the disk of --batch-storage has failed for %g s; a restart of "
             "the server resumes it",

@@ -6,6 +6,7 @@ After a restart, their lines show which requests need not be answered again.
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 from functools import partial
 from pathlib import Path
@@ -58,7 +59,8 @@ class Results:
         ended = []
         for file_id in self._ids:
             (await with_retries(partial(self._storage.create, self._owner, file_id))).close()
-            numbers, size, cut = await asyncio.to_thread(_recover, self._owner.path(file_id), self._tally)
+            recover = partial(on_disk, _recover, self._owner.path(file_id), self._tally)
+            self._tally, numbers, size, cut = await with_retries(recover)
             self._sizes.append(size)
             self._owner.bytes -= cut
             ended.append(numbers)
@@ -116,15 +118,22 @@ class Results:
         await asyncio.shield(write)
 
     async def _write(self, path: Path, data: bytes) -> None:
-        async with self._writing:  # if a write fails, what it has written is cut off, and that must be no other line
-            if self._failed is not None:
-                raise self._failed
-            try:
-                self._tally.add(await with_retries(partial(on_disk, _append_to, path, data)))
-            except StorageError as error:
-                self._failed = error
-                raise
+        try:
+            async with self._writing:  # if a write fails, what it wrote is cut off, and that must be no other line
+                self._tally.add(await self._written(path, data))
+        except BaseException:
+            self._owner.bytes -= len(data)
+            raise
         self._tally.show(self._batch)
+
+    async def _written(self, path: Path, data: bytes) -> WrittenLine:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            return await with_retries(partial(on_disk, _append_to, path, data))
+        except StorageError as error:
+            self._failed = error
+            raise
 
 
 def _append_to(path: Path, data: bytes) -> WrittenLine:
@@ -134,12 +143,12 @@ def _append_to(path: Path, data: bytes) -> WrittenLine:
     return read_line(data)
 
 
-def _recover(path: Path, tally: Tally) -> tuple[set[int], int, int]:
-    """Return the numbers of the complete lines and their bytes, and add the lines to `tally`.
+def _recover(path: Path, before: Tally) -> tuple[Tally, set[int], int, int]:
+    """Return a tally with the complete lines as well, their numbers and bytes, and the bytes of an incomplete one.
 
-    An incomplete last line is cut off the file.
+    That line, the last one, is cut off the file. After an OSError this can be called again.
     """
-    found: set[int] = set()
+    tally, found = copy.deepcopy(before), set[int]()
     complete = 0
     with path.open("rb") as file:
         for line in file:
@@ -150,4 +159,4 @@ def _recover(path: Path, tally: Tally) -> tuple[set[int], int, int]:
                 tally.add(written)
     cut = path.stat().st_size - complete
     os.truncate(path, complete)
-    return found, complete, cut
+    return tally, found, complete, cut

@@ -259,16 +259,16 @@ async def on_disk(work: Callable[..., Done], *args: object) -> Done:
 
 
 async def with_retries(work: Callable[[], Awaitable[Done]]) -> Done:
-    """Return the result of `work`, which is called again while it raises StorageError, for GIVE_UP seconds.
+    """Return the result of `work`, which is called again for GIVE_UP seconds after its first StorageError.
 
     So no answer of a batch is lost while the disk is full.
     """
-    end = time.monotonic() + GIVE_UP
+    end: float | None = None  # not known before the first error: `work` may have waited long for its turn
     while True:
         try:
             return await work()
         except StorageError:
-            if time.monotonic() >= end:
+            if time.monotonic() >= (end := end or time.monotonic() + GIVE_UP):
                 raise
             await asyncio.sleep(PAUSE)
 
