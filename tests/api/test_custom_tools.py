@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from llguidance import LLMatcher
@@ -14,6 +15,10 @@ from octavo_engine.output_parsing.custom_input import CustomInput
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.prepare_chat import prepare
 from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import Rejected, Task
+from octavo_engine.server.text_worker import answer
+from octavo_engine.structured import grammar_check
+from octavo_engine.structured.grammar_check import CheckImpossibleError
 from octavo_engine.structured.vocabulary import vocabulary
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
@@ -137,7 +142,13 @@ def accepts(tokenizer: Tokenizer, grammar: str, text: str) -> bool:
 
 
 LARK = 'start: term (" + " term)*\nterm: INT\n%import common.INT'
-ADD: Any = {"name": "add", "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": LARK}}}
+
+
+def lark_tool(name: str, text: str) -> Any:
+    return {"name": name, "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": text}}}
+
+
+ADD = lark_tool("add", LARK)
 
 
 def test_an_input_follows_a_lark_grammar(server: Served) -> None:
@@ -166,6 +177,32 @@ def test_an_input_of_a_lark_grammar_in_a_response(server: Served) -> None:
     found = respond(server.openai(), tools=[{"type": "custom", "name": "add", "format": form}], tool_choice="required")
     assert [(item.type, item.input) for item in found.output] == [("custom_tool_call", "1 + 23")]
     assert found.tools[0].format.to_dict() == form
+
+
+def test_lark_grammars_of_many_tools_are_checked_together_and_may_name_control_tokens(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each had a limit of CPU time of its own, so one request could take a minute of it."""
+    checked = Mock(wraps=grammar_check._error_in_child)
+    monkeypatch.setattr(grammar_check, "_error_in_child", checked)
+    texts = ['start: "x" <reponame>', 'start: "y"', 'start: "z"\n}\npart_0: "w"']
+    tools = [lark_tool(f"f{number}", text) for number, text in enumerate(texts)]
+    body = {"messages": ASK, "tool_choice": "required", "tools": [{"type": "custom", "custom": each} for each in tools]}
+    model = LoadedModel(READY, tokenizer)
+    with pytest.raises(APIError, match="expecting rule, token or statement"):
+        prepare(model, json.dumps(body).encode())
+    checked.reset_mock()
+    del body["tools"][-1]
+    assert accepts(tokenizer, prepare(model, json.dumps(body).encode()).sampling.grammar or "", "<tool_call>\nf1\ny")
+    assert checked.call_count == 1
+
+
+def test_a_grammar_that_cannot_be_checked_now_is_503(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = Mock(side_effect=CheckImpossibleError("no process"))
+    monkeypatch.setattr(grammar_check, "_error_in_child", failing)
+    body = {"messages": ASK, "guided_regex": "never asked for before"}
+    found = answer(tokenizer, Task("chat", READY, json.dumps(body).encode()))
+    assert isinstance(found, Rejected) and (found.status, found.message) == (503, "no process")
 
 
 CODER = "{{ tools }}{{ messages }} <tool_call> <function="

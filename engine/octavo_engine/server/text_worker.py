@@ -51,6 +51,7 @@ from octavo_engine.server.preparation.text_limits import (
     STACK,
     TOKEN_BYTES,
 )
+from octavo_engine.structured.grammar_check import CheckImpossibleError, one_limit
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("octavo.text_workers")
@@ -138,8 +139,9 @@ def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> 
     if task.job in _GENERATING and not task.engine.generates:
         return _rejected(_not_generating(task.engine), task.body)
     try:
-        found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser), task.body)
-    except APIError as error:
+        with one_limit():
+            found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser), task.body)
+    except (APIError, CheckImpossibleError) as error:
         return _rejected(error, task.body)
     except MemoryError:
         return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
@@ -181,7 +183,9 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
     return data
 
 
-def _rejected(error: APIError, body: bytes) -> Rejected:
+def _rejected(error: APIError | CheckImpossibleError, body: bytes) -> Rejected:
+    if isinstance(error, CheckImpossibleError):
+        return Rejected(503, str(error), "preparation_interrupted", None)
     detail = error.detail
     model = _named_model(body) if detail.param == "model" and detail.code in _UNFIT else None
     return Rejected(error.status, detail.message, detail.code, detail.param, model)

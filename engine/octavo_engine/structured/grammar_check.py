@@ -8,12 +8,17 @@ again.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import json
 import os
 import signal
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from typing import NoReturn
 
@@ -22,6 +27,8 @@ from llguidance import LLTokenizer
 from octavo_engine.structured.grammar import GrammarError, error_in, json_schema_grammar
 
 _LEAST_SECONDS, _TIMES = 0.25, 10
+_libc = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 _NICENESS = 10
 """What is added to a text worker's nice value: checks use the time that steps leave. On two cores, an attack of
 grammars one after another then made the longest gap between another's tokens 101 ms instead of 231."""
@@ -31,8 +38,32 @@ _passed: OrderedDict[tuple[LLTokenizer, bytes], None] = OrderedDict()
 """Vocabularies with digests of grammars that could be compiled with them, the one that was used last at the end."""
 
 
+class CheckImpossibleError(Exception):
+    """Raised if a grammar cannot be checked now, as no process can be started for it."""
+
+
+@dataclass(slots=True)
+class _Spent:
+    """The CPU time of the checks that share one limit."""
+
+    seconds: float = 0.0
+
+
+_spent: ContextVar[_Spent | None] = ContextVar("_spent", default=None)
+
+
+@contextlib.contextmanager
+def one_limit() -> Iterator[None]:
+    """Let all checks in this block, those of one request, share one limit of CPU time."""
+    before = _spent.set(_Spent())
+    try:
+        yield
+    finally:
+        _spent.reset(before)
+
+
 def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES) -> None:
-    """Raise GrammarError if the grammar cannot be compiled, or not within `most_seconds`.
+    """Raise GrammarError if the grammar cannot be compiled, or not within `most_seconds`; or CheckImpossibleError.
 
     `vocabulary` has the control tokens that the grammar may name. Of other tokens only their bytes count.
     """
@@ -63,26 +94,41 @@ def most_seconds() -> float:
 
 def _error_in_child(grammar: str, vocabulary: LLTokenizer) -> str:
     """Return why the grammar cannot be compiled; empty if it can."""
-    seconds = most_seconds()
-    reading, writing = os.pipe()
+    spent = _spent.get() or _Spent()
+    if (left := most_seconds() - spent.seconds) <= 0:
+        return _takes_too_long()
+    child, reading = _start(grammar, vocabulary, left)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        error = pipe.read()
+    _, ended, usage = os.wait4(child, 0)
+    spent.seconds += usage.ru_utime + usage.ru_stime
+    status = os.waitstatus_to_exitcode(ended)
+    if status == -signal.SIGPROF:
+        return _takes_too_long()
+    return error if status == 0 else "it is nested too deep, or takes too much memory to compile; simplify it"
+
+
+def _takes_too_long() -> str:
+    return (
+        f"it and the request's other grammars take more than {most_seconds():.2g} s of CPU time to compile; use fewer "
+        "patterns, patternProperties and bounds, smaller character classes, or a shorter schema or grammar"
+    )
+
+
+def _start(grammar: str, vocabulary: LLTokenizer, seconds: float) -> tuple[int, int]:
+    """Start the child; return its id, and the pipe from which its answer can be read."""
+    pipe: tuple[int, ...] = ()
     try:
+        reading, writing = pipe = os.pipe()
         child = os.fork()
-    except OSError:
-        os.close(reading)
-        os.close(writing)
-        raise
+    except OSError as error:
+        for each in pipe:
+            os.close(each)
+        raise CheckImpossibleError(f"a grammar cannot be checked now: {error.strerror}; try again later") from None
     if child == 0:
         _answer(writing, grammar, vocabulary, seconds)
     os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as pipe:
-        error = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status == -signal.SIGPROF:
-        return (
-            f"it takes more than {seconds:.2g} s of CPU time to compile; use fewer patterns, patternProperties and "
-            "bounds, smaller character classes, or a shorter schema or grammar"
-        )
-    return error if status == 0 else "it is nested too deep, or takes too much memory to compile; simplify it"
+    return child, reading
 
 
 def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float) -> NoReturn:
@@ -90,6 +136,7 @@ def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float)
     status = 1
     try:
         os.nice(_NICENESS)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a worker that is killed, as this hangs, leaves no child
         signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process
         os.write(writing, error_in(grammar, vocabulary).encode())
         status = 0

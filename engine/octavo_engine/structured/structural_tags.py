@@ -22,7 +22,6 @@ from octavo_engine.structured.grammar import (
     with_ascii_digits,
     written_grammar,
 )
-from octavo_engine.structured.grammar_check import check_grammar
 from octavo_engine.structured.schema_formats import with_exact_formats
 
 _TEXT = r"/(.|\n)*/"
@@ -36,7 +35,11 @@ def structural_tag_grammar(form: Mapping[str, Any], control_token: Callable[[str
     """
     rules = _Rules(control_token)
     start = rules.of(form, last=True)
-    return written_grammar("\n".join([f"start: {start}", *rules.lines]))
+    written = written_grammar("\n".join([f"start: {start}", *rules.lines]))
+    if not rules.grammars:
+        return written
+    others = [{"name": name, "lark_grammar": text} for text, name in rules.grammars.items()]
+    return json.dumps({"grammars": [{"lark_grammar": written}, *others]})
 
 
 class _Rules:
@@ -45,6 +48,8 @@ class _Rules:
     def __init__(self, control_token: Callable[[str], int | None]) -> None:
         self._control_token = control_token
         self.lines: list[str] = []
+        self.grammars: dict[str, str] = {}
+        """The names of complete grammars. As clients wrote them, they are not put into the text of this one."""
         self._characters = 0
         self._names: dict[str, str] = {}
         """The names of the rules of schemas and regular expressions, which several tags may share."""
@@ -123,7 +128,10 @@ class _Rules:
 
     def _lark(self, form: Mapping[str, Any]) -> str:
         text = form["grammar"]
-        return self._once(f"%lark {{\n{text}\n}}", lambda: check_grammar(written_grammar(text)))
+        if text not in self.grammars:
+            self.grammars[text] = f"grammar_{len(self.grammars)}"
+            self._count(text)
+        return f"@{self.grammars[text]}"
 
     def _once(self, expression: str, check: Callable[[], object]) -> str:
         """Return the name of an expression's rule. A new one is added after `check`, which may raise GrammarError."""
@@ -135,10 +143,13 @@ class _Rules:
     def _named(self, expression: str, attributes: str = "") -> str:
         name = f"part_{len(self.lines)}"
         self.lines.append(f"{name}{attributes}: {expression}")
-        self._characters += len(self.lines[-1])
+        self._count(self.lines[-1])
+        return name
+
+    def _count(self, text: str) -> None:
+        self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
             raise GrammarError(f"structural_tag: its grammar has more than {MAX_CHARACTERS} characters")
-        return name
 
     def _tag(self, tag: Mapping[str, Any], skipped: int = 0) -> str:
         """Return a tag as an expression, without its first `skipped` characters, which a trigger has matched."""
