@@ -396,6 +396,18 @@ The connection to the server localhost:8080 was refused - did you specify the ri
             'Error from server (AlreadyExists): llmservices.octavo.dev "good" already exists\n',
             ["already exists", "kubectl octavo chat, or give another --name"],
         ),
+        (
+            'error: error validating "STDIN": error validating data: failed to download openapi: Get "http://localhost"\n',
+            ["failed to download openapi", "name its kubeconfig with --kubeconfig"],
+        ),
+        (
+            'error: resource mapping not found: no matches for kind "LLMService" in version "octavo.dev/v1alpha1"\n',
+            ["no matches for kind", "Octavo is not installed in this cluster"],
+        ),
+        (
+            "Unable to connect to the server: dial tcp: lookup cluster.invalid: no such host\n",
+            ["no such host", "name its kubeconfig with --kubeconfig"],
+        ),
         ('E1123 17:43:53.627065 1 x.go:1] "only this"\n', ["only this"]),
         ("", ["kubectl ended with code 1"]),
     ],

@@ -11,9 +11,14 @@ from typing import Any
 
 _LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")
 """The beginning of lines that kubectl's libraries log, such as one for each try to connect."""
+_NO_CLUSTER = "kubectl reaches no cluster: name its kubeconfig with --kubeconfig or KUBECONFIG"
+_NO_CRD = "Octavo is not installed in this cluster: helm install octavo charts/octavo"
 _HINTS = {
-    "was refused": "kubectl reaches no cluster: name its kubeconfig with --kubeconfig or KUBECONFIG",
-    'have a resource type "llmservices': "Octavo is not installed in this cluster: helm install octavo charts/octavo",
+    "was refused": _NO_CLUSTER,
+    "Unable to connect to the server": _NO_CLUSTER,
+    "failed to download openapi": _NO_CLUSTER,  # the first step of kubectl create
+    'have a resource type "llmservices': _NO_CRD,
+    'no matches for kind "LLMService"': _NO_CRD,
     "(NotFound): llmservices": "kubectl octavo status -A lists the LLMServices of all namespaces",
     "(AlreadyExists)": "talk to it with kubectl octavo chat, or give another --name",
 }
