@@ -1,8 +1,10 @@
+{{- /* The name of the operator's objects, short enough for the suffixes that other names add to it. */ -}}
 {{- define "octavo.name" -}}
 {{- $name := .Values.nameOverride | default "operator" | trunc 20 | trimSuffix "-" }}
 {{- .Values.fullnameOverride | default (printf "%s-%s" (.Release.Name | trunc 42 | trimSuffix "-" | trimSuffix ".") $name) | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
+{{- /* The name of the operator's ServiceAccount. */ -}}
 {{- define "octavo.serviceAccount" -}}
 {{ .Values.operator.serviceAccount.name | default (include "octavo.name" .) }}
 {{- end }}
@@ -12,11 +14,13 @@
 {{- if or (eq .Values.openshift "Always") (and (eq .Values.openshift "Auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1/SecurityContextConstraints")) }}true{{ end }}
 {{- end }}
 
+{{- /* The labels by which selectors find the operator's pods; they never change. */ -}}
 {{- define "octavo.selector" -}}
 app.kubernetes.io/name: octavo-operator
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
+{{- /* The labels of all objects of the operator. */ -}}
 {{- define "octavo.labels" -}}
 {{ include "octavo.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -71,7 +75,7 @@ priorityClassName: {{ . | quote }}
 {{- $user := ternary dict (dict "runAsUser" 10001 "runAsGroup" 10001) (eq (include "octavo.openshift" .) "true") }}
 {{- $context := merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $user }}
 securityContext:
-  {{- include "octavo.over" (list $context .Values.operator.podSecurityContext) | nindent 2 }}
+  {{- include "octavo.override" (list $context .Values.operator.podSecurityContext) | nindent 2 }}
 {{- end }}
 
 {{- /* The topologySpreadConstraints of pods, given the template of their selector: (list $ "octavo.selector"). */ -}}
@@ -91,7 +95,7 @@ topologySpreadConstraints:
 {{- end }}
 
 {{- /* The first mapping with the fields of the second, which take precedence; null removes a field. */ -}}
-{{- define "octavo.over" -}}
+{{- define "octavo.override" -}}
 {{- $result := deepCopy (first .) }}
 {{- range $name, $value := last . }}
 {{- if kindIs "invalid" $value }}{{ $_ := unset $result $name }}{{ else }}{{ $_ := set $result $name $value }}{{ end }}
@@ -99,25 +103,29 @@ topologySpreadConstraints:
 {{- toYaml $result }}
 {{- end }}
 
+{{- /* The image and the security context that all of the chart's containers share. */ -}}
 {{- define "octavo.container" -}}
 image: {{ include "octavo.image" (dict "root" . "image" .Values.operator.image) | quote }}
 imagePullPolicy: {{ .Values.operator.image.pullPolicy }}
 {{- $context := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) }}
 securityContext:
-  {{- include "octavo.over" (list $context .Values.operator.securityContext) | nindent 2 }}
+  {{- include "octavo.override" (list $context .Values.operator.securityContext) | nindent 2 }}
 {{- end }}
 
-{{- define "octavo.metrics" -}}
+{{- /* The name of the metrics API's objects. */ -}}
+{{- define "octavo.metricsApi.name" -}}
 {{ include "octavo.name" . }}-metrics
 {{- end }}
 
-{{- define "octavo.metrics.selector" -}}
+{{- /* The labels by which selectors find the metrics API's pods; they never change. */ -}}
+{{- define "octavo.metricsApi.selector" -}}
 app.kubernetes.io/name: octavo-metrics-api
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
-{{- define "octavo.metrics.labels" -}}
-{{ include "octavo.metrics.selector" . }}
+{{- /* The labels of all objects of the metrics API. */ -}}
+{{- define "octavo.metricsApi.labels" -}}
+{{ include "octavo.metricsApi.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/component: metrics-api
@@ -127,20 +135,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- /* Whether to run the metrics API. It serves the whole cluster, so by default an operator that is limited to some
 namespaces does not run it. */ -}}
-{{- define "octavo.answersMetrics" -}}
+{{- define "octavo.runsMetricsApi" -}}
 {{ or (eq .Values.metricsApi.enabled "Always") (and (eq .Values.metricsApi.enabled "Auto") (not .Values.namespaces) (not .Values.autoscaling.direct)) }}
 {{- end }}
 
 {{- /* Whether to register the metrics API in the APIService of external metrics. Auto registers it only if the cluster
 shows that no other server is registered (KEDA, prometheus-adapter). helm template and Argo CD cannot read the cluster,
 so with them Auto never registers it. */ -}}
-{{- define "octavo.isAsked" -}}
+{{- define "octavo.registersMetricsApi" -}}
 {{- $known := lookup "apiregistration.k8s.io/v1" "APIService" "" "v1beta1.external.metrics.k8s.io" | default dict }}
 {{- $seen := lookup "v1" "Namespace" "" "kube-system" }}
 {{- $release := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $known }}
 {{- $namespace := dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" $known }}
 {{- $service := dig "spec" "service" dict $known | default dict }}
-{{- $named := and (eq (dig "name" "" $service) (include "octavo.metrics" .)) (eq (dig "namespace" "" $service) .Release.Namespace) }}
+{{- $named := and (eq (dig "name" "" $service) (include "octavo.metricsApi.name" .)) (eq (dig "namespace" "" $service) .Release.Namespace) }}
 {{- $own := or $named (and (eq $release .Release.Name) (eq $namespace .Release.Namespace)) }}
 {{- $free := and $seen (or (not $known) $own) }}
 {{- $choice := .Values.metricsApi.apiService }}
