@@ -35,6 +35,7 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.embeddings.rope import head_order
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.device_support import DeviceSupport
 from octavo_engine.model.layers.operations.fused import FusedLayers
 from octavo_engine.model.layers.operations.products import torch_product
 from octavo_engine.model.layers.options import LayerOptions
@@ -262,7 +263,7 @@ def test_dequantized_weights_are_multiplied_as_all_others_are():
     seen: list[torch.Tensor] = []
     compute = Compute(product=lambda x, weight, *more: (seen.append(weight), torch_product(x, weight, *more))[1])
     dtype = torch.bfloat16
-    options = LayerOptions(ALONE, compute, dtype, CPU, LLAMA_NAMES, fp8_products=False)
+    options = LayerOptions(ALONE, compute, dtype, CPU, LLAMA_NAMES)
     linear = Linear(unsharded(48), (unsharded(32),), bias=True, options=options, method=ONLINE["fp8"].default)
     weight, bias = torch.randn(32, 48), torch.randn(32).to(dtype)
     quantize_into(quantize_rows, (linear.scale,), linear.weight, slice(0, 32), weight)
@@ -279,7 +280,8 @@ def test_dequantized_weights_are_multiplied_as_all_others_are():
 def test_ranks_of_all_sizes_leave_the_residual_to_the_next_norm(columns):
     """56 columns are not multiplied in 8 bits, but another rank's 64 may be: none adds the residual to its product."""
     dtype = torch.bfloat16
-    options = LayerOptions(ALONE, Compute(product=torch_product), dtype, CPU, LLAMA_NAMES, fp8_products=True)
+    support = DeviceSupport(fp8_products=True)
+    options = LayerOptions(ALONE, Compute(product=torch_product), dtype, CPU, LLAMA_NAMES, support)
     linear = Linear(Span(0, columns, 120), (unsharded(32),), bias=False, options=options, method=ONLINE["fp8"].default)
     assert linear.weights.in_8_bits == (columns == 64)
     linear.weights.in_8_bits = False  # this CPU cannot

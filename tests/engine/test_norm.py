@@ -28,7 +28,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 def make_norm(dtype: torch.dtype, compute: Compute | None = None, **kind) -> Norm:
-    options = LayerOptions(ALONE, compute or Compute(), dtype, torch.device("cpu"), LLAMA_NAMES, fp8_products=False)
+    options = LayerOptions(ALONE, compute or Compute(), dtype, torch.device("cpu"), LLAMA_NAMES)
     norm = Norm(SIZE, NormSpec(EPS, **kind), options)
     for parameter in norm.parameters():
         parameter.copy_(torch.randn(SIZE) + 0.5)

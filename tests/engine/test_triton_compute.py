@@ -32,6 +32,7 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.choose_compute import choose_compute
 from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.device_support import DeviceSupport
 from octavo_engine.model.layers.operations.products import torch_logits
 from octavo_engine.model.layers.operations.triton_compute import TritonPointwise, triton_compute
 from octavo_engine.model.layers.options import LayerOptions
@@ -156,7 +157,8 @@ class SecondOfTwo(Collectives):
 
 def test_in_fp8_every_rank_adds_its_residual_to_the_sum_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fp8, "fp8_linear", lambda x, *_: 2 * x)
-    options = LayerOptions(SecondOfTwo(), Compute(), torch.bfloat16, CPU, LLAMA_NAMES, fp8_products=True)
+    support = DeviceSupport(fp8_products=True)
+    options = LayerOptions(SecondOfTwo(), Compute(), torch.bfloat16, CPU, LLAMA_NAMES, support)
     linear = Linear(
         unsharded(16), (unsharded(16),), bias=False, options=options, method=ONLINE["fp8"].default, summed=True
     )

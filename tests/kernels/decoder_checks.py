@@ -21,6 +21,7 @@ from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.device_support import device_support
 from octavo_engine.model.layers.operations.pointwise import TorchPointwise
 from octavo_engine.model.layers.operations.products import torch_product
 from octavo_engine.model.layers.operations.triton_compute import triton_compute
@@ -99,8 +100,10 @@ def _decoder(
     in_8_bits: bool = False,
 ) -> Decoder:
     """Return a decoder with random weights of a fixed seed."""
-    with mock.patch.object(decoder_module, "choose_compute", lambda *_: compute()):
-        decoder = Decoder(spec, dtype=dtype, device=device, fp8_products=in_8_bits)
+    built = compute()
+    support = device_support(built, device, fp8_products=in_8_bits)
+    with mock.patch.object(decoder_module, "choose_compute", lambda *_: built):
+        decoder = Decoder(spec, dtype=dtype, device=device, support=support)
     generator = torch.Generator().manual_seed(3)
     for name, parameter in decoder.named_parameters():
         by_block = spec.quantization is not None and spec.quantization.default == FP8Scheme("block")

@@ -12,14 +12,15 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.settings import LongContext
 from octavo_engine.engine.info import COMPUTED_POOLINGS
 from octavo_engine.errors import ConfigurationError, ModelLoadError
-from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.dense_modules import DenseModules
 from octavo_engine.model.gguf_blocks import quantized
-from octavo_engine.model.layers.operations.choose_compute import keeps_codes
+from octavo_engine.model.layers.operations.choose_compute import choose_compute
+from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.device_support import device_support
 from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
 from octavo_engine.model.shard import Shard
@@ -119,8 +120,7 @@ def _resolve(
             f"--enable-lora: {spec.architecture} does not generate, and serves no adapters; omit it"
         )
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, spec)
-    on_triton = triton_runs_on(device)
-    blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products, mxfp4_experts=on_triton, device=device)
+    blueprint = make_blueprint(spec, dtype, shard, device, fp8_products=fp8_products)
     blueprint.dense = DenseModules(_pooling(files, spec).dense, torch.device("meta"))
     check_alignment(spec, shard.size)
     task = attention_task(blueprint, config.block_size, kv_dtype)
@@ -156,16 +156,17 @@ def make_blueprint(
     spec: ModelSpec,
     dtype: torch.dtype,
     shard: Shard,
+    device: torch.device = _CPU,
     *,
     fp8_products: bool = False,
-    mxfp4_experts: bool = False,
-    device: torch.device = _CPU,
 ) -> Decoder:
-    """Return a rank's decoder on the `meta` device, with the tensors that it is to have on `device`."""
-    kept = keeps_codes(spec, dtype, device, shard)
-    as_stored = {"fp8_products": fp8_products, "mxfp4_experts": mxfp4_experts, "keeps_codes": kept}
-    as_stored["experts_in_turn"] = device.type == "cpu" and not triton_runs_on(device)
-    return Decoder(spec, dtype=dtype, device=torch.device("meta"), ranks=Collectives(shard), **as_stored)
+    """Return a rank's decoder on the `meta` device, with the tensors that it is to have on `device`.
+
+    A GPU need not be present; `fp8_products` says whether it multiplies in FP8.
+    """
+    compute = choose_compute(spec, dtype, device, shard) if device.type == "cpu" else Compute()
+    support = device_support(compute, device, fp8_products=fp8_products)
+    return Decoder(spec, dtype=dtype, device=torch.device("meta"), ranks=Collectives(shard), support=support)
 
 
 def choose_device(name: str, shard: Shard) -> torch.device:

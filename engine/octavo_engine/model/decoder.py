@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
-from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.dense_modules import DenseModules
@@ -35,14 +34,13 @@ from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.operations.choose_compute import choose_compute
-from octavo_engine.model.layers.operations.experts_in_turn import ExpertsInTurn
+from octavo_engine.model.layers.operations.device_support import DeviceSupport, device_support
 from octavo_engine.model.layers.operations.run_layers import one_by_one
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual_streams.alternating_updates import TokenVectors
 from octavo_engine.model.layers.residual_streams.hyper_connections import ConnectedVectors
 from octavo_engine.model.layers.residual_streams.per_layer_input import PerLayerEmbedding
 from octavo_engine.model.layers.residual_streams.stacked import LevelVectors
-from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
 from octavo_engine.model.spec import AttentionMixer, LayerSpec, LearntQueryScaling, ModelSpec, QueryScaling, RopeSpec
 
@@ -59,16 +57,11 @@ class Decoder(nn.Module):
         dtype: torch.dtype,
         device: torch.device,
         ranks: Collectives = ALONE,
-        fp8_products: bool | None = None,
-        mxfp4_experts: bool | None = None,
-        keeps_codes: bool | None = None,
-        experts_in_turn: bool | None = None,
+        support: DeviceSupport | None = None,
     ) -> None:
         """Build the layers; ConfigurationError if the ranks cannot divide them.
 
-        `fp8_products`: whether weights in e4m3 are multiplied without dequantizing them; `mxfp4_experts`: the same for
-        experts in MXFP4; `keeps_codes`: whether embedding, head and experts stay in 4 or 8 bits; `experts_in_turn`:
-        whether one expert is computed after another. None: if the device does so.
+        `support`: what the device is to compute with weights as they are stored; None: what `device` does.
         """
         super().__init__()
         check_size(spec, ranks.shard.size)
@@ -78,21 +71,9 @@ class Decoder(nn.Module):
         self.lora: LoraBatch | None = None
         """The adapters of a step's tokens, if adapters are served."""
         self.compute = choose_compute(spec, dtype, device, ranks.shard)
-        fp8_products = multiplies_fp8(device) if fp8_products is None else fp8_products
+        support = support or device_support(self.compute, device)
         options = LayerOptions(
-            ranks,
-            self.compute,
-            dtype,
-            device,
-            spec.names,
-            fp8_products,
-            triton_runs_on(device) if mxfp4_experts is None else mxfp4_experts,
-            self.compute.coded_vocabulary is not None if keeps_codes is None else keeps_codes,
-            (device.type == "cpu" and type(self.compute.experts) is ExpertsInTurn)
-            if experts_in_turn is None
-            else experts_in_turn,
-            spec.quantization,
-            spec.stored_names,
+            ranks, self.compute, dtype, device, spec.names, support, spec.quantization, spec.stored_names
         )
         self.kv_groups = ranks.shard.kv_groups(spec)
         self.input = Input(spec, options)
@@ -101,10 +82,10 @@ class Decoder(nn.Module):
             None if extra is None else PerLayerEmbedding(extra, spec.hidden_size, spec.num_layers, options)
         )
         self.vectors = _vectors(spec.layers[0], spec.hidden_size, options)
-        wanted = [_rotation(layer.attention) for layer in spec.layers]
-        rotations = list(dict.fromkeys(wanted))
+        of_layers = [_rotation(layer.attention) for layer in spec.layers]
+        rotations = list(dict.fromkeys(of_layers))
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
-        self._rope_of_layer = [rotations.index(rotation) for rotation in wanted]
+        self._rope_of_layer = [rotations.index(rotation) for rotation in of_layers]
         self.layers = nn.ModuleList(
             DecoderLayer(layer, spec.hidden_size, index, _for_layer(layer, options))
             for index, layer in enumerate(spec.layers)

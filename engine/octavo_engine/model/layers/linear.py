@@ -53,7 +53,7 @@ class Linear(nn.Module):
         self.lora: LoraLayer | None = None
         """The layer's LoRA adapters, if adapters are served."""
         shape, dtype, device = LinearShape(self.parts, columns), options.dtype, options.device
-        self.weights = self.method.create(shape, dtype, device, fp8_products=options.fp8_products)
+        self.weights = self.method.create(shape, dtype, device, fp8_products=options.support.fp8_products)
         self.has_bias = bias
         own = bias and not (summed and options.ranks.shard.rank)
         self.weight = self.weights.weight

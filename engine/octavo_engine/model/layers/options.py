@@ -9,6 +9,7 @@ import torch
 
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.layers.operations.compute import Compute
+from octavo_engine.model.layers.operations.device_support import ANY_DEVICE, DeviceSupport
 from octavo_engine.model.names import SAME_NAMES, StoredNames, TensorNames
 from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Weights
@@ -26,14 +27,8 @@ class LayerOptions:
     device: torch.device
     names: TensorNames
     """The checkpoint's names of tensors."""
-    fp8_products: bool
-    """Whether the device multiplies e4m3 numbers."""
-    mxfp4_experts: bool = False
-    """Whether experts in MXFP4 stay in MXFP4, because the device multiplies them."""
-    keeps_codes: bool = False
-    """Whether embedding, head and experts stay in 4 or 8 bits, because the device computes with such codes."""
-    experts_in_turn: bool = False
-    """Whether the device computes one expert after another, so that a step has memory for one expert at a time."""
+    support: DeviceSupport = ANY_DEVICE
+    """What the device computes with weights as they are stored."""
     quantization: Quantization | None = None
     """How linear layers are stored; None: in the dtype of the products."""
     stored_names: StoredNames = SAME_NAMES
@@ -66,7 +61,7 @@ class LayerOptions:
         if quantization is None:
             return UNQUANTIZED, UNQUANTIZED.create(shape, self.dtype, self.device, fp8_products=False)
         stored = self.stored_by(name) if quantization.head and name == self.names.head else UNQUANTIZED
-        for method in (quantization.kept_method(name), stored) if self.keeps_codes else ():
+        for method in (quantization.kept_method(name), stored) if self.support.keeps_codes else ():
             if method is None:
                 continue
             create = partial(method.create, shape, self.dtype, fp8_products=False)

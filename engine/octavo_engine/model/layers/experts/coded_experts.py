@@ -75,7 +75,7 @@ def kept_experts(
     `gate_up` and `down` have the names of their projections, with `{expert}` for the number. All experts have to be
     stored by one linear method, and this rank must have complete groups of it.
     """
-    if not options.keeps_codes or not all("{expert}" in name for name in (*gate_up[0], *down[0])):
+    if not options.support.keeps_codes or not all("{expert}" in name for name in (*gate_up[0], *down[0])):
         return None
     methods = [_method(names, count, shape, options) for names, shape in (gate_up, down)]
     if methods[0] is None or methods[1] is None:

@@ -122,7 +122,7 @@ class MoE(nn.Module):
     def _kept_as_stored(self) -> MXFP4 | None:
         """Return MXFP4 if experts stay in it, because our kernels multiply it; None: they are in the model's dtype."""
         known = self.spec.gated and self._only_silu
-        return self.spec.quantization if known and self.options.mxfp4_experts else None
+        return self.spec.quantization if known and self.options.support.mxfp4_experts else None
 
     @property
     def _only_silu(self) -> bool:
@@ -309,7 +309,7 @@ class MoE(nn.Module):
         """
         size = self.options.dtype.itemsize
         decoded = 0 if self.coded is None else max(rows * columns for rows, columns in self.weight_shapes) * size
-        if not self.options.experts_in_turn:
+        if not self.options.support.experts_in_turn:
             return decoded
         hidden, inner = self.hidden.size, self.inner.size
         return decoded + ROWS_TOGETHER * ((4 * hidden + 8 * inner) * size + 2 * hidden * _FLOAT32_BYTES)
@@ -328,7 +328,7 @@ class MoE(nn.Module):
         hidden, inner, size = self.hidden.size, self.inner.size, self.options.dtype.itemsize
         zero = self.spec.zero_experts
         routed = self.spec.top_k * ((2 * hidden + 7 * inner) * size + 3 * hidden * _FLOAT32_BYTES)
-        if self.options.experts_in_turn:  # where each choice has an input, there is a sum for each choice
+        if self.options.support.experts_in_turn:  # where each choice has an input, there is a sum for each choice
             routed = self.spec.top_k * hidden * (2 * size + _FLOAT32_BYTES) * self.spec.weighs_inputs
         router = (self.spec.num_experts + zero) * (size + 6 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
         router += (3 * hidden * size + 2 * self.spec.top_k * _CHOICE_BYTES) * (zero > 0)

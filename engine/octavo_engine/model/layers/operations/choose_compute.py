@@ -62,11 +62,6 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sh
     return kernel_compute(kernels, path, spec if known else None)
 
 
-def keeps_codes(spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard = UNSHARDED) -> bool:
-    """Return True if `device` computes with embeddings, heads and experts of 4 or 8 bits as they are stored."""
-    return device.type == "cpu" and choose_compute(spec, dtype, device, shard).coded_vocabulary is not None
-
-
 def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
     """Return True if all rows that the C kernels read consist of full vectors."""
     parts = [part for layer in spec.layers for part in layer.feed_forwards]
