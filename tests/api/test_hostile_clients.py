@@ -820,7 +820,7 @@ def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -
     """Clients that open and close connections as fast as they can cost the server's loop nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
     given: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
-    accepting = acceptor.Acceptor(listener, 100, given.put, lambda _: asyncio.Protocol)
+    accepting = acceptor.Acceptor(acceptor.Listeners(listener), 100, given.put, lambda _: asyncio.Protocol)
 
     def connect(data: bytes = b"GET /version HTTP/1.1\r\n") -> socket.socket:
         client = socket.create_connection(listener.getsockname())
@@ -872,7 +872,7 @@ def test_a_connection_that_has_sent_its_request_is_not_closed_as_a_silent_one(ev
     """2,600 connections at once had others reset whose requests had arrived and were not looked at yet."""
     listener = socket.create_server(("127.0.0.1", 0))
     given: list[socket.socket] = []
-    accepting = acceptor.Acceptor(listener, 4, given.append, lambda _: asyncio.Protocol)
+    accepting = acceptor.Acceptor(acceptor.Listeners(listener), 4, given.append, lambda _: asyncio.Protocol)
     with contextlib.ExitStack() as opened:
         clients = [opened.enter_context(socket.create_connection(listener.getsockname())) for _ in range(3)]
 

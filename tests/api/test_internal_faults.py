@@ -19,7 +19,7 @@ import pytest
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.server import lifecycle, text_worker
 from octavo_engine.server.connections import acceptor
-from octavo_engine.server.connections.acceptor import Acceptor
+from octavo_engine.server.connections.acceptor import Acceptor, Listeners
 from octavo_engine.server.connections.connection import ClientConnection
 from octavo_engine.server.console import load_lines
 from octavo_engine.server.preparation.prepared import Rejected, Setup, Task
@@ -43,7 +43,7 @@ class Accepting:
         self._listener.listen(200)
         self._address = self._listener.getsockname()
         self.given: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
-        self.acceptor = Acceptor(self._listener, 100, self.give, lambda _: asyncio.Protocol)
+        self.acceptor = Acceptor(Listeners(self._listener), 100, self.give, lambda _: asyncio.Protocol)
         self.fails = False
 
     def give(self, connection: socket.socket) -> None:

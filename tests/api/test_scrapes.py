@@ -13,6 +13,7 @@ import pytest
 from starlette.responses import Response
 
 from octavo_engine.server.connections import acceptor
+from octavo_engine.server.connections.acceptor import Acceptor, HeadReaders, Listeners
 from octavo_engine.server.connections.quick_probes import QuickProbes
 from octavo_engine.server.telemetry.metrics import Metrics
 from octavo_engine.server.telemetry.scrape_page import BURST, RENDERS_PER_SECOND, ScrapePage
@@ -92,7 +93,8 @@ def test_a_plain_probe_does_not_wait_for_the_scrapes_and_odd_probes_before_it(
     listener = socket.create_server(("127.0.0.1", 0))
     clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     quick = {b"GET /health/live HTTP/1.1\r\n\r\n": b"alive"}.get
-    accepting = acceptor.Acceptor(listener, 100, lambda _: None, lambda _: lambda: Answered(clients), quick=quick)
+    heads = HeadReaders(quick_answer=quick)
+    accepting = Acceptor(Listeners(listener), 100, lambda _: None, lambda _: lambda: Answered(clients), heads)
 
     def connect(path: bytes) -> socket.socket:
         client = opened.enter_context(socket.create_connection(listener.getsockname()))
@@ -156,7 +158,7 @@ def test_half_a_probe_is_a_connection_of_the_server() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     handed: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
-    accepting = acceptor.Acceptor(listener, 100, handed.put, lambda _: lambda: Answered(clients))
+    accepting = Acceptor(Listeners(listener), 100, handed.put, lambda _: lambda: Answered(clients))
     with contextlib.ExitStack() as opened:
         accepting.start()
         opened.callback(accepting.stop)
@@ -171,7 +173,7 @@ def test_scrapes_of_the_clients_port_are_not_answered_beside_a_port_for_metrics(
     listener, metrics = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     handed: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
-    accepting = acceptor.Acceptor(listener, 100, handed.put, lambda _: lambda: Answered(clients), metrics)
+    accepting = Acceptor(Listeners(listener, metrics), 100, handed.put, lambda _: lambda: Answered(clients))
     with contextlib.ExitStack() as opened:
         accepting.start()
         opened.callback(accepting.stop)
@@ -189,7 +191,7 @@ def test_all_scrapes_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "_PACE", 0.001)
     listener = socket.create_server(("127.0.0.1", 0))
     clients: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-    accepting = acceptor.Acceptor(listener, 100, lambda _: None, lambda _: lambda: Answered(clients))
+    accepting = Acceptor(Listeners(listener), 100, lambda _: None, lambda _: lambda: Answered(clients))
     with contextlib.ExitStack() as opened:
         accepting.start()
         opened.callback(accepting.stop)

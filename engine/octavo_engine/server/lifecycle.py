@@ -21,7 +21,7 @@ from octavo_engine.freed_memory import RETURN_INTERVAL, return_freed_memory
 from octavo_engine.model.source import resolve_model
 from octavo_engine.server.admission.auth import KeyRing
 from octavo_engine.server.app import create_app, create_probes
-from octavo_engine.server.connections.acceptor import possible_connections
+from octavo_engine.server.connections.acceptor import HeadReaders, Listeners, possible_connections
 from octavo_engine.server.connections.http_connections import HttpConnections
 from octavo_engine.server.connections.quick_probes import QuickProbes
 from octavo_engine.server.console.load_lines import log_load
@@ -71,12 +71,14 @@ class Server:
         self._storage = Storage(folder, size, serving.several_keys) if folder is not None else None
         application = create_app(serving, self._storage)
         self._batches = application.batches
-        probes = create_probes(serving)
-        most = possible_connections(serving.config.max_connections, MAX_ALL_TRANSFERS)
         owner_of = serving.keys.name_in if serving.keys is not None else lambda _: ""
-        quick = QuickProbes(answers(serving)).answer
         self._connections = HttpConnections(
-            application.serve, probes, most, listener, metrics_listener, _CLOSING, owner_of, quick
+            application.serve,
+            create_probes(serving),
+            Listeners(listener, metrics_listener),
+            HeadReaders(owner_of, QuickProbes(answers(serving)).answer),
+            possible_connections(serving.config.max_connections, MAX_ALL_TRANSFERS),
+            _CLOSING,
         )
 
     async def run(self) -> int:

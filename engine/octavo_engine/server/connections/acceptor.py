@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from octavo_engine.listen import BACKLOG
 from octavo_engine.server.connections.connection import HEAD_SECONDS
@@ -78,37 +79,63 @@ def possible_connections(wanted: int, files: int) -> int:
     return max(1, min(wanted, (soft - reserved) // _FILES_PER_CONNECTION))
 
 
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The bound sockets of the server."""
+
+    api: socket.socket
+    metrics: socket.socket | None = None
+    """The socket of --metrics-port, where all connections are scrapes; None: scrapes come to `api`."""
+
+
+def _no_owner(first: bytes) -> str:  # noqa: ARG001
+    return ""
+
+
+def _no_answer(first: bytes) -> bytes | None:  # noqa: ARG001
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class HeadReaders:
+    """Functions of a request's first bytes, with which it is handled before its headers are parsed."""
+
+    owner_of: Callable[[bytes], str] = _no_owner
+    """Returns the name of the API key that the request presents; owners take turns for the server's loop."""
+    quick_answer: Callable[[bytes], bytes | None] = _no_answer
+    """Returns the complete answer to a plain probe; None for one that the application has to answer."""
+
+
+NO_READERS = HeadReaders()
+"""All connections have one owner, and the application answers all probes."""
+
+
 class Acceptor:
     """The accepting thread with its event loop, and the connections that have sent nothing yet (silent ones).
 
-    At most half of `most` connections may be silent; beyond that, the oldest silent connection is closed. As many may
+    At most half of `max_connections` may be silent; beyond that, the oldest silent connection is closed. As many may
     wait for the server's loop; beyond that, the newest of the owner with most is closed. Probes do not wait there.
     """
 
     def __init__(
         self,
-        listener: socket.socket,
-        most: int,
+        listeners: Listeners,
+        max_connections: int,
         hand_over: Callable[[socket.socket], None],
         probes: Callable[[asyncio.AbstractEventLoop], ProtocolFactory],
-        metrics_listener: socket.socket | None = None,
-        owner_of: Callable[[bytes], str] = lambda _: "",
-        quick: Callable[[bytes], bytes | None] = lambda _: None,
+        heads: HeadReaders = NO_READERS,
     ) -> None:
-        """Prepare the thread, which will call `hand_over`. `probes` makes the protocols that answer probes in its loop.
+        """Prepare the thread, which will call `hand_over`.
 
-        `owner_of` returns the owner of a connection, by its first bytes; owners take turns.
-        `quick` returns the whole answer to a plain probe; those to which it returns None get theirs by `probes`.
-        Connections of `metrics_listener` (--metrics-port) are all answered in the thread; scrapes of `listener` are not
-        answered there then.
+        `probes` makes the protocols that answer, in the thread's loop, scrapes and the probes without a quick answer.
+        Scrapes are answered there on one listener only: that of metrics if there is one.
         """
-        self._answers_scrapes = metrics_listener is None
-        self._listeners = [(listener, self._await_request)]
-        if metrics_listener is not None:
-            self._listeners.append((metrics_listener, self._answer))
-        self._most_silent = max(1, most // 2)
-        self._hand_over, self._probes = hand_over, probes
-        self._owner_of, self._quick = owner_of, quick
+        self._answers_scrapes = listeners.metrics is None
+        self._listeners = [(listeners.api, self._await_request)]
+        if listeners.metrics is not None:
+            self._listeners.append((listeners.metrics, self._answer))
+        self._most_silent = max(1, max_connections // 2)
+        self._hand_over, self._probes, self._heads = hand_over, probes, heads
         self._waiting = WaitingConnections(self._most_silent)
         """Connections that have sent something and wait for the server's loop."""
         self._handed = 0
@@ -265,7 +292,7 @@ class Acceptor:
 
     def _answer_probe(self, connection: socket.socket, first: bytes) -> None:
         with self._closed_by_an_error(connection):
-            if len(first) < _PEEK and (answer := self._quick(first)) is not None:
+            if len(first) < _PEEK and (answer := self._heads.quick_answer(first)) is not None:
                 connection.recv(len(first))  # to close a connection with unread bytes would reset it
                 connection.send(answer)
                 connection.close()
@@ -274,7 +301,7 @@ class Acceptor:
 
     def _hand_later(self, connection: socket.socket, first: bytes) -> None:
         """Queue a connection for the server's loop; close one if too many wait. Probes do not wait there."""
-        if (dropped := self._waiting.add(self._owner_of(first), connection)) is not None:
+        if (dropped := self._waiting.add(self._heads.owner_of(first), connection)) is not None:
             dropped.close()
             self._log("a connection was closed: %d wait for the server's loop", len(self._waiting))
         self._hand_on()

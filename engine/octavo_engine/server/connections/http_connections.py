@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from octavo_engine.server.connections.acceptor import Acceptor
+from octavo_engine.server.connections.acceptor import Acceptor, HeadReaders, Listeners
 from octavo_engine.server.connections.connection import MAX_HEADER_BYTES, ClientConnection
 from octavo_engine.server.connections.spare_connection import spare_connections
 from octavo_engine.server.connections.unread_input import UnreadInput
@@ -42,17 +42,13 @@ class HttpConnections:
         self,
         app: ASGIApp,
         probes: ASGIApp,
-        most: int,
-        listener: socket.socket,
-        metrics_listener: socket.socket | None,
+        listeners: Listeners,
+        heads: HeadReaders,
+        max_connections: int,
         closing_seconds: float,
-        owner_of: Callable[[bytes], str],
-        quick: Callable[[bytes], bytes | None],
     ) -> None:
-        """Prepare both, for at most `most` connections to `app`; the acceptor answers by `probes`.
+        """Prepare both, for at most `max_connections` to `app`; the acceptor answers by `probes`.
 
-        `owner_of` returns the name of the API key that a request's first bytes present, and `quick` the whole answer
-        to a plain probe.
         Requests that still run `closing_seconds` after `stop` are cancelled.
         """
         self._probes = probes
@@ -60,10 +56,8 @@ class HttpConnections:
         self._connecting: set[asyncio.Task[None]] = set()
         self._unread_input = UnreadInput()
         self.http = _Uvicorn(_http_config(app, self._closing_seconds))
-        self._most = most
-        self.acceptor = Acceptor(
-            listener, self._most, self._hand_over, self._probe_protocols, metrics_listener, owner_of, quick
-        )
+        self._max_connections = max_connections
+        self.acceptor = Acceptor(listeners, max_connections, self._hand_over, self._probe_protocols, heads)
 
     async def serve(self) -> None:
         """Serve the connections that are handed over, until `stop`."""
@@ -95,15 +89,17 @@ class HttpConnections:
         """Serve a connection. At --max-connections, close spare connections for it, or it if there are none."""
         self.acceptor.taken()
         state = self.http.server_state
-        if len(state.connections) >= self._most:
+        if len(state.connections) >= self._max_connections:
             spare = spare_connections([each for each in state.connections if isinstance(each, ClientConnection)])
             if not spare:
                 connection.close()
-                connection_log.warning("a connection was closed: all %d (--max-connections) are in use", self._most)
+                connection_log.warning(
+                    "a connection was closed: all %d (--max-connections) are in use", self._max_connections
+                )
                 return
             connection_log.warning(
                 "%d connections that were idle, or sent or read slowly, were closed for new ones: all %d "
-                "(--max-connections) were in use", len(spare), self._most,
+                "(--max-connections) were in use", len(spare), self._max_connections,
             )  # fmt: skip
             for each in spare:
                 each.abort()
