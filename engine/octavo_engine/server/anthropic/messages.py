@@ -51,15 +51,15 @@ class MessageWriter:
 
     keeps_logprobs = False
 
-    def __init__(self, request_id: str, name: str, asked: PreparedRequest, model: LoadedModel) -> None:  # noqa: ARG002  (no log probabilities here)
+    def __init__(self, request_id: str, name: str, prepared: PreparedRequest, model: LoadedModel) -> None:  # noqa: ARG002  (no log probabilities here)
         self._request_id = request_id
-        self._answer = AnswerParts(asked.form)
+        self._answer = AnswerParts(prepared.form)
         self._end = End("end_turn", None)
         self._message = Message(
             id=f"msg_{uuid.uuid4().hex}",
-            model=asked.model or name,
+            model=prepared.model or name,
             content=[],
-            usage=MessageUsage(asked.prompt_tokens, 0, 0),
+            usage=MessageUsage(prepared.prompt_tokens, 0, 0),
         )
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (there is one answer)

@@ -13,7 +13,7 @@ from octavo_engine.server.preparation.prepared import PreparedRequest
 
 
 def engine_requests(
-    asked: PreparedRequest, admitted: AdmittedRequest, seconds_left: float, adapter: AdapterInfo | None = None
+    prepared: PreparedRequest, admitted: AdmittedRequest, seconds_left: float, adapter: AdapterInfo | None = None
 ) -> tuple[Request, ...]:
     """Return a request for each choice of each prompt, in order. A prompt's later choices are forks of its first.
 
@@ -21,28 +21,28 @@ def engine_requests(
     """
     name = uuid.uuid4().hex
     found: list[Request] = []
-    seconds = asked.second_texts or (0,) * len(asked.prompts)
-    for prompt, second in zip(asked.prompts, seconds, strict=True):
+    seconds = prepared.second_texts or (0,) * len(prepared.prompts)
+    for prompt, second in zip(prepared.prompts, seconds, strict=True):
         first = Request(
             request_id=f"{name}-{len(found)}",
             prompt_token_ids=prompt,
-            sampling=asked.sampling,
-            pooled=asked.pooled is not None,
+            sampling=prepared.sampling,
+            pooled=prepared.pooled is not None,
             second_text=second,
             priority=admitted.priority,
             tenant=admitted.key.name,
             weight=admitted.key.weight,
             # Keeps the cached prefixes of tenants apart, and those of requests with different values of cache_salt.
-            cache_salt=f"{admitted.key.name}\n{asked.cache_salt}",
+            cache_salt=f"{admitted.key.name}\n{prepared.cache_salt}",
             adapter="" if adapter is None else adapter.digest,
             timeout=seconds_left,
         )
         found.append(first)
-        for choice in range(1, asked.n):
+        for choice in range(1, prepared.n):
             fork = replace(
                 first,
                 request_id=f"{name}-{len(found)}",
-                sampling=_of_choice(asked.sampling, choice),
+                sampling=_of_choice(prepared.sampling, choice),
                 fork_of=first.request_id,
             )
             found.append(fork)

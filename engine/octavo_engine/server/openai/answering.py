@@ -77,7 +77,7 @@ class Writer(FullWriter, Protocol):
 class Begun:
     """A request that has been prepared and admitted, and whose generation can be run."""
 
-    asked: PreparedRequest
+    prepared: PreparedRequest
     generation: Generation
     deadline: float
     """Monotonic seconds."""
@@ -90,8 +90,8 @@ async def answer(
     """Answer one request, from its body to the last byte. `job` names how a text worker prepares the body."""
     if (begun := await _begin(serving, request, job)) is None:
         return Response(status_code=499)
-    written = writer(serving.names[0], begun.asked, begun.model)
-    if begun.asked.stream:
+    written = writer(serving.names[0], begun.prepared, begun.model)
+    if begun.prepared.stream:
         return EventStream(stream(begun.generation, written), begun.generation.run(), begun.deadline)
     return await _full_response(serving, request, begun, written)
 
@@ -102,7 +102,7 @@ async def answer_in_full(
     """Answer a request of an endpoint that has no streams."""
     if (begun := await _begin(serving, request, job)) is None:
         return Response(status_code=499)
-    return await _full_response(serving, request, begun, writer(serving.names[0], begun.asked))
+    return await _full_response(serving, request, begun, writer(serving.names[0], begun.prepared))
 
 
 async def _full_response(serving: Serving, request: Request, begun: Begun, writer: FullWriter) -> Response:
@@ -116,23 +116,23 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
     model = serving.model()
     times = Times(request, serving.config.request_timeout)
     with serving.running.preparing():
-        prepared = await prepare(serving, request, job, model.ready, Prepared)
-        if prepared is None:
+        result = await prepare(serving, request, job, model.ready, Prepared)
+        if result is None:
             return None
-        asked = prepared.request
-        adapter = serving.check_model(asked.model)
-        times.shorten(asked.timeout)
-        admitted = _admit(serving, request, prepared, times)
+        prepared = result.request
+        adapter = serving.check_model(prepared.model)
+        times.shorten(prepared.timeout)
+        admitted = _admit(serving, request, result, times)
         requests = GenerationRequest(
-            requests=engine_requests(asked, admitted, times.left, adapter),
-            n=asked.n,
-            text=asked.text,
+            requests=engine_requests(prepared, admitted, times.left, adapter),
+            n=prepared.n,
+            text=prepared.text,
             arrival=times.arrival,
-            model=asked.model or serving.names[0],
+            model=prepared.model or serving.names[0],
         )
         shown_id = without_keys(request.state.request_id, request.scope)
         generation = Generation(serving, model.tokenizer, requests, admitted, shown_id, span_of(request.scope))
-    return Begun(asked, generation, times.deadline, model)
+    return Begun(prepared, generation, times.deadline, model)
 
 
 async def json_answer(serving: Serving, request: Request, job: str) -> Response:
@@ -174,20 +174,20 @@ async def prepare(
     return found
 
 
-def _admit(serving: Serving, request: Request, prepared: Prepared, times: Times) -> AdmittedRequest:
+def _admit(serving: Serving, request: Request, result: Prepared, times: Times) -> AdmittedRequest:
     """Admit a request; RefusedError if there is no room, APIError 400 for a priority that would have no effect."""
-    asked = prepared.request
-    if asked.priority and not serving.priorities:
+    prepared = result.request
+    if prepared.priority and not serving.priorities:
         message = "priority: has no effect without --scheduling-policy or --prefix-cache-policy priority"
         raise APIError(400, message, param="priority", code="unsupported_parameter")
     key = key_of(request.scope)
     if (arrival := arrival_of(request.scope)) is not None:
         arrival.leave_queue()
-    admitted = serving.admission.enter(key, asked.sequences, key.priority_of(asked.priority), times.left)
+    admitted = serving.admission.enter(key, prepared.sequences, key.priority_of(prepared.priority), times.left)
     try:
         admitted.size = serving.accepted.hold(key)
-        admitted.size.add(prepared.size)
-        admitted.add_tokens(asked.prompt_tokens, asked.sampling.max_tokens)
+        admitted.size.add(result.size)
+        admitted.add_tokens(prepared.prompt_tokens, prepared.sampling.max_tokens)
     except BaseException:
         admitted.leave()
         raise

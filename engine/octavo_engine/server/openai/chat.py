@@ -36,13 +36,13 @@ class ChatWriter:
 
     keeps_logprobs = False
 
-    def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
+    def __init__(self, name: str, prepared: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
-        self._logprobs = asked.sampling.logprobs is not None
-        self._asked = asked
-        self._answers = [ChatAnswer(asked.form, model.tokenizer) for _ in range(asked.sequences)]
-        kind = "chat.completion.chunk" if asked.stream else "chat.completion"
-        self._frame = Frame(name, asked, "chatcmpl", kind, model.fingerprint)
+        self._logprobs = prepared.sampling.logprobs is not None
+        self._prepared = prepared
+        self._answers = [ChatAnswer(prepared.form, model.tokenizer) for _ in range(prepared.sequences)]
+        kind = "chat.completion.chunk" if prepared.stream else "chat.completion"
+        self._frame = Frame(name, prepared, "chatcmpl", kind, model.fingerprint)
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
         """Return the chunk that names the role."""
@@ -86,7 +86,7 @@ class ChatWriter:
         """Return the complete answer."""
         choices = [self._choice(output) for output in answers]
         of_prompt: dict[str, Any] = {"prompt_token_ids": self._prompt_ids()}
-        if (most := self._asked.prompt_logprobs) is not None:
+        if (most := self._prepared.prompt_logprobs) is not None:
             found = prompt_logprobs(answers[0].prompt_logprobs or (), self._tokenizer, most)
             of_prompt["prompt_logprobs"] = found
         return self._frame.full(choices, self._counted(usage), **of_prompt)
@@ -97,7 +97,7 @@ class ChatWriter:
         return usage
 
     def _counting(self, usage: UsageSoFar) -> UsageSoFar:
-        return usage if self._asked.form.plain else lambda: self._counted(usage())
+        return usage if self._prepared.form.plain else lambda: self._counted(usage())
 
     def _choice(self, output: SequenceOutput) -> ChatChoice:
         answer = self._answers[output.index]
@@ -108,15 +108,15 @@ class ChatWriter:
         )
 
     def _prompt_ids(self) -> Sequence[int] | UnsetType:
-        return self._asked.prompts[0] if self._asked.token_ids else UNSET
+        return self._prepared.prompts[0] if self._prepared.token_ids else UNSET
 
     def _ids(self, output: SequenceOutput) -> Sequence[int] | UnsetType:
-        return output.token_ids if self._asked.token_ids else UNSET
+        return output.token_ids if self._prepared.token_ids else UNSET
 
     def _logprobs_of(self, output: SequenceOutput) -> ChatLogprobs | None:
         if not self._logprobs:
             return None
-        name = id_name if self._asked.names_by_id else None
+        name = id_name if self._prepared.names_by_id else None
         return ChatLogprobs(content_logprobs(output.logprobs, self._tokenizer, name))
 
 

@@ -33,36 +33,36 @@ class TextWriter:
 
     keeps_logprobs = False
 
-    def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
+    def __init__(self, name: str, prepared: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
-        self._logprobs = asked.sampling.logprobs is not None
-        self._name = id_name if asked.names_by_id else model.tokenizer.token_text
-        self._asked, self._echoes, self._n = asked, asked.echoes, asked.n
-        self._offsets = [TextOffsets(model.tokenizer, len(echo)) for echo in asked.echoes for _ in range(self._n)]
-        self._frame = Frame(name, asked, "cmpl", "text_completion", model.fingerprint)
+        self._logprobs = prepared.sampling.logprobs is not None
+        self._name = id_name if prepared.names_by_id else model.tokenizer.token_text
+        self._prepared, self._echoes, self._n = prepared, prepared.echoes, prepared.n
+        self._offsets = [TextOffsets(model.tokenizer, len(echo)) for echo in prepared.echoes for _ in range(self._n)]
+        self._frame = Frame(name, prepared, "cmpl", "text_completion", model.fingerprint)
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
         """Return the chunk that repeats the prompt, if the client asked for its text or its token ids.
 
         A text with log probabilities comes in the events of the first output instead, which has them.
         """
-        echo = "" if self._asked.scores_echo else self._echoes[index // self._n]
-        if not echo and not self._asked.token_ids:
+        echo = "" if self._prepared.scores_echo else self._echoes[index // self._n]
+        if not echo and not self._prepared.token_ids:
             return []
         begun = TextChoice(index, echo)
-        if self._asked.token_ids:
-            begun.prompt_token_ids, begun.token_ids = self._asked.prompts[index // self._n], ()
+        if self._prepared.token_ids:
+            begun.prompt_token_ids, begun.token_ids = self._prepared.prompts[index // self._n], ()
         return [self._frame.chunk(begun, usage)]
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
         """Return the chunk of an output's text, and one of its own with the reason why the sequence ended."""
         found = []
-        if output.prompt_logprobs is not None and self._asked.scores_echo:
+        if output.prompt_logprobs is not None and self._prepared.scores_echo:
             echo = self._echoes[output.index // self._n]
             found.append(self._frame.chunk(TextChoice(output.index, echo, self._of_prompt(output)), usage))
-        if output.text or output.logprobs or (output.token_ids and self._asked.token_ids):
+        if output.text or output.logprobs or (output.token_ids and self._prepared.token_ids):
             added = TextChoice(output.index, output.text, self._logprobs_of(output))
-            if self._asked.token_ids:
+            if self._prepared.token_ids:
                 added.token_ids = output.token_ids
             found.append(self._frame.chunk(added, usage))
         if output.finish_reason is not None:
@@ -85,19 +85,22 @@ class TextWriter:
     def _choice(self, output: SequenceOutput) -> TextChoice:
         text = self._echoes[output.index // self._n] + output.text
         logprobs = self._logprobs_of(output)
-        if logprobs is not None and self._asked.scores_echo:
+        if logprobs is not None and self._prepared.scores_echo:
             logprobs = join(self._of_prompt(output), logprobs)
         choice = TextChoice(output.index, text, logprobs, output.finish_reason, output.stop_reason)
-        if (most := self._asked.prompt_logprobs) is not None:
+        if (most := self._prepared.prompt_logprobs) is not None:
             choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs or (), self._tokenizer, most)
-        if self._asked.token_ids:
-            choice.prompt_token_ids, choice.token_ids = self._asked.prompts[output.index // self._n], output.token_ids
+        if self._prepared.token_ids:
+            choice.prompt_token_ids, choice.token_ids = (
+                self._prepared.prompts[output.index // self._n],
+                output.token_ids,
+            )
         return choice
 
     def _of_prompt(self, output: SequenceOutput) -> TextLogprobs:
         """Return the log probabilities of the prompt, whose offsets the answer's own continue."""
-        first = self._asked.prompts[output.index // self._n][0]
-        most = self._asked.sampling.logprobs or 0
+        first = self._prepared.prompts[output.index // self._n][0]
+        most = self._prepared.sampling.logprobs or 0
         return prompt_text_logprobs(first, output.prompt_logprobs or (), self._tokenizer, most, self._name)
 
     def _logprobs_of(self, output: SequenceOutput) -> TextLogprobs | None:

@@ -29,16 +29,16 @@ Choice = TypeVar("Choice", ChatChoice, ChatChunkChoice, TextChoice)
 class Frame:
     """Writes choices, as events or as one JSON body, within an object that has the answer's id, model and time."""
 
-    def __init__(self, name: str, asked: PreparedRequest, prefix: str, kind: str, fingerprint: str) -> None:
+    def __init__(self, name: str, prepared: PreparedRequest, prefix: str, kind: str, fingerprint: str) -> None:
         """Create the frame of one request. `name` is the model's own name, for a client that names no model."""
-        self._with_usage, self._counts = asked.include_usage, asked.include_usage and asked.continuous_usage
+        self._with_usage, self._counts = prepared.include_usage, prepared.include_usage and prepared.continuous_usage
         self._empty = Completion(
             id=f"{prefix}-{uuid.uuid4().hex}",
             object=kind,
             created=int(time.time()),
-            model=asked.model or name,
+            model=prepared.model or name,
             choices=[],
-            usage=None if asked.include_usage else UNSET,
+            usage=None if prepared.include_usage else UNSET,
             system_fingerprint=fingerprint,
             service_tier="default" if kind == "chat.completion" else UNSET,
         )

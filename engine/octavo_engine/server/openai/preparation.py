@@ -6,7 +6,7 @@ This code runs in a text worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from octavo_engine.engine.info import EngineInfo
@@ -29,41 +29,49 @@ _GREEDY = 1e-5
 _LOWEST_TEMPERATURE = 0.01
 
 
-def prepared_request(
-    body: GenerationBody,
-    model: LoadedModel,
-    prompts: Sequence[Sequence[int]],
-    max_tokens: int,
-    logprobs: int | None,
-    echoes: Sequence[str] | None = None,
-    *,
-    grammar: str | None,
-    form: AnswerForm = PLAIN,
-    scores_echo: bool = False,
-) -> PreparedRequest:
-    """Return the prepared request for these prompts' token ids.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointFields:
+    """What chat and text completions each read from fields of their own."""
+
+    prompts: Sequence[Sequence[int]]
+    """The prompts' token ids."""
+    max_tokens: int
+    logprobs: int | None
+    """How many likeliest tokens are reported at each position; None: no log probabilities at all."""
+    grammar: str | None
+    """The grammar that answers follow, for llguidance; None: any text."""
+    form: AnswerForm = PLAIN
+    echoes: Sequence[str] = ()
+    """The text with which each prompt's answers begin; empty: nothing for any of them."""
+    scores_echo: bool = False
+    """Whether the answer has the log probabilities of the prompt that it repeats."""
+
+
+def prepared_request(body: GenerationBody, model: LoadedModel, own: EndpointFields) -> PreparedRequest:
+    """Return the prepared request of a body and of the fields that only its endpoint has.
 
     Raises APIError 400 if the request asks for what the model does not have.
     """
-    _check_ends(body, model, grammar)
+    max_tokens, form = own.max_tokens, own.form
+    _check_ends(body, model, own.grammar)
     _check_choices(body)
     if body.stream_options is not None and not body.stream:
         raise APIError(400, "stream_options: only allowed when stream is true", param="stream_options")
     if body.min_tokens is not None and body.min_tokens > max_tokens:
         raise APIError(400, f"min_tokens: {body.min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
-    sampling = replace(_sampling_params(body, model, max_tokens, logprobs), grammar=grammar)
-    if scores_echo:
-        sampling = replace(sampling, prompt_logprobs=max(logprobs or 0, body.prompt_logprobs or 0))
-    _check_prompt_logprobs(body, sampling, sum(map(len, prompts)))
+    sampling = replace(_sampling_params(body, model, max_tokens, own.logprobs), grammar=own.grammar)
+    if own.scores_echo:
+        sampling = replace(sampling, prompt_logprobs=max(own.logprobs or 0, body.prompt_logprobs or 0))
+    _check_prompt_logprobs(body, sampling, sum(map(len, own.prompts)))
     return PreparedRequest(
-        prompts=tuple(map(tuple, prompts)),
-        echoes=tuple(echoes or [""] * len(prompts)),
+        prompts=tuple(map(tuple, own.prompts)),
+        echoes=tuple(own.echoes or [""] * len(own.prompts)),
         n=body.n or 1,
         sampling=sampling,
-        text=_text_options(body, model, form, scores_echo=scores_echo),
+        text=_text_options(body, model, form, scores_echo=own.scores_echo),
         form=form,
         prompt_logprobs=body.prompt_logprobs,
-        scores_echo=scores_echo,
+        scores_echo=own.scores_echo,
         model=body.model,
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),

@@ -11,7 +11,7 @@ from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.call_grammars import CallGrammars
-from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
+from octavo_engine.server.openai.preparation import EndpointFields, answer_length, check_sequences, prepared_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs import grammar_of, schema_of_content
@@ -35,13 +35,14 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
         message = "tool_choice: demands a call, while another field demands a form of the text; leave one out"
         raise APIError(400, message, param="tool_choice")
     text = render_chat(model, body.messages, body)
-    asked = body.max_completion_tokens or body.max_tokens
-    keep = truncated_length(body, asked or 1, model.ready)
+    limit = body.max_completion_tokens or body.max_tokens
+    keep = truncated_length(body, limit or 1, model.ready)
     ids = encode_prompt(model, text, bool(body.add_special_tokens), "messages", keep)
     prompt = check_prompt(ids, model.ready, "messages")
-    max_tokens = answer_length(asked, None, len(prompt), model.ready, "messages")
+    max_tokens = answer_length(limit, None, len(prompt), model.ready, "messages")
     form, grammar = _form_and_grammar(CallGrammars(model, text), body, grammar, demanded)
-    return prepared_request(body, model, [prompt], max_tokens, logprobs, grammar=grammar, form=form)
+    own = EndpointFields(prompts=[prompt], max_tokens=max_tokens, logprobs=logprobs, grammar=grammar, form=form)
+    return prepared_request(body, model, own)
 
 
 def top_logprobs(body: ChatCompletionBody) -> int | None:

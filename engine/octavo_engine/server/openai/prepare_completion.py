@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.body import parse
-from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
+from octavo_engine.server.openai.preparation import EndpointFields, answer_length, check_sequences, prepared_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, truncated_length
 from octavo_engine.server.openai.protocol import CompletionBody
 from octavo_engine.server.openai.structured_outputs import grammar_of
@@ -26,13 +26,15 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     check_sequences(body, len(body.prompt), body.logprobs)
     prompts = _encode_prompts(model, body)
     longest = max(map(len, prompts))
-    max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready, "prompt")
-    echoes = _echoes(body, model.tokenizer, prompts)
-    grammar = grammar_of(body, model.tokenizer)
-    scores_echo = bool(body.echo) and body.logprobs is not None
-    return prepared_request(
-        body, model, prompts, max_tokens, body.logprobs, echoes, grammar=grammar, scores_echo=scores_echo
+    own = EndpointFields(
+        prompts=prompts,
+        max_tokens=answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready, "prompt"),
+        logprobs=body.logprobs,
+        echoes=_echoes(body, model.tokenizer, prompts),
+        grammar=grammar_of(body, model.tokenizer),
+        scores_echo=bool(body.echo) and body.logprobs is not None,
     )
+    return prepared_request(body, model, own)
 
 
 def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]:

@@ -44,9 +44,9 @@ class Classes(msgspec.Struct, kw_only=True):
 class ClassWriter:
     """Writes the answers of /classify."""
 
-    def __init__(self, name: str, asked: PreparedRequest) -> None:
-        self._model = asked.model or name
-        self._options = asked.pooled or PooledOptions()
+    def __init__(self, name: str, prepared: PreparedRequest) -> None:
+        self._model = prepared.model or name
+        self._options = prepared.pooled or PooledOptions()
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """Return the complete answer."""

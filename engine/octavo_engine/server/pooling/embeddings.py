@@ -58,9 +58,9 @@ class Vectors(msgspec.Struct, kw_only=True):
 class EmbeddingWriter:
     """Writes the answers of /v1/embeddings."""
 
-    def __init__(self, name: str, asked: PreparedRequest) -> None:
-        self._model = asked.model or name
-        self._options = asked.pooled or PooledOptions()
+    def __init__(self, name: str, prepared: PreparedRequest) -> None:
+        self._model = prepared.model or name
+        self._options = prepared.pooled or PooledOptions()
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """Return the complete answer."""

@@ -70,9 +70,9 @@ class Reranked(msgspec.Struct, kw_only=True):
 class ScoreWriter:
     """Writes the answers of /v1/score."""
 
-    def __init__(self, name: str, asked: PreparedRequest) -> None:
-        self._model = asked.model or name
-        self._options = asked.pooled or PooledOptions()
+    def __init__(self, name: str, prepared: PreparedRequest) -> None:
+        self._model = prepared.model or name
+        self._options = prepared.pooled or PooledOptions()
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """Return the complete answer."""
@@ -91,9 +91,9 @@ class ScoreWriter:
 class RerankWriter:
     """Writes the answers of /v1/rerank."""
 
-    def __init__(self, name: str, asked: PreparedRequest) -> None:
-        self._model = asked.model or name
-        self._options = asked.pooled or PooledOptions()
+    def __init__(self, name: str, prepared: PreparedRequest) -> None:
+        self._model = prepared.model or name
+        self._options = prepared.pooled or PooledOptions()
 
     def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """Return the complete answer."""

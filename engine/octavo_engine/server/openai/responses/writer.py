@@ -56,11 +56,11 @@ class ResponseWriter:
 
     keeps_logprobs = True
 
-    def __init__(self, name: str, asked: PreparedRequest, model: LoadedModel) -> None:
+    def __init__(self, name: str, prepared: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
-        self._answer = AnswerParts(asked.form)
+        self._answer = AnswerParts(prepared.form)
         self._reasoning = ReasoningTokens(model.tokenizer)
-        self._repeated = asked.repeated
+        self._repeated = prepared.repeated
         self._name = uuid.uuid4().hex
         self._logprobs: dict[int, list[TokenLogprobs]] = {}
         """The log probabilities of each message, by its index among the items."""
@@ -68,7 +68,7 @@ class ResponseWriter:
         """The status of the items that end now."""
         self._events = 0
         self._response = ResponseObject(
-            id=f"resp_{self._name}", created_at=int(time.time()), model=asked.model or name, output=[]
+            id=f"resp_{self._name}", created_at=int(time.time()), model=prepared.model or name, output=[]
         )
 
     def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (there is one answer)
