@@ -65,40 +65,45 @@ class MoE(nn.Module):
         self.router_norm = (
             None if spec.router.input_norm is None else Norm(hidden_size, spec.router.input_norm, options)
         )
-        scaled = spec.router.expert_scales
-        self.expert_scales = parameter(count, dtype=options.dtype, device=options.device) if scaled else None
+        self.expert_scales = self._memory(count) if spec.router.expert_scales else None
         self.branch_norms = nn.ModuleDict(
             {}
             if spec.branch_norm is None
             else {role: Norm(hidden_size, spec.branch_norm, options) for role in _BRANCH_NORMS}
         )
         self.shared = None if spec.shared is None else SharedExpert(spec.shared, hidden_size, layer, options)
-
-        def memory(*shape: int) -> nn.Parameter:
-            return parameter(*shape, dtype=options.dtype, device=options.device)
-
         self.latent_in, self.latent_out = self._latents(self.hidden, options)
         self.width = self.hidden if spec.latent is None else unsharded(spec.latent, "moe_latent_size")
+        self._allocate_weights()
+        with_output_bias = spec.output_bias and shard.rank == 0
+        self.output_bias = self._memory(hidden_size) if with_output_bias else None
+        self.experts = self._experts()
+        self.lora: ExpertLora | None = None
+        """The LoRA adapters of the experts, if adapters are served."""
+
+    def _allocate_weights(self) -> None:
+        """Make the memory of the experts' weights: as codes, in MXFP4, or in the model's dtype."""
+        count, device = self.spec.num_experts, self.options.device
         shapes = [(count, *shape) for shape in self.weight_shapes]
-        rows = shapes[0][1]
         self.gate_up_scales = self.down_scales = None
         self.coded = self._coded()
         self.coded_parts = nn.ModuleList(self.coded or ())
         if self.coded is not None:
             self.gate_up, self.down = (each.weights.weight for each in self.coded)
         elif (method := self._kept_as_stored()) is None:
-            self.gate_up, self.down = (memory(*shape) for shape in shapes)
+            self.gate_up, self.down = (self._memory(*shape) for shape in shapes)
         else:
             (self.gate_up, self.gate_up_scales), (self.down, self.down_scales) = (
-                [parameter(count, each, size, dtype=torch.uint8, device=options.device) for size in method.bytes(last)]
-                for count, each, last in shapes
+                [parameter(count, rows, size, dtype=torch.uint8, device=device) for size in method.bytes(columns)]
+                for count, rows, columns in shapes
             )
-        self.gate_up_bias = memory(count, rows) if spec.bias else None
-        self.down_bias = memory(count, self.width.size) if spec.bias and shard.rank == 0 else None
-        self.output_bias = memory(hidden_size) if spec.output_bias and shard.rank == 0 else None
-        self.experts = self._experts()
-        self.lora: ExpertLora | None = None
-        """The LoRA adapters of the experts, if adapters are served."""
+        with_down_bias = self.spec.bias and self.options.ranks.shard.rank == 0
+        self.gate_up_bias = self._memory(count, shapes[0][1]) if self.spec.bias else None
+        self.down_bias = self._memory(count, self.width.size) if with_down_bias else None
+
+    def _memory(self, *shape: int) -> nn.Parameter:
+        """Return a parameter in the model's dtype."""
+        return parameter(*shape, dtype=self.options.dtype, device=self.options.device)
 
     def _experts(self) -> Experts:
         """Return the experts' weights and what happens between them, for kernels."""
