@@ -2,8 +2,8 @@
 
 The records of the users are judged (`outcomes`), by code that shares nothing with the server: a request is lost if it
 ended neither in a complete answer nor in an explicit error, or if its connection was cut although its server lived on.
-Each request without a complete answer is told with its time, what the client saw, the disturbances around it, and what
-the server logged meanwhile (bench/soak_losses.py).
+Each request without a complete answer is reported with its time, what the client saw, the disturbances around it, and
+what the server logged meanwhile (bench/soak_losses.py).
 A disturbance is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less
 often, the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory of
 each process, file handles, threads and series of one server have to stay flat: slopes are fitted to their least values
@@ -87,7 +87,7 @@ class Life:
 
 
 async def ask(port: int, prompt: int, tokens: int, client: Client) -> tuple[str, str]:
-    """Stream one greedy answer; return how it ended, and its text. `client` is told what was seen."""
+    """Stream one greedy answer; return how it ended, and its text. `client` records what was seen."""
     asked = {"prompt": _PROMPTS[prompt], "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
     body = json.dumps(asked).encode()
     try:

@@ -47,7 +47,7 @@ UNEVEN: dict[str, Any] = {
     "intermediate_size": 110,
     "attention_bias": True,
 }
-"""Heads as SmolLM2's, and neurons that neither 2, 3 nor 4 ranks can have the same number of, or sixteens of."""
+"""SmolLM2's heads, and an intermediate size that 2, 3 and 4 ranks can divide neither evenly nor by 16."""
 
 
 def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any) -> Any:

@@ -236,7 +236,7 @@ def test_a_rank_quantizes_its_part(tmp_path):
 
 @pytest.mark.parametrize("name", ["deepseek", "compressed_channel", "compressed_tensor"])
 def test_uneven_ranks_have_the_scales_of_their_parts(name, tmp_path):
-    """Three KV heads and three blocks of neurons for two: what both have together is the whole model."""
+    """Two ranks share three KV heads and three blocks of the intermediate size: together they have the full model."""
     sizes = {"hidden_size": 384, "num_attention_heads": 3, "num_key_value_heads": 3, "intermediate_size": 384}
     save_fp8(tmp_path, name, **sizes)
     shards = [Shard(rank, 2) for rank in range(2)]

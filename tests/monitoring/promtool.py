@@ -29,7 +29,7 @@ def firing(
         "tests": [
             {
                 "interval": "1m",
-                "input_series": [{"series": name, "values": course} for name, course in series.items()],
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
                 "promql_expr_test": [
                     {
                         "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',

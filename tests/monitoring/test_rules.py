@@ -49,8 +49,8 @@ def _throughput(before: int, now: int) -> dict[str, str]:
     }
 
 
-def _of_two_replicas(gauge: str, course: str) -> dict[str, str]:
-    return {f'{gauge}{{instance="{number}"}}': course for number in (1, 2)}
+def _of_two_replicas(gauge: str, values: str) -> dict[str, str]:
+    return {f'{gauge}{{instance="{number}"}}': values for number in (1, 2)}
 
 
 def _outcomes(errors: int, good: int) -> dict[str, str]:
@@ -120,12 +120,12 @@ WELL = {
 }
 
 
-def _of(courses: dict[str, str], matchers: str) -> dict[str, str]:
-    """The courses, each series with the labels of its pod."""
+def _of(series: dict[str, str], matchers: str) -> dict[str, str]:
+    """Return the series, each with the labels of its pod; their values are in promtool's notation."""
     found = {}
-    for series, course in courses.items():
-        name, _, labels = series.partition("{")
-        found[f"{name}{{{','.join(filter(None, [labels.rstrip('}'), matchers]))}}}"] = course
+    for name_and_labels, values in series.items():
+        name, _, labels = name_and_labels.partition("{")
+        found[f"{name}{{{','.join(filter(None, [labels.rstrip('}'), matchers]))}}}"] = values
     return found
 
 

@@ -341,9 +341,9 @@ class _Files:
             raise ModelLoadError(f"{entry.key}: arrived damaged twice (MD5 {second} instead of {expected}); try again")
 
     def rest(self, entry: Entry, start: int) -> Iterator[Any]:
-        """Yield the bytes from `start` on, in requests of one part each, until another program has the whole file here.
+        """Yield the bytes from `start` on, in requests of one part each.
 
-        The library tries each again when it breaks off.
+        Ends early if another program has downloaded the file meanwhile. The library repeats a request that breaks off.
         """
         from obstore import exceptions
 
