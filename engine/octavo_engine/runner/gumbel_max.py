@@ -49,8 +49,7 @@ def draw(logits: Tensor, tokens: Tensor, columns: ParameterColumns, positions: T
     peaks = logits.gather(1, tokens.unsqueeze(1))[:, 0]
     thresholds = keep_thresholds(logits, peaks, columns, kernels)
     if kernels is not None:
-        asked = columns.temperatures, columns.seeds, positions
-        return kernels.draw_tokens(logits, tokens, thresholds, *asked)
+        return kernels.draw_tokens(logits, tokens, thresholds, columns.temperatures, columns.seeds, positions)
     drawn = tokens.clone()
     for row in torch.isfinite(peaks).nonzero()[:, 0].tolist():  # one at a time: noise takes much memory
         scores = (logits[row] - peaks[row]) / columns.temperatures[row]
@@ -88,9 +87,8 @@ def keep_thresholds(logits: Tensor, peaks: Tensor, columns: ParameterColumns, ke
     """
     thresholds = _top_k_thresholds(logits, columns.top_ks)
     if bool((columns.top_ps < 1).any()):
-        asked = columns.temperatures, columns.top_ps
         find = _top_p_thresholds if kernels is None else kernels.top_p_thresholds
-        thresholds = find(logits, peaks, thresholds, *asked)
+        thresholds = find(logits, peaks, thresholds, columns.temperatures, columns.top_ps)
     least = peaks + columns.temperatures * columns.min_ps.log()
     return torch.where(columns.min_ps > 0, torch.maximum(thresholds, least), thresholds)
 

@@ -41,8 +41,8 @@ class PromptRead:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """The outputs that a request asks of its prompt, and the parts from earlier chunks."""
+class _Pending:
+    """The outputs that a request asks of its prompt, with the parts from the chunks that have been computed."""
 
     prompt_len: int
     top: int | None
@@ -83,7 +83,7 @@ class PromptOutputs:
         self._decoder = decoder
         self._table = table
         self._pooling = pooling
-        self._rows: dict[int, _Asked] = {}
+        self._rows: dict[int, _Pending] = {}
 
     def begin(self, new_rows: Iterable[NewRow]) -> None:
         """Note the prompt outputs that new rows' requests ask for, unless they were given before a preemption."""
@@ -91,7 +91,7 @@ class PromptOutputs:
             self._rows.pop(new.row, None)
             top = new.sampling.prompt_logprobs
             if (new.pooled or top is not None) and len(new.token_ids) == new.prompt_len:
-                self._rows[new.row] = _Asked(new.prompt_len, top, new.pooled)
+                self._rows[new.row] = _Pending(new.prompt_len, top, new.pooled)
 
     def reads(self, plan: StepPlan) -> list[PromptRead]:
         """Return the chunks of a plan whose hidden states are to be read."""
@@ -100,17 +100,17 @@ class PromptOutputs:
             return found
         first_token, result = plan.num_decode_tokens, 0
         for chunk in plan.chunks:
-            if (asked := self._rows.get(chunk.row)) is not None:
-                count = self._count(asked, chunk)
+            if (pending := self._rows.get(chunk.row)) is not None:
+                count = self._count(pending, chunk)
                 found.append(PromptRead(chunk.row, chunk.start, first_token, count, result if chunk.samples else None))
             first_token += chunk.num_tokens
             result += chunk.samples
         return found
 
-    def _count(self, asked: _Asked, chunk: Chunk) -> int:
+    def _count(self, pending: _Pending, chunk: Chunk) -> int:
         """Return how many of a chunk's first tokens have hidden states that are to be read."""
-        scored = 0 if asked.top is None else max(0, min(chunk.num_tokens, asked.prompt_len - 1 - chunk.start))
-        if not asked.pooled or self._pooling == "last":
+        scored = 0 if pending.top is None else max(0, min(chunk.num_tokens, pending.prompt_len - 1 - chunk.start))
+        if not pending.pooled or self._pooling == "last":
             return scored
         return chunk.num_tokens if self._pooling == "mean" else max(scored, int(chunk.start == 0))
 
@@ -121,30 +121,30 @@ class PromptOutputs:
         """
         complete: dict[int, PromptReadback] = {}
         for read, states in zip(reads, torch.split(hidden, [read.count for read in reads]), strict=True):
-            asked = self._rows[read.row]
-            if asked.top is not None:
-                asked.parts += self._scores(asked.top, read, states[: max(0, asked.prompt_len - 1 - read.start)])
-            if asked.pooled:
-                self._pool(asked, states)
+            pending = self._rows[read.row]
+            if pending.top is not None:
+                pending.parts += self._scores(pending.top, read, states[: max(0, pending.prompt_len - 1 - read.start)])
+            if pending.pooled:
+                self._pool(pending, states)
             if read.result is not None:
-                pooled = self._pooled(asked, sampled[read.result]) if asked.pooled else None
-                complete[read.result] = PromptReadback(asked.top, asked.parts, pooled)
+                pooled = self._pooled(pending, sampled[read.result]) if pending.pooled else None
+                complete[read.result] = PromptReadback(pending.top, pending.parts, pooled)
                 del self._rows[read.row]
         return complete
 
-    def _pool(self, asked: _Asked, hidden: Tensor) -> None:
+    def _pool(self, pending: _Pending, hidden: Tensor) -> None:
         """Add the hidden states [count, hidden] of a chunk to the prompt's pooled vector."""
         if self._pooling == "mean":
             total = self._decoder.before_mean(hidden).float().sum(0)
-            asked.vector = total if asked.vector is None else asked.vector + total
-        elif self._pooling == "cls" and asked.vector is None:
-            asked.vector = hidden[0].float()
+            pending.vector = total if pending.vector is None else pending.vector + total
+        elif self._pooling == "cls" and pending.vector is None:
+            pending.vector = hidden[0].float()
 
-    def _pooled(self, asked: _Asked, last: Tensor) -> ToHost:
+    def _pooled(self, pending: _Pending, last: Tensor) -> ToHost:
         """Return the pooled output of a prompt, given `last` [hidden], the hidden state of its last token."""
-        vector = last.float() if asked.vector is None else asked.vector
+        vector = last.float() if pending.vector is None else pending.vector
         if self._pooling == "mean":
-            vector = vector / asked.prompt_len
+            vector = vector / pending.prompt_len
         return ToHost(self._decoder.pooled(vector[None])[0].float())
 
     def _scores(self, top: int, read: PromptRead, hidden: Tensor) -> list[ToHost]:

@@ -17,21 +17,21 @@ class Readback:
     """The tokens sampled for some rows of a step; the copy to the host begins at once, and `read` waits for it."""
 
     def __init__(self, sampled: Sampled) -> None:
-        self._asked = asked = sampled.logprobs
-        logprobs = () if asked is None else (asked.tokens, asked.chosen, asked.ranks, asked.ids, asked.values)
+        self._logprobs = found = sampled.logprobs
+        logprobs = () if found is None else (found.tokens, found.chosen, found.ranks, found.ids, found.values)
         self._copies = ToHost(sampled.tokens, sampled.finite, *logprobs)
 
     def read(self) -> tuple[list[int], dict[int, TokenLogprobs], dict[int, str]]:
         """Return the tokens [R] and, by index into them, the requested log probabilities and the errors."""
         tokens, finite, *columns = self._copies.wait()
-        logprobs = {} if self._asked is None else _by_row(self._asked, columns)
+        logprobs = {} if self._logprobs is None else _by_row(self._logprobs, columns)
         errors = {} if bool(finite.all()) else {i: NOT_FINITE for i, good in enumerate(finite.tolist()) if not good}
         return tokens.tolist(), logprobs, errors
 
 
-def _by_row(asked: LogprobTensors, columns: Sequence[Tensor]) -> dict[int, TokenLogprobs]:
+def _by_row(logprobs: LogprobTensors, columns: Sequence[Tensor]) -> dict[int, TokenLogprobs]:
     found: dict[int, TokenLogprobs] = {}
     lists = (column.tolist() for column in columns)
-    for row, count, token, logprob, rank, ids, values in zip(asked.rows, asked.counts, *lists, strict=True):
+    for row, count, token, logprob, rank, ids, values in zip(logprobs.rows, logprobs.counts, *lists, strict=True):
         found[row] = TokenLogprobs(token, logprob, rank, tuple(zip(ids[:count], values[:count], strict=True)))
     return found

@@ -80,9 +80,9 @@ def _by_kernels(logits: Tensor, sampled: SampledRows, table: StateTable) -> tupl
     """Sample with Triton's kernels, all rows in the same launches; return tokens [R] and finite [R]."""
     from octavo_engine.kernels.sampling import SamplingColumns, sample_tokens
 
-    asked = table.sampling.columns(sampled.rows_device)
+    of_rows = table.sampling.columns(sampled.rows_device)
     columns = SamplingColumns(
-        asked.temperatures, asked.top_ks, asked.top_ps, asked.min_ps, asked.seeds, sampled.positions_device
+        of_rows.temperatures, of_rows.top_ks, of_rows.top_ps, of_rows.min_ps, of_rows.seeds, sampled.positions_device
     )
     return sample_tokens(logits, columns, filtered=bool(table.sampling.needs(sampled.rows) & FILTERS))
 
@@ -103,13 +103,13 @@ def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[
 
 
 def _logprobs(logits: Tensor, tokens: Tensor, sampled: SampledRows, table: StateTable) -> LogprobTensors | None:
-    asked = table.sampling.needing(sampled.rows, LOGPROBS)
-    if not asked:
+    rows = table.sampling.needing(sampled.rows, LOGPROBS)
+    if not rows:
         return None
-    index = to_device(asked, logits.device)
-    counts = [table.sampling.top_logprobs(sampled.rows[i]) for i in asked]
+    index = to_device(rows, logits.device)
+    counts = [table.sampling.top_logprobs(sampled.rows[i]) for i in rows]
     chosen = tokens[index]
-    return LogprobTensors(asked, counts, chosen, *token_logprobs(logits[index], chosen, max(counts)))
+    return LogprobTensors(rows, counts, chosen, *token_logprobs(logits[index], chosen, max(counts)))
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

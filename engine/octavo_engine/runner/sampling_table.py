@@ -108,32 +108,32 @@ class SamplingTable:
         device, params = self._device, [new.sampling for new in new_rows]
         rows = to_device([new.row for new in new_rows], device)
         floats = [
-            *(asked.temperature if _draws(asked) else 0.0 for asked in params),
-            *(asked.top_p for asked in params),
-            *(asked.min_p for asked in params),
-            *(asked.repetition_penalty for asked in params),
-            *(asked.frequency_penalty for asked in params),
-            *(asked.presence_penalty for asked in params),
+            *(each.temperature if _draws(each) else 0.0 for each in params),
+            *(each.top_p for each in params),
+            *(each.min_p for each in params),
+            *(each.repetition_penalty for each in params),
+            *(each.frequency_penalty for each in params),
+            *(each.presence_penalty for each in params),
         ]
-        ints = [*map(_signed, seeds), *(new.prompt_len for new in new_rows), *(asked.top_k for asked in params)]
+        ints = [*map(_signed, seeds), *(new.prompt_len for new in new_rows), *(each.top_k for each in params)]
         self._floats.index_copy_(1, rows, to_device(floats, device, torch.float32).view(_FLOATS, -1))
         self._ints.index_copy_(1, rows, to_device(ints, device).view(_INTS, -1))
         for new in new_rows:
             self._begin_on_host(new.row, new.sampling, new.prompt_len)
 
-    def _begin_on_host(self, row: int, asked: SamplingParams, prompt_len: int) -> None:
-        self._needs[row] = needs_of(asked)
-        self._free_from[row] = prompt_len + asked.min_tokens
+    def _begin_on_host(self, row: int, params: SamplingParams, prompt_len: int) -> None:
+        self._needs[row] = needs_of(params)
+        self._free_from[row] = prompt_len + params.min_tokens
         self._prompt_lens[row] = prompt_len
-        self._top_logprobs[row] = asked.logprobs or 0
-        if asked.allowed_token_ids:
-            self._allowed[row] = to_device(asked.allowed_token_ids, self._device)
-        if asked.bad_words_token_ids:
-            self._bad_words[row] = self._bad_words_of(asked.bad_words_token_ids)
-        if asked.min_tokens and asked.stop_token_ids:
-            self._stop_tokens[row] = to_device(asked.stop_token_ids, self._device)
-        if asked.logit_bias:
-            tokens, biases = zip(*asked.logit_bias, strict=True)
+        self._top_logprobs[row] = params.logprobs or 0
+        if params.allowed_token_ids:
+            self._allowed[row] = to_device(params.allowed_token_ids, self._device)
+        if params.bad_words_token_ids:
+            self._bad_words[row] = self._bad_words_of(params.bad_words_token_ids)
+        if params.min_tokens and params.stop_token_ids:
+            self._stop_tokens[row] = to_device(params.stop_token_ids, self._device)
+        if params.logit_bias:
+            tokens, biases = zip(*params.logit_bias, strict=True)
             self._biases[row] = to_device(tokens, self._device), to_device(biases, self._device, torch.float32)
 
     def _bad_words_of(self, words: Sequence[Sequence[int]]) -> BadWords:
@@ -180,25 +180,25 @@ class SamplingTable:
         return self._stop_tokens[row] if position < self._free_from[row] else None
 
 
-def needs_of(asked: SamplingParams) -> int:
+def needs_of(params: SamplingParams) -> int:
     """Return the operations that sampling with these parameters needs, as flags."""
-    draws = _draws(asked)
-    filters = draws and (asked.top_k > 0 or asked.top_p < 1 or asked.min_p > 0)
-    penalties = (asked.repetition_penalty, asked.frequency_penalty, asked.presence_penalty)
+    draws = _draws(params)
+    filters = draws and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
+    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
     return (
         DRAWS * draws
         | FILTERS * filters
         | PENALIZES * (penalties != (1.0, 0.0, 0.0))
-        | BIASES * bool(asked.logit_bias)
-        | BANS * bool(asked.min_tokens and asked.stop_token_ids)
-        | LOGPROBS * (asked.logprobs is not None)
-        | ALLOWS * bool(asked.allowed_token_ids)
-        | BAD_WORDS * bool(asked.bad_words_token_ids)
+        | BIASES * bool(params.logit_bias)
+        | BANS * bool(params.min_tokens and params.stop_token_ids)
+        | LOGPROBS * (params.logprobs is not None)
+        | ALLOWS * bool(params.allowed_token_ids)
+        | BAD_WORDS * bool(params.bad_words_token_ids)
     )
 
 
-def _draws(asked: SamplingParams) -> bool:
-    return asked.temperature >= _GREEDY_BELOW
+def _draws(params: SamplingParams) -> bool:
+    return params.temperature >= _GREEDY_BELOW
 
 
 def _signed(seed: int) -> int:
