@@ -126,5 +126,7 @@ def test_kubectl_explain_reads_well(crd: Client) -> None:
 
 def test_a_service_that_scales_by_itself_cannot_be_scaled_by_hand(crd: Client, namespace: Client) -> None:
     namespace.apply(merged(VALID, {"spec": {"autoscaling": {"maxReplicas": 3}}}))
+    scale = namespace.http.get(f"{namespace.path('llms', 'good')}/scale")
+    assert (scale.status_code, scale.json()["spec"]) == (200, {"replicas": 1})  # without the field: an InternalError
     with pytest.raises(CommandError, match="set replicas or autoscaling, not both"):
         namespace.kubectl("scale", "llms/good", "--replicas=2")
