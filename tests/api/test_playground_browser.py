@@ -40,8 +40,11 @@ A [trap](javascript:document.title='owned'), a [page](https://example.org/page),
 """
 ANSWERS_OF_THE_TEST = """() => {
   const fetched = window.fetch;
-  const stream = new ReadableStream({ start: (controller) => { window.send = (delta) => controller.enqueue(
-    new TextEncoder().encode(`data: ${JSON.stringify({ choices: [{ delta }] })}\\n\\n`)); } });
+  const stream = new ReadableStream({ start: (controller) => {
+    const write = (data) => controller.enqueue(new TextEncoder().encode(`data: ${data}\\n\\n`));
+    window.send = (delta) => write(JSON.stringify({ choices: [{ delta }] }));
+    window.end = () => { write("[DONE]"); controller.close(); };
+  } });
   window.fetch = (url, options) =>
     url === "/v1/chat/completions" ? Promise.resolve(new Response(stream)) : fetched(url, options);
 }"""
@@ -323,6 +326,26 @@ def test_reasoning_that_is_opened_stays_open_while_the_answer_comes(server: Serv
     page.evaluate("delta => send(delta)", {"content": "Four."})
     expect(answer.locator(":scope > p")).to_have_text("Four.")
     expect(answer.get_by_text("Let me see.")).to_be_visible()
+
+
+def test_blocks_that_more_text_cannot_change_are_drawn_once(server: Served, context: BrowserContext) -> None:
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    page.evaluate(ANSWERS_OF_THE_TEST)
+    ask(page, "Write.")
+    answer = page.get_by_role("article", name="Model")
+    page.evaluate("delta => send(delta)", {"content": "One\r\n[two].\r\n\r\n- a\r\n\r\nThr"})
+    expect(answer.locator("p").last).to_have_text("Thr")
+    page.evaluate("delta => send(delta)", {"content": "ee\n===\n\nFour **f"})
+    expect(answer.locator("h2")).to_have_text("Three")
+    answer.locator("p").first.evaluate("one => { one.title = 'drawn before'; }")
+    page.evaluate("delta => send(delta)", {"content": "ive**\n"})
+    expect(answer.locator("strong")).to_have_text("five")
+    assert answer.locator("p").first.get_attribute("title") == "drawn before"
+    assert answer.locator(":scope > *").evaluate_all("all => all.map(one => one.tagName)") == ["P", "UL", "H2", "P"]
+    page.evaluate("delta => send(delta)", {"content": "\n[two]: https://example.org/"})
+    page.evaluate("() => end()")
+    expect(answer.locator("a")).to_have_text("two")
 
 
 def test_a_new_chat_begins_empty_while_an_answer_comes(server: Served, context: BrowserContext) -> None:

@@ -1,7 +1,7 @@
 // A conversation with one model: its messages, and at most one answer under way.
 import { chat, type ChatRequest, type Message, type Model, type Token } from "./api";
 import { element } from "./element";
-import { render } from "./markdown";
+import { GrowingText, render } from "./markdown";
 import { renderTokens } from "./tokens";
 
 export type KeptColumn = { model: string; messages: Message[] };
@@ -85,12 +85,17 @@ export class Column {
     let timer = 0; // the answer is drawn at most once a frame, and a long one less often: at most a quarter of the time
     let pause = 0;
     const thoughts = element("details"); // the same element in each frame, so that it stays open where it was opened
+    thoughts.append(element("summary", "Reasoning"));
+    const [shownThoughts, shownAnswer] = [new GrowingText(thoughts), new GrowingText(card)];
     const draw = (): void => {
       const begun = performance.now();
       const follows = this.atEnd();
-      if (reasoning) thoughts.replaceChildren(element("summary", "Reasoning"), ...render(reasoning));
-      const shown = tokens.length ? renderTokens(tokens) : render(reply.content);
-      card.replaceChildren(...(reasoning ? [thoughts] : []), ...shown);
+      if (reasoning) {
+        if (!thoughts.parentNode) card.prepend(thoughts);
+        shownThoughts.draw(reasoning);
+      }
+      if (tokens.length) card.replaceChildren(...(reasoning ? [thoughts] : []), ...renderTokens(tokens));
+      else shownAnswer.draw(reply.content);
       if (follows) this.scrollToEnd();
       timer = 0;
       pause = Math.max(FRAME_MS, 3 * (performance.now() - begun));
@@ -118,6 +123,8 @@ export class Column {
       this.running = null;
       clearTimeout(timer);
       draw();
+      shownThoughts.finish(reasoning);
+      if (!tokens.length) shownAnswer.finish(reply.content);
       if (reply.content) conversation.push(reply);
       else if (!reasoning) card.remove();
     }

@@ -7,6 +7,8 @@ import { element } from "./element";
 // with the square of a paragraph's length where marks such as _ and * open and close nothing.
 const MOST_FORMATTED = 100_000;
 const LONGEST_PARAGRAPH = 4_000;
+// More text may still change the last block of a text, or join it with the one before.
+const OPEN_BLOCKS = 2;
 
 class BoundedLexer extends Lexer {
   override inlineTokens(text: string, tokens: Token[] = []): Token[] {
@@ -17,15 +19,51 @@ class BoundedLexer extends Lexer {
 }
 
 /** The text as elements; as plain text where it is very long, or nested more deeply than can be formatted. */
-export function render(text: string): Node[] {
+export const render = (text: string): Node[] => blocks(text).flatMap(nodes);
+
+/** A text that grows, as the last children of `parent`. The elements of blocks that more text cannot change are kept. */
+export class GrowingText {
+  private settled = 0; // characters whose elements are kept
+  private kept: Node[] = [];
+  private open: Node[] = [];
+
+  constructor(private readonly parent: HTMLElement) {}
+
+  draw(given: string): void {
+    const rest = given.replace(/\r\n?/g, "\n").slice(this.settled);
+    const tokens = blocks(rest);
+    const first = tokens.flatMap(({ type }, index) => (type === "space" ? [] : [index])).at(-OPEN_BLOCKS) ?? 0;
+    const raw = tokens.slice(0, first).map((token) => token.raw).join("");
+    const closed = rest.startsWith(raw) ? first : 0;
+    this.remove(this.open);
+    const made = tokens.slice(0, closed).flatMap(nodes);
+    if (closed) this.settled += raw.length;
+    this.kept.push(...made);
+    this.open = tokens.slice(closed).flatMap(nodes);
+    this.parent.append(...made, ...this.open);
+  }
+
+  /** Draws the whole text anew if its end may have changed its beginning, as the definition of a link does. */
+  finish(text: string): void {
+    if (text.length <= MOST_FORMATTED && !/^ {0,3}[<[]/m.test(text)) return;
+    this.remove([...this.kept, ...this.open]);
+    this.parent.append(...render(text));
+  }
+
+  private remove(those: Node[]): void {
+    for (const node of those) node.parentNode?.removeChild(node);
+  }
+}
+
+function blocks(text: string): Token[] {
   if (text.length <= MOST_FORMATTED) {
     try {
-      return new BoundedLexer().lex(text).flatMap(nodes);
+      return new BoundedLexer().lex(text);
     } catch (error) {
       if (!(error instanceof RangeError)) throw error; // of the stack
     }
   }
-  return [element("p", text)];
+  return [{ type: "paragraph", raw: text, text, tokens: [{ type: "text", raw: text, text, escaped: false }] }];
 }
 
 function nodes(token: Token): Node[] {
