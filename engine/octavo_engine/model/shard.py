@@ -109,15 +109,14 @@ class Shard:
 
     def _part_of_group(self, spec: ModelSpec, group: KVGroupSpec) -> KVGroupSpec:
         """Return this rank's part of a KV group: its KV heads, or the states of its channels or heads."""
-        if not group.layers:
+        if not group.layers or group.rows:  # all heads read the same rows
             return group
-        if group.rows:  # all heads read the same
-            return group
-        layer = spec.layers[group.layers[0]]
+        index = group.layers[0]
+        layer = spec.layers[index]
         if group.states and layer.state_mixer is not None:
             return replace(group, states=self.state_mixer(layer.state_mixer).kv_group.states)
         if layer.attention is None:
-            raise ValueError(f"layer {layer} keeps nothing of a sequence")
+            raise ValueError(f"layer {index} keeps nothing of a sequence, but is in a KV group")
         return replace(group, num_kv_heads=len(self.kv_heads(layer.attention)) * _kv_heads_each(layer.attention))
 
     def state_mixer(self, mixer: StateMixer) -> StateMixer:

@@ -57,6 +57,7 @@ class VocabularyWeight(nn.Module):
         else:
             self.method, self.weights = shared.method, shared.weights
         self.stored_parts = nn.ParameterDict(self.weights.parameters)
+        """The weight's tensors, registered so that they count among the module's parameters."""
         self.weight = self.weights.weight
 
     @property

@@ -38,6 +38,7 @@ class CodedExperts(nn.Module):
         every = LinearShape(sizes, shape.columns)
         self.weights = method.create(every, options.dtype, options.device, fp8_products=False)
         self.stored_parts = nn.ParameterDict(self.weights.parameters)
+        """The weights' tensors, registered so that they count among the module's parameters."""
         self.each: list[CodedWeight] = []
         """Each expert's weight; empty until all of them are in place."""
 

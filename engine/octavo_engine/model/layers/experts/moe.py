@@ -87,7 +87,7 @@ class MoE(nn.Module):
         shapes = [(count, *shape) for shape in self.weight_shapes]
         self.gate_up_scales = self.down_scales = None
         self.coded = self._coded()
-        self.coded_parts = nn.ModuleList(self.coded or ())
+        self.coded_parts = nn.ModuleList(self.coded or ())  # registers their parameters
         if self.coded is not None:
             self.gate_up, self.down = (each.weights.weight for each in self.coded)
         elif (method := self._kept_as_stored()) is None:
