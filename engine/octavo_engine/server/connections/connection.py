@@ -47,7 +47,14 @@ class ServerConnection(h11.Connection):
     """h11's connection with a short cut for body data, which does not change the state of the connection.
 
     A stream sends data for each token, and h11's walk through its state tables takes a seventh of a token's CPU time.
+    The head of an answer of known length waits for its body, which comes at once: a second write to the socket, which
+    wakes the client twice, takes as long as a tenth of a rejection.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head = b""
+        """A head that goes out with the first part of its body."""
 
     def next_event(self) -> Any:
         """Return the next event that the received bytes hold; h11.RemoteProtocolError if they are not HTTP/1.1."""
@@ -57,10 +64,15 @@ class ServerConnection(h11.Connection):
             raise error.with_traceback(None)  # noqa: B904  (its traceback has a frame of h11 that refers to it)
 
     def send(self, event: Any) -> Any:
-        """Return the bytes to send for an event."""
+        """Return the bytes to send for an event, and those of the head that waited for it."""
+        if isinstance(event, h11.Response) and any(name == b"content-length" for name, _ in event.headers):
+            self._head = super().send(event) or b""
+            return b""
+        head, self._head = self._head, b""
         if type(event) is not h11.Data or self.our_state is not h11.SEND_BODY or self._writer is None:
-            return super().send(event)
-        written: list[bytes] = []
+            sent = super().send(event)
+            return head + (sent or b"") if head else sent
+        written = [head]
         self._writer(event, written.append)
         return b"".join(written)
 
