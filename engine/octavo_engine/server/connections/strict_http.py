@@ -90,7 +90,7 @@ def _check_head(head: bytes) -> None:
         raise LocalProtocolError("the version must be HTTP/1.1 or HTTP/1.0")
     if any(line[:1] in (b" ", b"\t") for line in lines):
         raise LocalProtocolError("a header must not be folded over several lines")
-    names = [line.partition(b":")[0].lower() for line in lines]
-    lengths, encodings = names.count(b"content-length"), names.count(b"transfer-encoding")
-    if lengths + encodings > 1:
+    fields = [line.partition(b":") for line in lines]
+    bodies = [(name, value) for name, _, value in fields if name.lower() in (b"content-length", b"transfer-encoding")]
+    if len(bodies) > 1 or any(b"," in value for _, value in bodies):
         raise LocalProtocolError("give one Content-Length or one Transfer-Encoding")
