@@ -13,9 +13,7 @@ _HAS_DIGIT = re.compile("[0-9]").search
 
 
 def shared(value: Any) -> Any:
-    """Return a decoded JSON value with interned names of fields, and interned strings where they have no digits.
-
-    It is changed in place, since all objects of a list are in memory at the same time as they were decoded.
+    """Return a copy of a decoded JSON value whose fields' names, and strings without digits, are interned.
 
     Times, addresses, uids and versions have digits: there is always another one, and Python 3.12 never forgets an
     interned string. managedFields, the longest part of most objects, stay as they are, since no watch keeps them.
@@ -23,9 +21,7 @@ def shared(value: Any) -> Any:
     if isinstance(value, str):
         return value if _HAS_DIGIT(value) else sys.intern(value)
     if isinstance(value, dict):
-        fields = [(sys.intern(name), each if name == "managedFields" else shared(each)) for name, each in value.items()]
-        value.clear()
-        value.update(fields)
-    elif isinstance(value, list):
-        value[:] = [shared(each) for each in value]
+        return {sys.intern(name): each if name == "managedFields" else shared(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [shared(each) for each in value]
     return value
