@@ -365,25 +365,6 @@ async def test_what_is_deleted_while_no_watch_is_open_is_noticed_at_the_next_lis
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_objects_of_several_events_share_their_strings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 1,000 LLMServices the copies were a third of what all objects take."""
-
-    async def events(**_: object) -> AsyncIterator[dict[str, Any]]:
-        for name in ("one", "two"):
-            pod = body(name, **pod_labels("good"))
-            yield {"type": "ADDED", "object": json.loads(json.dumps(pod))}
-
-    monkeypatch.setattr(watching, "continuous_watch", events)
-    settings: Any = SimpleNamespace(watching=SimpleNamespace(reconnect_backoff=0))
-    found = list_and_watch.infinite_watch(settings=settings, resource=SimpleNamespace(kind="Pod"), namespace="llm")
-    first, second = [(await anext(found))["object"]["metadata"]["labels"] for _ in range(2)]
-    assert first == second == pod_labels("good")
-    assert all(
-        one is two for pair in zip(first.items(), second.items(), strict=True) for one, two in zip(*pair, strict=True)
-    )
-    await found.aclose()  # type: ignore[attr-defined]
-
-
 async def test_watches_end_while_the_api_server_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """kopf takes the cancellation of its tasks for another one then, and they would go on."""
     passes, server = Passes(), ApiServer()

@@ -1,11 +1,10 @@
-"""Lists and watches one kind as client-go's reflector does; kopf 1.45 does four things otherwise.
+"""Lists and watches one kind as client-go's reflector does; kopf 1.45 does three things otherwise.
 
 Where a watch cannot go on, as after a restart of the API server (410 Gone), all objects are listed again. kopf reports
 what is listed, and forgets what is not: an object deleted meanwhile stayed in the indexes until the next resync, up to
 ten minutes, and an operator that followed meanwhile would have made the children of a deleted LLMService again. A watch
 that is ended at once is opened again at once, hundreds of times a second. And a task that is cancelled while a watch is
-being opened goes on, so that the watches as a whole did not end, and the process ended for it. And each object has
-copies of its own of the strings that all have.
+being opened goes on, so that the watches as a whole did not end, and the process ended for it.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from kopf._cogs.clients import errors, watching
-
-from octavo_operator.reconcile.watching.shared_strings import shared
 
 SHORTEST_SECONDS = 1.0
 """From the start of one watch to that of the next at least."""
@@ -38,14 +35,12 @@ async def infinite_watch(
         async with watching.streaming_block(**where, operator_paused=operator_paused) as pause:
             listed: Known = {}
             try:
-                async for each in watching.continuous_watch(settings=settings, **where, operator_pause_waiter=pause):
-                    event: Any = each
-                    if each is watching.Bookmark.LISTED:
+                async for event in watching.continuous_watch(settings=settings, **where, operator_pause_waiter=pause):
+                    if event is watching.Bookmark.LISTED:
                         for uid in known.keys() - listed.keys():
                             yield _deletion(resource, uid, known.pop(uid))
                         listed = known
                     else:
-                        event = {**event, "object": shared(event["object"])}
                         _note(event, known, listed)
                     yield event
             except errors.APITooManyRequestsError:
