@@ -355,13 +355,13 @@ LEAST = {
     "steps": 7_500,
     "requests": 750,
     "refused": 25,
-    "preemptions": 30,
+    "preemptions": 75,
     "forks": 50,
     "forks that began inside a block": 7,
     "copied_blocks": 75,
-    "swapped_in_blocks": 30,
+    "swapped_in_blocks": 75,
     "cached tokens": 1_250,
-    "recomputed_tokens": 250,
+    "recomputed_tokens": 500,
     "ended by stop": 50,
     "ended by timeout": 37,
     "ended by error": 10,
@@ -387,7 +387,7 @@ def test_any_history_in_any_world_keeps_counts_right_and_every_answer() -> None:
 
 @pytest.mark.timeout(900)
 def test_so_does_any_history_with_drafts() -> None:
-    least = {name: least // 10 for name, least in LEAST.items()} | {"drafts": 2_500, "accepted drafts": 500}
+    least = {name: max(1, least // 10) for name, least in LEAST.items()} | {"drafts": 2_500, "accepted drafts": 500}
     check_rounds(SpeculatingHistories, settings(IN_CI, max_examples=70), least)
 
 

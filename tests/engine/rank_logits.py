@@ -1,9 +1,14 @@
-"""Computes the logits of checkpoints by several ranks, each a process; the first rank writes them into files."""
+"""Computes the logits of checkpoints by several ranks, each a process; the first rank writes them into files.
+
+Run as a program it is one of the ranks: its rank, their number, the folder for results, then checkpoints.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,12 +39,18 @@ def group_logits(size: int, checkpoints: list[Path], results: Path) -> None:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["octavo_engine.model.loader", "octavo_engine.model.collectives"])
-    ranks = [context.Process(target=_compute, args=(Shard(n, size), checkpoints, results)) for n in range(size)]
+    shards = [Shard(number, size) for number in range(size)]
+    ranks = [context.Process(target=_compute, args=(shard, checkpoints, results), daemon=True) for shard in shards]
     for rank in ranks:
         rank.start()
-    for rank in ranks:
-        rank.join(400)
-    assert [rank.exitcode for rank in ranks] == [0] * size
+    end = time.monotonic() + 400
+    try:
+        for rank in ranks:
+            rank.join(max(0, end - time.monotonic()))
+        assert [rank.exitcode for rank in ranks] == [0] * size
+    finally:
+        for rank in ranks:
+            rank.kill()
 
 
 def _compute(shard: Shard, checkpoints: list[Path], results: Path) -> None:
@@ -54,3 +65,7 @@ def _compute(shard: Shard, checkpoints: list[Path], results: Path) -> None:
         if shard.rank == 0:
             torch.save(logits, results / f"{path.stem}.pt")
     os._exit(0)  # gloo's threads are not waited for
+
+
+if __name__ == "__main__":
+    _compute(Shard(int(sys.argv[1]), int(sys.argv[2])), [Path(each) for each in sys.argv[4:]], Path(sys.argv[3]))

@@ -176,7 +176,7 @@ def test_two_ranks_give_the_logits_of_one_by_pytorch(tmp_path: Path) -> None:
     script = [sys.executable, str(Path(__file__).with_name("rank_logits.py"))]
     processes = [
         subprocess.Popen(
-            [*script, str(rank), "2", str(tmp_path / "rendezvous"), str(tmp_path), str(checkpoint)],
+            [*script, str(rank), "2", str(tmp_path), str(checkpoint)],
             env={**os.environ, "TRITON_INTERPRET": "1"},
         )
         for rank in range(2)

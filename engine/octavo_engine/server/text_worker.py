@@ -51,7 +51,7 @@ from octavo_engine.server.preparation.text_limits import (
     STACK,
     TOKEN_BYTES,
 )
-from octavo_engine.structured.grammar_check import CheckImpossibleError, one_limit
+from octavo_engine.structured.grammar_check import CheckImpossibleError
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("octavo.text_workers")
@@ -139,8 +139,7 @@ def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> 
     if task.job in _GENERATING and not task.engine.generates:
         return _rejected(_not_generating(task.engine), task.body)
     try:
-        with one_limit():
-            found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser), task.body)
+        found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser), task.body)
     except (APIError, CheckImpossibleError) as error:
         return _rejected(error, task.body)
     except MemoryError:

@@ -8,7 +8,6 @@ again.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import json
@@ -16,9 +15,6 @@ import os
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from typing import NoReturn
 
@@ -40,26 +36,6 @@ _passed: OrderedDict[tuple[LLTokenizer, bytes], None] = OrderedDict()
 
 class CheckImpossibleError(Exception):
     """Raised if a grammar cannot be checked now, as no process can be started for it."""
-
-
-@dataclass(slots=True)
-class _Spent:
-    """The CPU time of the checks that share one limit."""
-
-    seconds: float = 0.0
-
-
-_spent: ContextVar[_Spent | None] = ContextVar("_spent", default=None)
-
-
-@contextlib.contextmanager
-def one_limit() -> Iterator[None]:
-    """Let all checks in this block, those of one request, share one limit of CPU time."""
-    before = _spent.set(_Spent())
-    try:
-        yield
-    finally:
-        _spent.reset(before)
 
 
 def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES) -> None:
@@ -94,30 +70,22 @@ def most_seconds() -> float:
 
 def _error_in_child(grammar: str, vocabulary: LLTokenizer) -> str:
     """Return why the grammar cannot be compiled; empty if it can."""
-    spent = _spent.get() or _Spent()
-    if (left := most_seconds() - spent.seconds) <= 0:
-        return _takes_too_long()
-    child, reading = _start(grammar, vocabulary, left)
+    child, reading = _start(grammar, vocabulary)
     with os.fdopen(reading, encoding="utf-8") as pipe:
         error = pipe.read()
-    _, ended, usage = os.wait4(child, 0)
-    spent.seconds += usage.ru_utime + usage.ru_stime
-    status = os.waitstatus_to_exitcode(ended)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status == -signal.SIGPROF:
-        return _takes_too_long()
+        return (
+            f"it takes more than {most_seconds():.2g} s of CPU time to compile; use fewer patterns, patternProperties "
+            "and bounds, smaller character classes, or a shorter schema or grammar"
+        )
     return error if status == 0 else "it is nested too deep, or takes too much memory to compile; simplify it"
 
 
-def _takes_too_long() -> str:
-    return (
-        f"it and the request's other grammars take more than {most_seconds():.2g} s of CPU time to compile; use fewer "
-        "patterns, patternProperties and bounds, smaller character classes, or a shorter schema or grammar"
-    )
-
-
-def _start(grammar: str, vocabulary: LLTokenizer, seconds: float) -> tuple[int, int]:
+def _start(grammar: str, vocabulary: LLTokenizer) -> tuple[int, int]:
     """Start the child; return its id, and the pipe from which its answer can be read."""
     pipe: tuple[int, ...] = ()
+    seconds, worker = most_seconds(), os.getpid()
     try:
         reading, writing = pipe = os.pipe()
         child = os.fork()
@@ -126,17 +94,19 @@ def _start(grammar: str, vocabulary: LLTokenizer, seconds: float) -> tuple[int, 
             os.close(each)
         raise CheckImpossibleError(f"a grammar cannot be checked now: {error.strerror}; try again later") from None
     if child == 0:
-        _answer(writing, grammar, vocabulary, seconds)
+        _answer(writing, grammar, vocabulary, seconds, worker)
     os.close(writing)
     return child, reading
 
 
-def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float) -> NoReturn:
+def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float, worker: int) -> NoReturn:
     """Write what `error_in` returns, and end this process: the child, which must run nothing else of its parent's."""
     status = 1
     try:
         os.nice(_NICENESS)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a worker that is killed, as this hangs, leaves no child
+        if os.getppid() != worker:  # it was killed before that
+            os._exit(status)
         signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process
         os.write(writing, error_in(grammar, vocabulary).encode())
         status = 0

@@ -1,7 +1,7 @@
 """ChatGLM 2 and 3, and GLM-4 in Zhipu's own format (arXiv 2406.12793): GLM under names of its own.
 
-The first ChatGLM, in which a prompt's tokens see one another, is another model under the same name: it lacks
-`padded_vocab_size`.
+The first ChatGLM, in which a prompt's tokens see one another, is another model under the same name: only it has
+`inner_hidden_size`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,18 @@ _OLD_VOCABULARY = 65024
 
 
 def _read(fields: Fields) -> ModelSpec:
+    if fields.has("inner_hidden_size"):
+        raise fields.wrong("inner_hidden_size", fields.values["inner_hidden_size"], "is of the first ChatGLM")
     for name, value in (("rmsnorm", True), ("post_layer_norm", True), ("original_rope", True)):
         if fields.boolean(name, value) is not value:
             raise fields.wrong(name, fields.values[name], "is not supported")
+    if (bits := fields.integer("quantization_bit", 0, 64, default=0)) != 0:
+        raise fields.wrong("quantization_bit", bits, "is not supported: weights quantized by ChatGLM's own code")
     reading.refuse_if_true(fields, "apply_residual_connection_post_layernorm")
     norm, bias = reading.rms_norm(fields), fields.boolean("add_bias_linear", False)
-    values = {} if fields.boolean("multi_query_attention", False) else {"num_key_value_heads": None}
-    fields = replace(fields, values={**fields.values, **values, "rope_theta": 10000.0 * _ratio(fields)})
+    if not fields.boolean("multi_query_attention", False):  # each head's query, key and value stand together then
+        raise fields.wrong("multi_query_attention", False, "is not supported")
+    fields = replace(fields, values={**fields.values, "rope_theta": 10000.0 * _ratio(fields)})
     mixer = reading.attention(
         fields, partial_rotary=True, qkv_bias=bias or fields.boolean("add_qkv_bias", False), output_bias=bias
     )

@@ -67,7 +67,7 @@ class CallGrammars:
         """Return the grammar of an answer that is JSON under a schema or consists of calls, as in OpenAI's API.
 
         None if the model's format does not allow it: answers are JSON then. APIError 400 if a tool's schema cannot be
-        followed in Hermes' format, whose calls are JSON.
+        followed.
         """
         if self.format is None or self.format.reasons:
             return None
@@ -76,9 +76,7 @@ class CallGrammars:
         except NoFormError:
             return None
         except GrammarError as error:
-            if self.format is HERMES:
-                raise _refused(error) from None
-            return None
+            raise _refused(error) from None
 
     def strict(self, tools: Sequence[Tool], *, several: bool) -> str | None:
         """Return the grammar of an answer that is any text, and whose calls follow their schemas.
