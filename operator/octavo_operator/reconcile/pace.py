@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
+
+_MOST_REMEMBERED = 10_000
 
 
 class Pace(Generic[Key]):
@@ -14,17 +15,15 @@ class Pace(Generic[Key]):
 
     def __init__(self, burst: int, seconds: float, clock: Callable[[], float]) -> None:
         self._burst, self._seconds, self._clock = burst, seconds, clock
-        self._until: OrderedDict[Key, float] = OrderedDict()
-        """Until when each key's turns would take at the steady pace, the key that had one last at the end."""
+        self._until: dict[Key, float] = {}
 
     def seconds_left(self, key: Key) -> float:
         """Return in how many seconds it is the key's turn; 0 or less: now."""
-        return self._until.get(key, float("-inf")) - (self._burst - 1) * self._seconds - self._clock()
+        return self._until.get(key, float("-inf")) - self._burst * self._seconds - self._clock()
 
     def note(self, key: Key) -> None:
         """Note that the key has had a turn."""
         now = self._clock()
+        if len(self._until) >= _MOST_REMEMBERED:
+            self._until = {each: until for each, until in self._until.items() if until > now}
         self._until[key] = max(self._until.get(key, now), now) + self._seconds
-        self._until.move_to_end(key)
-        while self._until and next(iter(self._until.values())) <= now:
-            self._until.popitem(last=False)
