@@ -125,6 +125,9 @@ def models() -> str:
         "- An architecture that is listed as `…ForCausalLM` or `…LMHeadModel` also loads as `…Model`, which has no\n"
         "  head and gives vectors, and as `…ForSequenceClassification`, which gives classes from the last token's\n"
         "  hidden state.\n"
+        "- A model needs a tokenizer.json (or Llama's tokenizer.model). The folders that Qwen 1, ChatGLM 2 and 3,\n"
+        "  GLM-4 in its own format, InternLM 1 and Orion were published in have none, so their tokenizer has to be\n"
+        "  converted first.\n"
         "- The column *windows* says whether the family has layers with a sliding window, *--quantization* which\n"
         "  values of this flag it takes for checkpoints that are not quantized, and *GGUF* whether its .gguf files\n"
         "  are read.\n",

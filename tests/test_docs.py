@@ -42,6 +42,18 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(navigation) == there
 
 
+def test_the_comparison_of_load_generators_says_what_its_pages_say() -> None:
+    page = ROOT / "docs/how-to/benchmark.md"
+    rows = re.findall(r"\(\[measured\]\((.*)\)\) \| (.*) \| (.*) % \| (.*) % \|", page.read_text(encoding="utf-8"))
+    assert len(rows) == 4
+    for link, *said in rows:
+        measured = (page.parent / link).read_text(encoding="utf-8")
+        rounds = re.findall(r"^\| \d+ \|", measured, re.MULTILINE)
+        [median] = re.findall(r"^\| median \|.*", measured, re.MULTILINE)
+        ratios = [float(median.split("|")[column]) for column in (4, 7)]
+        assert said == [str(len(rounds)), *(f"{abs(ratio - 1):.1%}"[:-1] for ratio in ratios)], link
+
+
 def test_links_lead_to_files_and_headings() -> None:
     broken = []
     for page in PAGES:

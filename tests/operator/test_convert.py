@@ -11,6 +11,7 @@ import yaml
 from octavo_operator.api.resource import parse
 from octavo_operator.cli import main
 from octavo_operator.convert import Conversions, convert
+from octavo_operator.convert.vllm_launch import find_launch
 
 MODEL: dict[str, Any] = {
     "apiVersion": "kubeai.org/v1",
@@ -202,13 +203,14 @@ def test_what_the_chart_of_production_stack_renders() -> None:
         assert [note for note in found.notes if part in note], part
 
 
+ADDRESS = "/".join(["http://localhost:8000", *["a-long-path"] * 12])
 SCRIPT = """
 set -e  # don't go on
 # the model's files
 export VLLM_USE_V1=1 && echo 'a; b' || exit 1
 VLLM_LOG=1 exec vllm serve Qwen/Qwen3-8B --max-num-seqs 2 2>&1 --served-model-name q | tee /tmp/log &
-wait; curl localhost
-"""
+wait; curl ADDRESS
+""".replace("ADDRESS", ADDRESS)
 
 
 def test_a_shell_script_gives_the_arguments_of_vllm_and_a_note_about_the_rest() -> None:
@@ -217,9 +219,25 @@ def test_a_shell_script_gives_the_arguments_of_vllm_and_a_note_about_the_rest() 
     spec = only(found)
     assert spec["model"] == {"name": "q", "source": {"huggingFace": {"repository": "Qwen/Qwen3-8B"}}}
     assert spec["engine"] == {"maxConcurrentRequests": 2}
-    [note] = [note for note in found.notes if "shell script" in note]
-    left_out = "set -e; export VLLM_USE_V1=1; echo 'a; b'; exit 1; VLLM_LOG=1; tee /tmp/log; wait; curl localhost"
-    assert note.endswith(f"were left out: {left_out}")
+    notes = [note.partition("shell script was left out: ")[2] for note in found.notes if "shell script" in note]
+    left_out = ["set -e", "export VLLM_USE_V1=1", "echo 'a; b'", "exit 1", "VLLM_LOG=1", "tee /tmp/log", "wait"]
+    assert notes == [*left_out, f"curl {ADDRESS}"]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("vllm serve a/b --max-num-seqs 2 > log 2>&1", ["a/b", "--max-num-seqs", "2"]),
+        ("vllm serve a/b --port 8 2>log 2>&1 --seed 2 </dev/null; wait", ["a/b", "--port", "8", "--seed", "2"]),
+        (
+            "vllm serve a/b --x ';' --y \"&&\" --z '2>' \\; ''&& wait",
+            ["a/b", "--x", ";", "--y", "&&", "--z", "2>", ";", ""],
+        ),
+    ],
+)
+def test_redirections_and_quoted_operators_take_no_argument_away(script: str, arguments: list[str]) -> None:
+    launch = find_launch({"command": ["sh", "-c", script]})
+    assert launch is not None and launch.arguments == arguments
 
 
 def test_the_first_word_by_position_is_the_model() -> None:
@@ -241,6 +259,12 @@ def test_the_first_word_by_position_is_the_model() -> None:
             "",
         ),
         ({"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 2}, {"count": 1}, {}, "mig-1g.10gb: 2 was left out"),
+        (
+            {"nvidia.com/gpu": 0, "nvidia.com/mig-1g.10gb": 1},
+            {"count": 1, "resourceName": "nvidia.com/mig-1g.10gb"},
+            {},
+            "nvidia.com/gpu: 0 was left out",
+        ),
         ({"nvidia.com/gpumem": 3000}, {"count": 0}, {"nvidia.com/gpumem": 3000}, "asks for nvidia.com/gpumem and no"),
     ],
 )

@@ -380,10 +380,13 @@ The connection to the server localhost:8080 was refused - did you specify the ri
 """
 
 
+NO_CONNECTION = "kubectl has no connection to a cluster: check that"
+
+
 @pytest.mark.parametrize(
     ("stderr", "said"),
     [
-        (REFUSED, ["The connection to the server localhost:8080 was refused", "name its kubeconfig with --kubeconfig"]),
+        (REFUSED, ["The connection to the server localhost:8080 was refused", NO_CONNECTION]),
         (
             'error: the server doesn\'t have a resource type "llmservices"\n',
             ['have a resource type "llmservices"', "Octavo is not installed in this cluster"],
@@ -398,7 +401,7 @@ The connection to the server localhost:8080 was refused - did you specify the ri
         ),
         (
             'error: error validating "STDIN": error validating data: failed to download openapi: Get "http://localhost"\n',
-            ["failed to download openapi", "name its kubeconfig with --kubeconfig"],
+            ["failed to download openapi", NO_CONNECTION],
         ),
         (
             'error: resource mapping not found: no matches for kind "LLMService" in version "octavo.dev/v1alpha1"\n',
@@ -406,7 +409,18 @@ The connection to the server localhost:8080 was refused - did you specify the ri
         ),
         (
             "Unable to connect to the server: dial tcp: lookup cluster.invalid: no such host\n",
-            ["no such host", "name its kubeconfig with --kubeconfig"],
+            ["no such host", NO_CONNECTION],
+        ),
+        (
+            "Unable to connect to the server: tls: failed to verify certificate: x509: certificate has expired\n",
+            [
+                "x509",
+                "the address, certificate and credentials in the kubeconfig are right; --kubeconfig or KUBECONFIG",
+            ],
+        ),
+        (
+            "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout\n",
+            ["i/o timeout", "check that the cluster answers from here"],
         ),
         ('E1123 17:43:53.627065 1 x.go:1] "only this"\n', ["only this"]),
         ("", ["kubectl ended with code 1"]),

@@ -48,7 +48,10 @@ def resources(draft: Draft, given: Mapping[str, Any]) -> None:
         if name.startswith(("amd.com/", "gpu.intel.com/", "habana.ai/", "google.com/", "aws.amazon.com/")):
             raise NotConvertibleError(f"it asks for {name}: Octavo runs on NVIDIA's GPUs and on CPUs")
     asked = {**requests, **limits}
-    counted = sorted((name for name in asked if _COUNTED.fullmatch(name)), key=lambda name: (name != _GPU, name))
+    counted = sorted(
+        (name for name in asked if _COUNTED.fullmatch(name)),
+        key=lambda name: (int(asked[name]) == 0, name != _GPU, name),
+    )
     name = counted[0] if counted else _GPU
     draft.spec["accelerator"] = {
         "count": int(asked.get(name, 0)),

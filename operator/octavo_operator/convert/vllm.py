@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import shorten
 from typing import Any
 
 from octavo_operator.convert.container import environment, resources, scheduling
@@ -24,8 +23,8 @@ def convert_workload(workload: Mapping[str, Any], scalers: Sequence[Mapping[str,
     container, launch = _launches(workload)[0]
     arguments = read_arguments(launch.arguments)
     draft.notes += arguments.notes
-    if launch.others:
-        draft.note(f"these parts of its shell script were left out: {shorten('; '.join(launch.others), 120)}")
+    for other in launch.others:
+        draft.note(f"this part of its shell script was left out: {other}")
     pod = workload["spec"]["template"]["spec"]
     names = arguments.served_names or [arguments.model or ""]
     source = _source(arguments, container, pod)

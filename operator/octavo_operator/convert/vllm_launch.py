@@ -11,8 +11,10 @@ from typing import Any
 _SHELLS = ("sh", "bash", "ash", "dash")
 _END = set(";|&\n")
 _REDIRECTION = set("<>")
-_COMMENT = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*"|\\.)|(?<![^\s;|&])#.*""")
-"""A comment; or a quoted text, which may look like one."""
+_COMMENT = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*"|\\.)|(?<![^\s;|&])(?:#.*|\d+(?=[<>]))""")
+"""A comment, or the file descriptor of a redirection as in 2>&1; or a quoted text, which may look like one."""
+_QUOTED = "\0"
+"""Marks a quoted text, so that a quoted operator is no operator. No argument of a program can contain it."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def _launch_of_script(script: str) -> Launch | None:
 
 def _commands(script: str) -> Iterator[list[str]]:
     """Yield the words of each command of a script, without comments and redirections; ValueError for an open quote."""
-    script = _COMMENT.sub(lambda found: found[1] or "", script).replace("\\\n", " ")
+    script = _COMMENT.sub(lambda found: _QUOTED + found[1] if found[1] else "", script).replace("\\\n", " ")
     lexer = shlex.shlex(script, posix=True, punctuation_chars=";|&\n<>")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     command: list[str] = []
@@ -78,10 +80,8 @@ def _commands(script: str) -> Iterator[list[str]]:
             command, is_file = [], False
         elif word and set(word) <= _END | _REDIRECTION:
             is_file = True
-            if command and command[-1].isdigit() and command[-1] + word in script:
-                command.pop()  # the file descriptor, as in 2>&1
         elif is_file:
             is_file = False
         else:
-            command.append(word)
+            command.append(word.replace(_QUOTED, ""))
     yield command

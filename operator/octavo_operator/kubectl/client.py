@@ -11,7 +11,10 @@ from typing import Any
 
 _LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")
 """The beginning of lines that kubectl's libraries log, such as one for each try to connect."""
-_NO_CLUSTER = "kubectl reaches no cluster: name its kubeconfig with --kubeconfig or KUBECONFIG"
+_NO_CLUSTER = (
+    "kubectl has no connection to a cluster: check that the cluster answers from here, and that the address, "
+    "certificate and credentials in the kubeconfig are right; --kubeconfig or KUBECONFIG names another"
+)
 _NO_CRD = "Octavo is not installed in this cluster: helm install octavo charts/octavo"
 _HINTS = {
     "was refused": _NO_CLUSTER,
