@@ -53,6 +53,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "compressed_channel_naive": {**_group("channel", dynamic=None), "format": "naive-quantized"},
     "compressed_tensor": _group("tensor", dynamic=False),
     "compressed_block": _group("block", dynamic=True, block_structure=[128, 128]),
+    "fbgemm": {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
     "modelopt": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
 }
 
@@ -72,7 +73,7 @@ def quantized(weight: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
         values = (weight.double() / scale).clamp(-448, 448).to(FP8)
         return values, stored, (values.double() * scale).float()
     scale = weight.double().abs().amax(1, keepdim=True) / 448
-    scale = (scale if name.startswith("compressed_channel") else scale.max()).float()
+    scale = (scale if name.startswith(("compressed_channel", "fbgemm")) else scale.max()).float()
     values = (weight.double() / scale).clamp(-448, 448).to(FP8)
     stored = scale.view(1) if name == "compressed_tensor" else scale
     return values, stored, (values.double() * scale).float()

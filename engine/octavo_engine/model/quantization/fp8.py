@@ -205,6 +205,12 @@ def _fp8(config: Fields) -> Quantization:
     return Quantization(_method(config), (not_quantized(config, lists),))
 
 
+def _fbgemm(config: Fields) -> Quantization:
+    """Read Meta's format: a scale for each row. Activations have a scale for each token, which `activation_scale_ub`
+    bounds; here it is not bounded, so that large activations are not cut off."""
+    return Quantization(FP8Scheme("channel"), (not_quantized(config, names_in(config, "modules_to_not_convert")),))
+
+
 def _method(config: Fields) -> FP8Scheme:
     """Read the format of DeepSeek-V3 and Qwen3 (blocks), or one with a scale for each weight: AutoFP8's, or that of
     transformers, which writes that there are no blocks."""
@@ -249,9 +255,9 @@ def _group(group: Fields, weights: Fields) -> FP8Scheme:
 
 SCHEME = Scheme(
     name="fp8",
-    readers={"fp8": _fp8},
+    readers={"fp8": _fp8, "fbgemm_fp8": _fbgemm},
     groups={"float-quantized": _group},
     online=FP8Scheme("channel", scale_name=None),
     supported="float8 e4m3 weights with activations in 8 bits: fp8 (a scale for each weight, or for each block), "
-    "compressed-tensors (float-quantized or naive-quantized, by tensor, channel or block)",
+    "fbgemm_fp8, compressed-tensors (float-quantized or naive-quantized, by tensor, channel or block)",
 )
