@@ -138,7 +138,9 @@ def bnb_4bit(config: dict[str, Any]) -> Quantize:
         text = torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
         stored[f"quant_state.bitsandbytes__{kind}"] = text
         found = {f"weight.{name}": tensor for name, tensor in stored.items()}
-        return {**found, "weight": (pairs[:, :1] * 16 + pairs[:, 1:]).to(torch.uint8)}, numbers
+        packed = (pairs[:, :1] * 16 + pairs[:, 1:]).to(torch.uint8)
+        storage = getattr(torch, config.get("bnb_4bit_quant_storage", "uint8"))
+        return {**found, "weight": packed.flatten().view(storage)[:, None]}, numbers
 
     return quantize
 
@@ -286,11 +288,12 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "nf4": (bnb_4bit, _bnb("nf4", nested=False)),
     "nf4_nested": (bnb_4bit, _bnb("nf4", nested=True)),
     "fp4": (bnb_4bit, _bnb("fp4", nested=False)),
-    "llm_int8": (llm_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+    "llm_int8": (llm_int8, {"load_in_8bit": True}),  # of the time before `quant_method`
 }
 FORMATS["gptq_v2"][1]["checkpoint_format"] = "gptq_v2"
 
 
+    "nf4_stored_as_bfloat16": (bnb_4bit, {**_bnb("nf4", nested=True), "bnb_4bit_quant_storage": "bfloat16"}),
 def save_grouped(directory: Path, name: str, config: dict[str, Any] | None = None, **changes: Any) -> Any:
     """Write a checkpoint of format `name`, `config` changed; the model in float32 of the numbers it stands for."""
     make, base = FORMATS[name]

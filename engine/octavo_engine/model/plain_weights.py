@@ -58,8 +58,8 @@ def _plain_modules(spec: ModelSpec, quantization: Quantization, headers: Sequenc
                 matrices.add(name)
             elif kind == _WEIGHT and is_matrix:
                 matrices.add(module)
-            elif kind != _BIAS:
-                others[module].add(kind)
+            elif kind != _BIAS:  # bitsandbytes names others after the weight, which may be stored as floats
+                others[module.removesuffix(f".{_WEIGHT}")].add(kind)
     never = {spec.names.embedding} if quantization.head else {spec.names.embedding, spec.names.head}
     for module in matrices - others.keys() - never:
         if quantization.method(*spec.stored_names.stored(module)) is not UNQUANTIZED:

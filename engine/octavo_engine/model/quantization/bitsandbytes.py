@@ -1,8 +1,9 @@
 """bitsandbytes: 4 bits with a table of 16 numbers (NF4 of QLoRA, arXiv 2305.14314; FP4) and LLM.int8 (2208.07339).
 
-4 bits: `weight` uint8 [out * in / 2, 1] holds two codes a byte, the first one in the upper half; each 64 numbers of a
-row share the scale `absmax`. With double quantization `absmax` holds codes of 8 bits: a code's number in the table
-`nested_quant_map` is multiplied with the scale of its block of 256 codes, `nested_absmax`, and an offset is added.
+4 bits: `weight` uint8 [out * in / 2, 1] holds two codes a byte, the first one in the upper half; the same bytes may be
+stored as another type. Each 64 numbers of a row share the scale `absmax`. With double quantization `absmax` holds codes
+of 8 bits: a code's number in the table `nested_quant_map` is multiplied with the scale of its block of 256 codes,
+`nested_absmax`, and an offset is added.
 8 bits: `weight` int8 [out, in], and `SCB` [out] is the number that the code 127 of a row stands for.
 """
 
@@ -26,8 +27,11 @@ from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.packed import write_nonnegative
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.selection import Quantization, names_in, not_quantized
+from octavo_engine.model.safetensors_file import DTYPE_BYTES
 
 _BLOCK, _NESTED_BLOCK = 64, 256
+_STORAGES = {"uint8": "U8", "bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+"""The types of the stored tensors whose bytes are codes of 4 bits, by `bnb_4bit_quant_storage`."""
 _LARGEST_STATE = 4096
 """The most bytes of the JSON object `quant_state`."""
 _NF4 = (
@@ -40,7 +44,7 @@ _TABLES = {"nf4": _NF4, "fp4": (*_HALF_OF_FP4, *(-number for number in _HALF_OF_
 
 
 def _tensors(
-    kind: str, nested: bool, method: Grouped, weights: Weights, projection: Projection
+    kind: str, nested: bool, storage: str, method: Grouped, weights: Weights, projection: Projection
 ) -> Iterator[CheckpointTensor]:
     name, stored, columns = f"{projection.name}.weight", projection.stored_rows, projection.columns.total
     if columns % _BLOCK:
@@ -55,7 +59,7 @@ def _tensors(
         shape = (stored.total * per_row, *((1,) if not suffix else ()))
         return CheckpointTensor(name=name + suffix, shape=shape, pieces=(_piece(fill, part),), types=types)
 
-    yield flat("", columns // 2, partial(_write_codes, weights, projection), ("U8",))
+    yield flat("", columns // 2 // DTYPE_BYTES[storage], partial(_write_codes, weights, projection), (storage,))
     yield flat(".absmax", columns // _BLOCK, scales.take_values, ("U8",) if nested else ("F32",))
     if nested:
         yield _unsharded(f"{name}.nested_absmax", partial(scales.take, "nested_absmax"), "F32", None)
@@ -79,7 +83,7 @@ def _unsharded(name: str, fill: Callable[[Tensor], None], kind: str, size: int |
 def _write_codes(weights: Weights, projection: Projection, values: Tensor) -> None:
     """Write the stored bytes [out * in / 2, 1] with halves swapped: in memory the lower half has the first code."""
     columns = projection.columns
-    own = values.view(-1, columns.total // 2)[:, columns.by(2).slice]
+    own = values.contiguous().view(torch.uint8).view(-1, columns.total // 2)[:, columns.by(2).slice]
     write(weights.weight[projection.rows], _rows(projection, len(own)), own << 4 | own >> 4)
 
 
@@ -176,10 +180,11 @@ def _method(config: Fields) -> Grouped | INT8:
     kind = config.text("bnb_4bit_quant_type", default="fp4")
     if kind not in _TABLES:
         raise unsupported(config, f"bitsandbytes with bnb_4bit_quant_type {kind}; nf4 and fp4 are supported")
-    if (storage := config.text("bnb_4bit_quant_storage", default="uint8")) != "uint8":
-        raise unsupported(config, f"bitsandbytes with bnb_4bit_quant_storage {storage}; uint8 is supported")
+    if (storage := config.text("bnb_4bit_quant_storage", default="uint8")) not in _STORAGES:
+        known = ", ".join(_STORAGES)
+        raise unsupported(config, f"bitsandbytes with bnb_4bit_quant_storage {storage}; {known} are supported")
     nested = config.boolean("bnb_4bit_use_double_quant", False)
-    return Grouped(kind, 4, _BLOCK, partial(_tensors, kind, nested), table=_TABLES[kind])
+    return Grouped(kind, 4, _BLOCK, partial(_tensors, kind, nested, _STORAGES[storage]), table=_TABLES[kind])
 
 
 SCHEME = Scheme(

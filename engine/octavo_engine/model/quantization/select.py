@@ -34,7 +34,8 @@ def read_quantization(fields: Fields) -> Quantization | None:
 
 
 def _read(config: Fields) -> Quantization:
-    name = config.text("quant_method", default="?")
+    old = "bitsandbytes" if config.has("load_in_8bit") or config.has("load_in_4bit") else "?"  # it wrote no method
+    name = config.text("quant_method", default=old)
     if name == "compressed-tensors":
         return read_compressed_tensors(config, dict(chain(*(scheme.groups.items() for scheme in _SCHEMES))))
     readers = [scheme.readers[name] for scheme in _SCHEMES if name in scheme.readers]
