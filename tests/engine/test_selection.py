@@ -115,13 +115,17 @@ def _mixed() -> tuple[dict[str, Any], Choose]:
 
 
 def _dynamic() -> tuple[dict[str, Any], Choose]:
-    """GPTQModel's overrides: eight bits in one layer, other groups elsewhere, one module left out; a quantized head."""
+    """GPTQModel's overrides: eight bits in one layer, other groups elsewhere, one module left out; a quantized head.
+
+    Of a list of the modules that were quantized, the files show which were not.
+    """
     config = {"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": False, "desc_act": False, "lm_head": True}
     wide, other = {"bits": 8, "group_size": 32}, {"group_size": -1}
     config["dynamic"] = {r"-:.*\.0\.mlp\.gate_proj": {}, r"+:.*\.1\.mlp\.(gate|up)": wide, r".*\.o_proj": other}
+    config["modules_in_block_to_quantize"] = [["self_attn.q_proj", KEY, VALUE], [OUTPUT], [GATE, UP]]
 
     def choose(name: str) -> Quantize | None:
-        if name == f"{LAYER}.0.{GATE}":
+        if name == f"{LAYER}.0.{GATE}" or name.endswith(DOWN):
             return None
         changed = wide if name in (f"{LAYER}.1.{GATE}", f"{LAYER}.1.{UP}") else other if name.endswith(OUTPUT) else {}
         return gptq({**config, **changed})
@@ -290,6 +294,7 @@ PUBLISHED = (
 
 
 def test_expressions_of_published_checkpoints_are_read_however_many_there_are() -> None:
+    assert read_quantization(Fields("config.json", {"compression_config": config})) == found  # its name once
     """In compressed-tensors' list, in GPTQ's overrides, and one for each of 6,144 experts."""
     read({**_mixed()[0], "ignore": [f"re:{expression}" for expression in PUBLISHED]})
     each = {rf"-:.*\.{layer}\.mlp\.{expert}\.(up|down)": {} for layer in range(48) for expert in range(128)}

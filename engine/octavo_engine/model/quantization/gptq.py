@@ -26,6 +26,7 @@ from octavo_engine.model.quantization.packed import (
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.selection import Quantization, Rule, names_in, not_quantized
 
+_OLD_LAYOUT, _LAYOUTS = "checkpoint_format", ("gptq", "gptq_v2")
 GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -57,23 +58,36 @@ def _gptq(config: Fields) -> Quantization:
         if name.startswith("-:"):
             rules.append(Rule(patterns=(pattern,)))
         elif (values := dynamic.mapping(name)) is not None:
-            method = _method(replace(config, values={**config.values, **values.values}))
-            rules.append(Rule(method=method, patterns=(pattern,)))
+            rules.append(Rule(method=gptq_method(_changed(config, name, values)), patterns=(pattern,)))
     rules.append(not_quantized(config, names_in(config, "modules_to_not_convert")))
-    return Quantization(_method(config), tuple(rules), head=config.boolean("lm_head", False))
+    return Quantization(gptq_method(config), tuple(rules), head=config.boolean("lm_head", False))
 
 
-def _method(config: Fields) -> Grouped:
+def _changed(config: Fields, rule: str, values: Fields) -> Fields:
+    """Return the configuration of the modules of a rule of `dynamic`, which has other values for them.
+
+    UnsupportedError if the format differs: GPTQModel and vLLM take it from the checkpoint's configuration alone.
+    """
+    layout = read_layout(config, _OLD_LAYOUT, _LAYOUTS[0])
+    if (other := read_layout(values, _OLD_LAYOUT, layout)) != layout:
+        raise unsupported(
+            config, f"gptq in the format {layout} whose rule {rule!r} of dynamic says {other}; all modules have one"
+        )
+    names = values.values.keys() - {"format", _OLD_LAYOUT}
+    return replace(config, values={**config.values, **{name: values.values[name] for name in names}})
+
+
+def gptq_method(config: Fields) -> Grouped:
     """Return the method of one module by its values in the configuration."""
     bits, group = config.integer("bits", 0, 64), config.integer("group_size", -1, 1 << 20)
     if bits not in (4, 8):
         raise unsupported(config, f"gptq with {bits} bits; 4 and 8 are supported")
     if group not in (-1, *GROUP_SIZES):
         raise unsupported(config, f"gptq with group_size {group}; {GROUP_SIZES} and -1 are supported")
-    layout = read_layout(config, "checkpoint_format", "gptq")
-    if layout not in ("gptq", "gptq_v2"):
+    layout = read_layout(config, _OLD_LAYOUT, _LAYOUTS[0])
+    if layout not in _LAYOUTS:
         raise unsupported(config, f"gptq with checkpoint_format {layout}; gptq and gptq_v2 are supported")
-    for field in ("modules_in_block_to_quantize", "adapter", "lora", "rotation", "activation"):
+    for field in ("adapter", "lora", "rotation", "activation"):
         if config.values.get(field):
             raise unsupported(config, f"gptq with {field}")
     if (word := config.text("pack_dtype", default="int32")) != "int32":

@@ -19,8 +19,9 @@ _SCHEMES: tuple[Scheme, ...] = tuple(
 
 
 def read_quantization(fields: Fields) -> Quantization | None:
-    """Read `quantization_config` of a config.json; ModelLoadError if it is not supported."""
-    config = fields.mapping("quantization_config")
+    """Read `quantization_config` of a config.json, which old versions of compressed-tensors called
+    `compression_config`; ModelLoadError if it is not supported."""
+    config = fields.mapping("quantization_config") or fields.mapping("compression_config")
     if config is None:
         return None
     try:
