@@ -62,14 +62,17 @@ def groups_of(columns: int, size: int, *, act_order: bool = False) -> Tensor:
 
 
 def gptq(config: dict[str, Any]) -> Quantize:
-    bits, less = config["bits"], config.get("checkpoint_format", "gptq") == "gptq"
+    bits = config["bits"]
+    less = config.get("checkpoint_format", "gptq") == "gptq" and config.get("packing_format") != "auto_round"
 
     def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
         group = groups_of(weight.shape[1], config["group_size"], act_order=config.get("desc_act", False))
         positive = weight[1::5].abs() if not config["sym"] else weight[1::5]  # has zeros of 0
         weight = weight.clone().index_copy_(0, torch.arange(1, len(weight), 5), positive)
         codes, scale, zero, numbers = by_groups(weight, bits, group, symmetric=config["sym"])
-        stored = {"qweight": words(codes.t(), bits), "scales": scale.t().half(), "g_idx": group.int()}
+        stored = {"qweight": words(codes.t(), bits), "scales": scale.t().half()}
+        if config["quant_method"] == "gptq":
+            stored["g_idx"] = group.int()
         stored["qzeros"] = words(zero, bits).t()
         if less:  # of a word at once, as GPTQModel does it: a zero of 0 borrows from the next one
             stored["qzeros"] = stored["qzeros"] - sum(1 << place for place in range(0, 32, bits))
@@ -275,6 +278,9 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "gptq_rows": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True, "desc_act": True}),
     "gptq_8": (gptq, {"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": False, "desc_act": True}),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
+    "auto_round": (gptq, {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False}),
+    "auto_round_zeros": (gptq, {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False}),
+    "auto_round_awq": (awq, {"quant_method": "intel/auto-round", "bits": 4, "group_size": 32}),
     "w4a16": (pack_quantized, _compressed(num_bits=4, symmetric=True, **_BY_GROUP)),
     "w4a16_act_order": (pack_quantized, _compressed(num_bits=4, symmetric=False, actorder="group", **_BY_GROUP)),
     "w8a16": (pack_quantized, _compressed(num_bits=8, symmetric=True, strategy="channel")),
@@ -287,13 +293,16 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "torchao_intx": (torchao, _torchao("IntxWeightOnlyConfig", 32, weight_dtype={"_data": "int4"})),
     "nf4": (bnb_4bit, _bnb("nf4", nested=False)),
     "nf4_nested": (bnb_4bit, _bnb("nf4", nested=True)),
+    "nf4_stored_as_bfloat16": (bnb_4bit, {**_bnb("nf4", nested=True), "bnb_4bit_quant_storage": "bfloat16"}),
     "fp4": (bnb_4bit, _bnb("fp4", nested=False)),
     "llm_int8": (llm_int8, {"load_in_8bit": True}),  # of the time before `quant_method`
 }
 FORMATS["gptq_v2"][1]["checkpoint_format"] = "gptq_v2"
+FORMATS["auto_round"][1]["backend"] = "auto"
+FORMATS["auto_round_zeros"][1]["packing_format"] = "auto_round"
+FORMATS["auto_round_awq"][1]["packing_format"] = "auto_round:auto_awq"
 
 
-    "nf4_stored_as_bfloat16": (bnb_4bit, {**_bnb("nf4", nested=True), "bnb_4bit_quant_storage": "bfloat16"}),
 def save_grouped(directory: Path, name: str, config: dict[str, Any] | None = None, **changes: Any) -> Any:
     """Write a checkpoint of format `name`, `config` changed; the model in float32 of the numbers it stands for."""
     make, base = FORMATS[name]

@@ -133,6 +133,22 @@ def _dynamic() -> tuple[dict[str, Any], Choose]:
     return config, choose
 
 
+def _auto_round() -> tuple[dict[str, Any], Choose]:
+    """Other values by the name of a module, by an expression, and for the head."""
+    config: dict[str, Any] = {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4}
+    config |= {"group_size": 64, "sym": False, "data_type": "int", "act_bits": 16}
+    eight, plain = {"bits": 8, "group_size": 32}, {"bits": 16, "data_type": "float"}
+    gate, head = {f"{LAYER}.1.{GATE}": plain}, {"lm_head": {"bits": 8, "group_size": None}}
+    config["extra_config"] = {r"\.1\.mlp\.(gate|up)": eight, **gate, **head}
+
+    def choose(name: str) -> Quantize | None:
+        if name == f"{LAYER}.1.{GATE}":
+            return None
+        return gptq({**config, **(eight if name == f"{LAYER}.1.{UP}" else {"bits": 8} if name == "lm_head" else {})})
+
+    return config, choose
+
+
 def _awq() -> tuple[dict[str, Any], Choose]:
     config = {**FORMATS["awq"][1], "modules_to_not_convert": ["layers.0.self_attn", f"{LAYER}.1.{UP}", "visual"]}
     return (
@@ -165,7 +181,15 @@ def _modelopt() -> tuple[dict[str, Any], Choose]:
     return config, lambda name: None if name.endswith((OUTPUT, "lm_head")) or ".0.mlp" in name else quantize
 
 
-CHOSEN = {"mixed": _mixed, "dynamic": _dynamic, "awq": _awq, "nf4": _nf4, "fp8": _fp8, "modelopt": _modelopt}
+CHOSEN = {
+    "mixed": _mixed,
+    "dynamic": _dynamic,
+    "auto_round": _auto_round,
+    "awq": _awq,
+    "nf4": _nf4,
+    "fp8": _fp8,
+    "modelopt": _modelopt,
+}
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -270,6 +294,7 @@ def test_a_name_counts_before_an_expression_and_that_before_a_class() -> None:
     sizes = {name: (found.method(name).bits, found.method(name).group_size) for name in ("model.ab", "x.b", "x.c")}
     assert sizes == {"model.ab": (8, 64), "x.b": (8, 32), "x.c": (4, 32)}
     assert read({**config, "ignore": ["model.ab"]}).method("model.ab") is UNQUANTIZED
+    assert read_quantization(Fields("config.json", {"compression_config": config})) == found  # its name once
 
 
 @pytest.mark.parametrize(
@@ -294,7 +319,6 @@ PUBLISHED = (
 
 
 def test_expressions_of_published_checkpoints_are_read_however_many_there_are() -> None:
-    assert read_quantization(Fields("config.json", {"compression_config": config})) == found  # its name once
     """In compressed-tensors' list, in GPTQ's overrides, and one for each of 6,144 experts."""
     read({**_mixed()[0], "ignore": [f"re:{expression}" for expression in PUBLISHED]})
     each = {rf"-:.*\.{layer}\.mlp\.{expert}\.(up|down)": {} for layer in range(48) for expert in range(128)}

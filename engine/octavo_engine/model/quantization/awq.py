@@ -35,6 +35,11 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
 
 
 def _awq(config: Fields) -> Quantization:
+    return Quantization(awq_method(config), (not_quantized(config, names_in(config, "modules_to_not_convert")),))
+
+
+def awq_method(config: Fields) -> Grouped:
+    """Return the method of one module by its values in the configuration."""
     bits = config.integer("bits" if config.has("bits") else "w_bit", 0, 64)
     group = config.integer("group_size" if config.has("group_size") else "q_group_size", -1, 1 << 20, default=128)
     order = read_layout(config, "version", "gemm")
@@ -46,8 +51,7 @@ def _awq(config: Fields) -> Quantization:
         raise unsupported(config, f"awq in the order {order}; gemm is supported")
     if not config.boolean("zero_point", True):
         raise unsupported(config, "awq without zero_point")
-    method = Grouped("awq", bits, None if group == -1 else group, _tensors, has_zeros=True)
-    return Quantization(method, (not_quantized(config, names_in(config, "modules_to_not_convert")),))
+    return Grouped("awq", bits, None if group == -1 else group, _tensors, has_zeros=True)
 
 
 SCHEME = Scheme(
