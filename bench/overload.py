@@ -14,6 +14,7 @@ import asyncio
 import json
 import platform
 import random
+import shlex
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -188,9 +189,9 @@ def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
     found = targeted(phases)
     lines = [
         f"# {title}\n",
-        f"`python -m bench.overload` on {psutil.cpu_count()} cores, client included: smollm2, bfloat16,"
-        f" {args.input_len} words in, {args.output_len} tokens out on average, --max-num-seqs {args.max_num_seqs},"
-        f" --max-queued-requests {args.max_queued}, {args.users} users at saturation.\n",
+        f"`python -m bench.overload` on {psutil.cpu_count()} cores, client included: smollm2 with"
+        f" {args.flags or 'default flags'}, {args.input_len} words in, {args.output_len} tokens out on average,"
+        f" {args.users} users at saturation.\n",
         "| phase | answered/s | tokens/s | answer p50 ms | refused/s | refused p50 / p99 / max ms | hung | "
         "cores: engine, http, text workers, client |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -225,8 +226,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--factor", type=float, default=5, help="how many times the rate of saturation")
     parser.add_argument("--input-len", type=int, default=64, help="words in a prompt")
     parser.add_argument("--output-len", type=int, default=32, help="tokens of an answer on average")
-    parser.add_argument("--max-num-seqs", type=int, default=32)
-    parser.add_argument("--max-queued", type=int, default=32, help="--max-queued-requests")
+    parser.add_argument("--flags", default="", help="flags of the server, such as '--max-num-seqs 32'")
     parser.add_argument("--users", type=int, default=48, help="at saturation")
     parser.add_argument("--name", default="overload", help="of the result files, after the date")
     return parser.parse_args()
@@ -235,11 +235,10 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Entry point of `python -m bench.overload`."""
     args = arguments()
-    flags = (
-        "--dtype=bfloat16", "--max-model-len=1024", f"--max-num-seqs={args.max_num_seqs}",
-        f"--max-queued-requests={args.max_queued}",
-    )  # fmt: skip
-    with octavo("smollm2", *flags) as serving, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        octavo("smollm2", *shlex.split(args.flags)) as serving,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         phases = runner.run(measure(args, serving))
     result = {
         "machine": {"cores": psutil.cpu_count(), "python": platform.python_version()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -85,6 +86,18 @@ def test_what_would_wait_longer_than_the_server_allows_is_refused_at_once() -> N
             admission.enter(ANYONE, 1)
     assert (caught.value.reason, caught.value.status) == ("deadline", 503)
     assert 1 <= int(caught.value.headers["Retry-After"]) <= 3
+
+
+@pytest.mark.parametrize("priorities", [False, True])
+def test_what_would_wait_too_long_is_refused_before_its_body_is_read(priorities: bool) -> None:
+    admission = moving(ManualAdmission(requests=1000, priorities=priorities), 30)  # 15 s of work
+    admission.limits = replace(admission.limits, queue_seconds=10.0)
+    admission.arrive(ANYONE, generates=False)
+    if priorities:
+        admission.arrive(ANYONE, generates=True)  # its body may name a priority that overtakes those 30
+        return
+    with pytest.raises(RefusedError, match="--max-queue-seconds is 10 s"):
+        admission.arrive(ANYONE, generates=True)
 
 
 def test_no_wait_is_predicted_for_a_queue_that_has_never_moved() -> None:

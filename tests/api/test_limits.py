@@ -25,7 +25,7 @@ ALICE, BOB = Key("alice"), Key("bob")
 class ManualAdmission(Admission):
     """The real admission with a clock of its own and an engine that reports what the test says."""
 
-    def __init__(self, *, seats: int = 4, keys: bool = False, **limits: Any) -> None:
+    def __init__(self, *, seats: int = 4, keys: bool = False, priorities: bool = True, **limits: Any) -> None:
         self.engine = SchedulerStats()
         self.now = 0.0
         info = replace(READY, max_num_seqs=seats)  # KV cache: 64 blocks of 16 tokens
@@ -35,6 +35,7 @@ class ManualAdmission(Admission):
             lambda: info,
             clock=lambda: self.now,
             several_keys=lambda: keys,
+            priorities=priorities,
         )
 
     def place(

@@ -153,6 +153,7 @@ class Serving:
             lambda: self.engine.state.stats,
             lambda: self.engine.state.ready,
             several_keys=self.several_keys,
+            priorities=self.priorities,
         )
         if (path := config.lora_modules_file) is not None:
             self.listed_adapters = AdapterFile(path, self.engine, self.names)

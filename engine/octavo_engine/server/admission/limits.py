@@ -179,7 +179,9 @@ class Admission:
         info: Callable[[], EngineInfo | None],
         clock: Callable[[], float] = time.monotonic,
         several_keys: Callable[[], bool] = lambda: False,
+        priorities: bool = True,
     ) -> None:
+        """`priorities` says whether a request's own priority, which its body names, has an effect."""
         self.limits = limits
         self.total = Occupancies(clock)
         self.begun = 0
@@ -187,6 +189,7 @@ class Admission:
         self.lanes: Counter[tuple[str, int]] = Counter()
         """Sequences without a token, by the name of their key and their priority."""
         self._stats, self._info, self._clock, self._several_keys = stats, info, clock, several_keys
+        self._priorities = priorities
         self._by_key: dict[str, Occupancies] = {}
         self._meters = KeyLimits(clock)
         self._answers = deque([_FIRST_GUESS], maxlen=_ANSWERS)
@@ -217,6 +220,8 @@ class Admission:
         meter.check(key)
         if generates:
             self.check_any(key)
+            if not self._priorities:
+                self._check_deadline(key, key.priority_of(None), float("inf"))
         return Arrival(meter, (self.total, self._occupancies_of(key)) if generates else ())
 
     def headers_of(self, key: Key) -> dict[str, str]:
