@@ -80,10 +80,12 @@ def test_an_adapter_may_have_the_llmservices_name_where_the_model_has_another() 
 
 def test_says_all_problems_of_a_file_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bad.yaml"
-    file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"replicas": -1, "engine": {"dtype": "int3"}, "what": 1}})))
+    wrong = {"metadata": {"name": "A_B"}, "spec": {"replicas": -1, "engine": {"dtype": "int3"}, "what": 1}}
+    file.write_text(yaml.safe_dump(merged(VALID, wrong)))
     assert main(["check", str(file)]) == 2
     said = capsys.readouterr().err
-    assert all(f"{file}: {path}: " in said for path in ("spec.replicas", "spec.engine.dtype", "spec.what"))
+    paths = ("metadata.name", "spec.replicas", "spec.engine.dtype", "spec.what")
+    assert all(f"{file}: {path}: " in said for path in paths)
 
 
 UNKNOWN = {
@@ -182,6 +184,12 @@ HOSTILE = [
     ),
     ("other kinds only", b"apiVersion: v1\nkind: Secret", "holds no LLMService"),
     ("unfinished", b"a: {b: [", "line 1"),
+    ("indented too far", b"a:\n  b: {c: 1}\n   d: 1", "line 3: 3 spaces before this, and 2 before what it should"),
+    ("indented too little", b"a:\n  b: 1\n c: 1", "line 3: 1 spaces before this, and 0 before what it should"),
+    ("an open bracket", b"a: {b: c\nd: 1", "line 2: the bracket that opens on line 1 is not closed"),
+    ("an open quote", b"a: 'b\nc: 1", "the quote that opens on line 1 is not closed"),
+    ("a colon too many", b"a: b: c", "line 1: there is one ':' too many"),
+    ("no colon", b"a: 1\nspec\n  b: 1", "line 3: is no 'field: value'"),
     (
         "two documents, one bad",
         yaml.safe_dump_all([VALID, merged(VALID, {"spec": {"replicas": -3}})]).encode(),

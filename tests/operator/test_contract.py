@@ -16,7 +16,8 @@ from octavo_engine.config.sources import read_engine_config, read_server_config
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.speculative.settings import METHODS
-from octavo_operator.api.engine_flags import EXTRA, RENDERED, RESERVED, SERVER_EXTRA, SPECULATIVE_METHODS
+from octavo_operator.api.crd import custom_resource_definition
+from octavo_operator.api.engine_flags import EXTRA, FIELDS, RESERVED, SERVER_EXTRA, SPECULATIVE_METHODS
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.cli import main
 from octavo_operator.reconcile.pods.load_report import LoadReport, MemoryReport, ModelReport
@@ -120,12 +121,20 @@ def test_every_speculative_method_of_the_engine_is_known() -> None:
 
 def test_every_flag_of_the_engine_is_rendered_reserved_or_let_through() -> None:
     """A new flag must be given its place here: otherwise no user could set it, or every user could."""
-    assert engine_flags() == {*RENDERED, *RESERVED, *EXTRA} - {"model"}
+    assert engine_flags() == {*FIELDS, *RESERVED, *EXTRA} - {"model"}
+
+
+def test_the_field_that_a_refused_flag_names_exists() -> None:
+    schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    for path in FIELDS.values():
+        found = schema
+        for part in path.split("."):
+            found = found["properties"][part]
 
 
 def test_no_flag_has_two_places() -> None:
-    assert not RENDERED & set(EXTRA)
-    assert not RENDERED & RESERVED
+    assert not FIELDS.keys() & set(EXTRA)
+    assert not FIELDS.keys() & RESERVED
     assert not RESERVED & set(EXTRA)
 
 

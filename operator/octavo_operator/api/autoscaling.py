@@ -14,6 +14,7 @@ _MIN_WITHIN_MAX = Rule(
     "self.minReplicas <= self.maxReplicas",
     "minReplicas must not be larger than maxReplicas",
     lambda bounds: bounds.min_replicas <= bounds.max_replicas,
+    shown=("minReplicas", "maxReplicas"),
 )
 
 

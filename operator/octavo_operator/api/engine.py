@@ -8,11 +8,19 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from octavo_operator.api.corev1 import EnvFromSource, EnvVar, LocalReference
-from octavo_operator.api.engine_flags import EXTRA
+from octavo_operator.api.engine_flags import EXTRA, FIELDS
 from octavo_operator.api.fields import ImageReference
-from octavo_operator.api.schema import ListType, Rule, SpecModel, pattern
+from octavo_operator.api.schema import ListType, Rule, Rules, SpecModel, pattern
 
-_EXTRA_FLAG = f"--({'|'.join(EXTRA)})(=.*)?"
+_KNOWN_FLAG = f"--({'|'.join((*EXTRA, *FIELDS))})(=.*)?"
+
+
+def _set_by(flag: str, path: str) -> Rule:
+    return Rule(
+        f"self != '--{flag}' && !self.startsWith('--{flag}=')",
+        f"is what spec.{path} sets: write it there",
+        lambda arg: arg.partition("=")[0] != f"--{flag}",
+    )
 
 
 class Engine(SpecModel):
@@ -62,11 +70,12 @@ class Engine(SpecModel):
                     "each argument is one item, written --flag or --flag=value",
                     lambda arg: arg.startswith("--"),
                 ),
+                Rules(tuple(_set_by(flag, path) for flag, path in FIELDS.items())),
                 Rule(
-                    f"!self.startsWith('--') || self.matches(r'^{_EXTRA_FLAG}$')",
-                    "is a flag that another field of the spec sets (such as --port, --model or --max-model-len)"
+                    f"!self.startsWith('--') || self.matches(r'^{_KNOWN_FLAG}$')",
+                    "is a flag that the operator sets itself (as --port), that is not for a service (as --config),"
                     " or that the engine does not know; allowed are --" + ", --".join(EXTRA),
-                    lambda arg: re.fullmatch(_EXTRA_FLAG, arg) is not None,
+                    lambda arg: re.fullmatch(_KNOWN_FLAG, arg) is not None,
                 ),
             ]
         ],

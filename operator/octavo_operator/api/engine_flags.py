@@ -5,20 +5,31 @@ A test compares both sets with the engine's own parser, so that each flag of the
 
 from __future__ import annotations
 
-RENDERED = frozenset({
-    "host", "port", "served-model-name", "api-key-file", "revision", "dtype", "max-model-len", "max-num-seqs",
-    "gpu-memory-utilization", "tensor-parallel-size", "quantization", "max-queued-requests", "drain-timeout",
-    "enable-lora", "lora-modules-file",
-})  # fmt: skip
-"""Set from fields of the spec: giving them twice would make the spec lie."""
+FIELDS = {
+    "model": "model.source",
+    "revision": "model.source.huggingFace.revision",
+    "served-model-name": "model.name",
+    "api-key-file": "auth",
+    "dtype": "engine.dtype",
+    "quantization": "engine.quantization",
+    "max-model-len": "engine.maxModelLength",
+    "max-num-seqs": "engine.maxConcurrentRequests",
+    "max-queued-requests": "engine.maxQueuedRequests",
+    "gpu-memory-utilization": "engine.gpuMemoryUtilization",
+    "tensor-parallel-size": "engine.tensorParallelSize",
+    "drain-timeout": "rollout.drainTimeoutSeconds",
+    "enable-lora": "adapters",
+    "no-enable-lora": "adapters",
+    "lora-modules": "adapters",
+    "lora-modules-file": "adapters",
+}
+"""Flags that a field of the spec sets, by that field's path: giving them twice would make the spec lie."""
 
 RESERVED = frozenset({
-    "config", "no-enable-lora", "lora-modules", "help", "model",
-    "metrics-port",
-    "batch-storage", "batch-storage-size",
+    "host", "port", "config", "help", "metrics-port", "batch-storage", "batch-storage-size",
 })  # fmt: skip
-"""Not for extraArgs: a file that would hide flags, what spec.adapters decides, a port that nothing would scrape, and a
-folder that belongs to one server while a service has several behind one name."""
+"""Not for extraArgs: what the operator sets itself, a file that would hide flags, a port that nothing would scrape, and
+a folder that belongs to one server while a service has several behind one name."""
 
 EXTRA = (
     "allow-credentials", "no-allow-credentials", "allowed-headers", "allowed-methods", "allowed-origins",

@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -20,11 +20,15 @@ from octavo_operator.api.schema import Rule, SpecModel
 _NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
 NAME_RULE = Rule(
-    f"self.metadata.name.size() <= 40 && self.metadata.name.matches('^{_NAME}$')",
-    "the name of an LLMService must have at most 40 characters: lower case letters, digits and '-', beginning with a "
-    "letter (the names of its pods and Service derive from it)",
-    lambda service: len(service.metadata.name) <= 40 and re.fullmatch(_NAME, service.metadata.name) is not None,
+    f"self.size() <= 40 && self.matches('^{_NAME}$')",
+    "must have at most 40 characters: lower case letters, digits and '-', beginning with a letter (the names of its "
+    "pods and Service derive from it)",
+    lambda name: len(name) <= 40 and re.fullmatch(_NAME, name) is not None,
 )
+_NAME_RULE_OF_THE_OBJECT = Rule(
+    NAME_RULE.cel.replace("self", "self.metadata.name"), f"the name of an LLMService {NAME_RULE.message}", None
+)
+"""The same for the API server, which takes no rule within `metadata`."""
 
 _SERVED_NAME = "(has(self.spec.model.name) ? self.spec.model.name : self.metadata.name)"
 
@@ -43,7 +47,7 @@ class Metadata(BaseModel):
     """An object's metadata: what Octavo reads is typed, the rest is Kubernetes' own and only known by name."""
 
     model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel, frozen=True)
-    name: str
+    name: Annotated[str, NAME_RULE]
     namespace: ShortName | None = None
     uid: str | None = None
     generation: int = 1
@@ -63,7 +67,7 @@ class Metadata(BaseModel):
 class LLMService(SpecModel):
     """A large language model served on Kubernetes by Octavo: what is asked for (spec) and what is (status)."""
 
-    rules = (NAME_RULE, ADAPTER_NAMES_RULE)
+    rules = (_NAME_RULE_OF_THE_OBJECT, ADAPTER_NAMES_RULE)
     api_version: Literal["octavo.dev/v1alpha1"]
     kind: Literal["LLMService"]
     metadata: Metadata

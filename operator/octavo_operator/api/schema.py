@@ -25,22 +25,33 @@ VALIDATIONS = "x-kubernetes-validations"
 class Rule:
     """One rule and the sentence said when it is broken.
 
-    `holds` is None for transition rules (those that read `oldSelf`): only the API server knows the old object.
+    Here the sentence ends with the values of the fields `shown`. The API server would need a `messageExpression`, and
+    refuses one that makes a string of a number, since it takes its cost to have no bound.
+
+    `holds` is None for what only the API server checks: transition rules (those that read `oldSelf`), as only it knows
+    the old object, and what another rule checks here.
     """
 
     cel: str
     message: str
     holds: Callable[[Any], bool] | None
+    shown: tuple[str, ...] = ()
 
     def check(self, value: Any) -> Any:
         """Return `value` itself; PydanticCustomError with the sentence if the rule is broken."""
         if self.holds is not None and not self.holds(value):
-            raise PydanticCustomError("rule", "{sentence}", {"sentence": self.message})
+            raise PydanticCustomError("rule", "{sentence}", {"sentence": self._sentence(value)})
         return value
 
     def as_validation(self) -> dict[str, str]:
         """Return the rule as the API server wants it."""
         return {"rule": self.cel, "message": self.message}
+
+    def _sentence(self, value: Any) -> str:
+        if not self.shown:
+            return self.message
+        given = value.model_dump(by_alias=True)
+        return f"{self.message} ({', '.join(f'{name}: {given[name]}' for name in self.shown)})"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
@@ -48,6 +59,26 @@ class Rule:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         inner = handler(schema)
         return {**inner, VALIDATIONS: [*inner.get(VALIDATIONS, []), self.as_validation()]}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Several rules of one value, in `Annotated[...]`; the first that is broken says its sentence."""
+
+    rules: tuple[Rule, ...]
+
+    def check(self, value: Any) -> Any:
+        """Return `value` itself; PydanticCustomError with the sentence of the first rule that is broken."""
+        for rule in self.rules:
+            rule.check(value)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        inner = handler(schema)
+        return {**inner, VALIDATIONS: [*inner.get(VALIDATIONS, []), *(rule.as_validation() for rule in self.rules)]}
 
 
 def pattern(expression: str, message: str) -> Rule:
