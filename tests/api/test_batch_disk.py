@@ -85,9 +85,14 @@ def test_what_is_not_written_is_not_counted(disk: Disk, monkeypatch: pytest.Monk
         for number in (2, 3):
             with pytest.raises(StorageError):
                 await again.add(number, "a", ANSWER)
+        assert again.done == {1}
+        monkeypatch.undo()
+        await again.close()
 
     asyncio.run(answer())
-    assert disk[1].bytes == before > 0
+    owner, batch = disk[1:]
+    assert owner.bytes == before > 0 and batch.request_counts.completed == 1
+    assert batch.output_file_id is not None and owner.files[batch.output_file_id].bytes == before
 
 
 def test_a_batch_that_was_to_be_cancelled_is_cancelled_in_memory(

@@ -107,6 +107,25 @@ def test_a_fork_that_fails_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+def test_a_child_runs_on_idle_cores_alone_until_it_gets_too_little_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With low priority from its start, it delayed the threads of steps by 2 ms again and again."""
+    policies, (reading, writing), set_policy = [], os.pipe(), os.sched_setscheduler
+
+    def scheduled(child: int, policy: int, param: os.sched_param) -> None:
+        set_policy(child, policy, param)
+        policies.append(os.sched_getscheduler(child))
+        if policy == os.SCHED_OTHER:
+            os.write(writing, b"goes on")
+
+    monkeypatch.setattr(os, "sched_setscheduler", scheduled)
+    monkeypatch.setattr(grammar_check, "error_in", lambda *_: os.read(reading, 9).decode())
+    with pytest.raises(GrammarError, match="goes on"):
+        check_grammar(regex_grammar("waits for its turn"))
+    assert policies == [os.SCHED_IDLE, os.SCHED_OTHER]
+    os.close(reading)
+    os.close(writing)
+
+
 def test_a_child_that_hangs_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker is killed after a while, and left the child, which stayed for ever."""
     reading, writing = os.pipe()

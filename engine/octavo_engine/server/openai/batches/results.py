@@ -106,24 +106,27 @@ class Results:
     async def _append(self, which: int, number: int, line: OutputLine) -> None:
         data = encode(line) + b"\n"
         self._storage.take(self._owner, len(data))
-        self._sizes[which] += len(data)
-        self.done.add(number)
-        if which == _OUTPUT:
-            self._batch.request_counts.completed += 1
-        else:
-            self._batch.request_counts.failed += 1
-        write = asyncio.ensure_future(self._write(self._owner.path(self._ids[which]), data))
+        self.done.add(number)  # at once: a line whose write has begun is not written a second time as expired
+        write = asyncio.ensure_future(self._write(which, number, data))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
         await asyncio.shield(write)
 
-    async def _write(self, path: Path, data: bytes) -> None:
+    async def _write(self, which: int, number: int, data: bytes) -> None:
+        """Write a line and count it; a line that cannot be written has not ended."""
         try:
             async with self._writing:  # if a write fails, what it wrote is cut off, and that must be no other line
-                self._tally.add(await self._written(path, data))
+                self._tally.add(await self._written(self._owner.path(self._ids[which]), data))
         except BaseException:
             self._owner.bytes -= len(data)
+            self.done.discard(number)
             raise
+        self._sizes[which] += len(data)
+        counts = self._batch.request_counts
+        if which == _OUTPUT:
+            counts.completed += 1
+        else:
+            counts.failed += 1
         self._tally.show(self._batch)
 
     async def _written(self, path: Path, data: bytes) -> WrittenLine:
