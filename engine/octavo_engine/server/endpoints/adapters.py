@@ -92,7 +92,7 @@ def _body(serving: Serving, request: Request) -> bytes:
         if serving.config.lora_modules_file is not None:
             message = "the adapters of this server are those of --lora-modules-file: change them there"
             raise APIError(403, message, code="permission_denied")
-        if not serving.model().ready.max_loras:
+        if not serving.model().info.max_loras:
             message = "this server serves no adapters: start it with --enable-lora"
             raise APIError(400, message, code="adapters_not_enabled")
         if len(upload.data) > _MOST_BYTES:

@@ -24,7 +24,7 @@ def routes(serving: Serving) -> APIRouter:
     router = APIRouter()
 
     def models() -> list[Model]:
-        length, base = serving.model().ready.max_model_len, serving.names[0]
+        length, base = serving.model().info.max_model_len, serving.names[0]
         own = [Model(id=name, created=serving.started_at, root=base, max_model_len=length) for name in serving.names]
         adapters = serving.engine.state.adapters.values()
         return own + [

@@ -116,7 +116,7 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
     model = serving.model()
     times = Times(request, serving.config.request_timeout)
     with serving.running.preparing():
-        result = await prepare(serving, request, job, model.ready, Prepared)
+        result = await prepare(serving, request, job, model.info, Prepared)
         if result is None:
             return None
         prepared = result.request
@@ -138,7 +138,7 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
 async def json_answer(serving: Serving, request: Request, job: str) -> Response:
     """Answer a request whose complete answer is made by the job `job` of a text worker."""
     times = Times(request, serving.config.request_timeout)
-    found = await prepare(serving, request, job, serving.model().ready, JSONAnswer)
+    found = await prepare(serving, request, job, serving.model().info, JSONAnswer)
     if found is None:
         return Response(status_code=499)
     serving.check_model(found.model)

@@ -100,7 +100,7 @@ def _check_ends(body: GenerationBody, model: LoadedModel, grammar: str | None) -
     """Raise APIError 400 if the request has a grammar, and the answer could not end where the grammar ends."""
     if grammar is None:
         return
-    if not model.ready.eos_token_ids:
+    if not model.info.eos_token_ids:
         message = "this model names no token that ends an answer, so its answers cannot follow a schema or grammar"
         raise APIError(400, message, param="response_format", code="unsupported_parameter")
     taken = {"ignore_eos": body.ignore_eos, "min_tokens": body.min_tokens, "allowed_token_ids": body.allowed_token_ids}
@@ -162,10 +162,10 @@ def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, 
     A field of the body is copied by its name, through `_CONVERSIONS` where a client's value means another one.
     APIError 400 for tokens that the model does not have.
     """
-    _check_tokens(body, model.ready)
+    _check_tokens(body, model.info)
     names = (field.name for field in fields(SamplingParams))
     given = {name: value for name in names if (value := getattr(body, name, None)) is not None}
-    values = asdict(model.ready.sampling) | given
+    values = asdict(model.info.sampling) | given
     for name, convert in _CONVERSIONS.items():
         if name in values:
             values[name] = convert(values[name])
@@ -213,7 +213,7 @@ def _check_tokens(body: GenerationBody, ready: EngineInfo) -> None:
 
 def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
     """Return the model's own end tokens; none if the request ignores them."""
-    return () if body.ignore_eos else tuple(model.ready.eos_token_ids)
+    return () if body.ignore_eos else tuple(model.info.eos_token_ids)
 
 
 def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: EngineInfo, param: str) -> int:

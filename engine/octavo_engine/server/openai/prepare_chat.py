@@ -36,10 +36,10 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
         raise APIError(400, message, param="tool_choice")
     text = render_chat(model, body.messages, body)
     limit = body.max_completion_tokens or body.max_tokens
-    keep = truncated_length(body, limit or 1, model.ready)
+    keep = truncated_length(body, limit or 1, model.info)
     ids = encode_prompt(model, text, bool(body.add_special_tokens), "messages", keep)
-    prompt = check_prompt(ids, model.ready, "messages")
-    max_tokens = answer_length(limit, None, len(prompt), model.ready, "messages")
+    prompt = check_prompt(ids, model.info, "messages")
+    max_tokens = answer_length(limit, None, len(prompt), model.info, "messages")
     form, grammar = _form_and_grammar(CallGrammars(model, text), body, grammar, demanded)
     own = EndpointFields(prompts=[prompt], max_tokens=max_tokens, logprobs=logprobs, grammar=grammar, form=form)
     return prepared_request(body, model, own)

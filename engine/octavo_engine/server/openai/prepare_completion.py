@@ -28,7 +28,7 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     longest = max(map(len, prompts))
     own = EndpointFields(
         prompts=prompts,
-        max_tokens=answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready, "prompt"),
+        max_tokens=answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.info, "prompt"),
         logprobs=body.logprobs,
         echoes=_echoes(body, model.tokenizer, prompts),
         grammar=grammar_of(body, model.tokenizer),
@@ -38,7 +38,7 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
 
 
 def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]:
-    keep = truncated_length(body, _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens, model.ready)
+    keep = truncated_length(body, _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens, model.info)
     special = body.add_special_tokens is not False
     found = []
     for prompt in body.prompt:
@@ -46,7 +46,7 @@ def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]
             ids = encode_prompt(model, prompt, special, "prompt", keep)
         else:
             ids = prompt if keep is None else prompt[-keep:]
-        found.append(check_prompt(ids, model.ready, "prompt"))
+        found.append(check_prompt(ids, model.info, "prompt"))
     return found
 
 

@@ -34,7 +34,7 @@ def tokenize(model: LoadedModel, raw: bytes) -> JSONAnswer:
     text, param, special = _text_of(model, body)
     ids = encode_text(model, text, special, param)
     texts = [model.tokenizer.token_text(token_id) for token_id in ids] if body.return_token_strs else None
-    return JSONAnswer(encode(Tokens(len(ids), model.ready.max_model_len, ids, texts)), body.model)
+    return JSONAnswer(encode(Tokens(len(ids), model.info.max_model_len, ids, texts)), body.model)
 
 
 def _text_of(model: LoadedModel, body: TokenizeBody) -> tuple[str, str, bool]:
@@ -49,8 +49,8 @@ def _text_of(model: LoadedModel, body: TokenizeBody) -> tuple[str, str, bool]:
 def detokenize(model: LoadedModel, raw: bytes) -> JSONAnswer:
     """Return the answer of /detokenize; APIError 400 if the body is not valid."""
     body = parse(DetokenizeBody, raw)
-    if (wrong := next((token for token in body.tokens if token >= model.ready.vocab_size), None)) is not None:
-        message = f"tokens: token {wrong} is outside the model's vocabulary of {model.ready.vocab_size}"
+    if (wrong := next((token for token in body.tokens if token >= model.info.vocab_size), None)) is not None:
+        message = f"tokens: token {wrong} is outside the model's vocabulary of {model.info.vocab_size}"
         raise APIError(400, message, param="tokens")
     text = model.tokenizer.decode(body.tokens, skip_special_tokens=False)
     return JSONAnswer(encode(Detokenized(text)), body.model)

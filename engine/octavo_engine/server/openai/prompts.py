@@ -48,7 +48,7 @@ def encode_text(
     A text that cannot fit, whatever its tokens are, is refused, or cut, before it is tokenized.
     """
     whole = len(text)
-    if keep is not None and keep <= model.ready.max_model_len:
+    if keep is not None and keep <= model.info.max_model_len:
         text = text[-(characters_of(model, keep) or _most_read(model)) :]
     check_text(model, text, param)
     ids = model.tokenizer.encode(text, add_special_tokens)
@@ -67,7 +67,7 @@ def encode_prompt(
     A text of digits may have so many tokens that a text worker has no memory for all of them. The first characters, two
     for each token of the context, are tokenized first, if there are more.
     """
-    longest = model.ready.max_model_len
+    longest = model.info.max_model_len
     begin = 2 * (longest + _SPARE_TOKENS)
     if keep is None and len(text) > begin:
         check_text(model, text, param)
@@ -84,12 +84,12 @@ def characters_of(model: LoadedModel, keep: int) -> int | None:
     None if there is no such limit, or if `keep` tokens are more than the context has.
     """
     most = model.tokenizer.most_characters
-    return None if most is None or keep > model.ready.max_model_len else keep * most
+    return None if most is None or keep > model.info.max_model_len else keep * most
 
 
 def check_text(model: LoadedModel, text: str, param: str) -> None:
     """Raise APIError 400 for a text that is too long for the context or for the tokenizer, or is not valid Unicode."""
-    most = characters_of(model, model.ready.max_model_len)
+    most = characters_of(model, model.info.max_model_len)
     if len(text) > (_most_read(model) if most is None else most):
         raise _too_long(model, len(text), param)
     try:
@@ -100,11 +100,11 @@ def check_text(model: LoadedModel, text: str, param: str) -> None:
 
 def _most_read(model: LoadedModel) -> int:
     """Return the most characters of a text whose number of tokens is not known before it is tokenized."""
-    return max(MAX_CHARACTERS, model.ready.max_model_len * _CHARACTERS_PER_TOKEN)
+    return max(MAX_CHARACTERS, model.info.max_model_len * _CHARACTERS_PER_TOKEN)
 
 
 def _too_long(model: LoadedModel, length: int, param: str) -> APIError:
-    longest = model.ready.max_model_len
+    longest = model.info.max_model_len
     message = f"a text of {length} characters cannot fit into this model's context of {longest} tokens"
     if model.tokenizer.most_characters is None:
         most = _most_read(model)

@@ -55,7 +55,7 @@ def _check_numbers(inputs: int, each: int, called: str) -> None:
 def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """Return the prepared request of a body of /classify; APIError 400 if it is not valid."""
     body = parse(ClassifyBody, raw)
-    info = model.ready.classifier
+    info = model.info.classifier
     if info is None:
         message = "this model has no classes: it is no ...ForSequenceClassification"
         raise APIError(400, message, param="model", code="unsupported_parameter")
@@ -91,7 +91,7 @@ def _compared(
     model: LoadedModel, body: ScoreBody | RerankBody, first: Side, second: Side, options: PooledOptions
 ) -> PreparedRequest:
     """Return a request that compares texts: as pairs if the model is a classifier, else by their embeddings."""
-    info = model.ready.classifier
+    info = model.info.classifier
     if info is None:
         reason = _vectors(model).why_no_ranks
         if reason:
@@ -119,7 +119,7 @@ def _activation(info: ClassifierInfo, use: bool | None) -> str:
 
 def _vectors(model: LoadedModel) -> EmbeddingInfo:
     """Return how the model makes embeddings; APIError 400 if it makes none, or in a way that is not supported."""
-    info = model.ready.embedding
+    info = model.info.embedding
     if info is None:
         message = "this model gives classes, not embeddings: use /classify, or /v1/score and /v1/rerank if it has one"
         raise APIError(400, message, param="model", code="unsupported_parameter")
@@ -135,7 +135,7 @@ def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, 
     if body.add_special_tokens is False:
         message = "add_special_tokens: false would remove the tokens between the two texts of a pair; leave it out"
         raise APIError(400, message, param="add_special_tokens", code="unsupported_parameter")
-    longest = model.ready.max_model_len
+    longest = model.info.max_model_len
     keep = longest if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
     check_text(model, first, fields[0])
     if keep is not None:
@@ -146,7 +146,7 @@ def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, 
     except ValueError as error:
         message = f"truncate_prompt_tokens: {keep} leaves no room: {error}"
         raise APIError(400, message, param="truncate_prompt_tokens") from None
-    check_prompt(pair.ids, model.ready, fields[1])
+    check_prompt(pair.ids, model.info, fields[1])
     return pair
 
 
@@ -165,7 +165,7 @@ def _request(
     model: LoadedModel, body: PooledBody, texts: Sequence[TextPair], param: str, options: PooledOptions
 ) -> PreparedRequest:
     prompts = tuple(tuple(text.ids) for text in texts)
-    answer_length(0, 0, max(map(len, prompts)), model.ready, param)
+    answer_length(0, 0, max(map(len, prompts)), model.info, param)
     return PreparedRequest(
         prompts=prompts,
         echoes=("",) * len(prompts),
@@ -187,16 +187,16 @@ def _request(
 
 def _encode(model: LoadedModel, body: PooledBody, text: str | list[int], param: str) -> list[int]:
     keep = body.truncate_prompt_tokens
-    keep = model.ready.max_model_len if keep == -1 else keep
+    keep = model.info.max_model_len if keep == -1 else keep
     if not isinstance(text, str):
-        return check_prompt(text[:keep], model.ready, param)
+        return check_prompt(text[:keep], model.info, param)
     special = body.add_special_tokens is not False
     if keep is None:
-        return check_prompt(encode_prompt(model, text, special, param), model.ready, param)
+        return check_prompt(encode_prompt(model, text, special, param), model.info, param)
     short = text[: characters_of(model, keep)]
     check_text(model, short, param)
     try:
-        return check_prompt(model.tokenizer.encode_beginning(short, keep, special), model.ready, param)
+        return check_prompt(model.tokenizer.encode_beginning(short, keep, special), model.info, param)
     except ValueError as error:
         message = f"truncate_prompt_tokens: {keep} leaves no room {error}"
         raise APIError(400, message, param="truncate_prompt_tokens") from None

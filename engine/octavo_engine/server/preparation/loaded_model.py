@@ -14,7 +14,7 @@ from octavo_engine.text.tokenizer import Tokenizer
 class LoadedModel:
     """The model of a request, which keeps this object when the server begins to drain."""
 
-    ready: EngineInfo
+    info: EngineInfo
     tokenizer: Tokenizer
     tool_call_parser: str = "auto"
     """Name of the format of the model's tool calls; `auto`: the chat template shows it."""
@@ -23,6 +23,6 @@ class LoadedModel:
     def fingerprint(self) -> str:
         """OpenAI's system_fingerprint. It changes with the version, the model's files and the way of computing, since
         the same seed may then give another answer."""
-        info = self.ready
+        info = self.info
         seen = (__version__, info.model, info.dtype, info.kv_cache_dtype, info.device, info.attention_backend)
         return f"fp_{hashlib.sha256(repr(seen).encode()).hexdigest()[:12]}"
