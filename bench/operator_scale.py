@@ -96,6 +96,8 @@ class Measured:
     """From the moment that a new operator leads until it has reconciled every LLMService."""
     takeover_writes: float = math.nan
     """Writing requests that the new operator sent meanwhile."""
+    takeover_rss_mib: float = 0
+    """The most resident memory of the new operator meanwhile: it lists everything at its start."""
     repeated_requests: int = 0
     """Requests of the bench that the API server was too busy to answer, each sent again after a second."""
     load_before: float = 0
@@ -240,6 +242,8 @@ def _take_over(
     operator, leads = Operator(system, http), 0.0
     while True:
         found, now = operator.metrics(), time.perf_counter()
+        resident = found["process_resident_memory_bytes"] / 2**20
+        measured.takeover_rss_mib = round(max(measured.takeover_rss_mib, resident), 1)
         leads = leads or (now if found["octavo_operator_leader"] else 0.0)
         done = found["octavo_operator_reconciles_total"] >= services and not found["octavo_operator_queue_depth"]
         if leads and done:

@@ -26,6 +26,7 @@ def page(title: str, result: dict[str, Any]) -> str:
         ("resident memory of the operator, most", f"{rss:.0f} MiB"),
         ("a new leader has reconciled all of them", f"{result['takeover_seconds']:.1f} s"),
         ("writes of the new leader meanwhile", f"{result['takeover_writes']:.0f}"),
+        ("resident memory of the new leader, most", f"{result['takeover_rss_mib']:.0f} MiB"),
         ("requests of the bench that the API server was too busy for", str(result["repeated_requests"])),
     ]
     machine = f"{result['machine']['cores']} cores ({result['machine']['cpu']})"

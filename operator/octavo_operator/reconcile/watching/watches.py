@@ -22,7 +22,7 @@ from octavo_operator.api.status import from_status
 from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
-from octavo_operator.reconcile.observation.observe import Index, Key, Object, key_of, trimmed
+from octavo_operator.reconcile.observation.observe import Index, Key, key_of
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.watching import list_and_watch, toggles
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
@@ -35,6 +35,8 @@ RELIST_SECONDS = 2.0
 """The pause before all objects of a kind are listed again, as after 410 Gone. An API server whose history ends too soon
 answers each watch so, and kopf's own pause, 0.1 s, would keep it busy with lists.
 """
+PAGE = 250
+"""The objects in one answer to a list, as whole objects in memory at a time: some MiB."""
 _IDLE_SECONDS = 0.5
 _FAILED_SECONDS = 1.0
 WIND_UP_SECONDS = 10.0
@@ -171,6 +173,7 @@ class Watches:
         settings.watching.server_timeout = _SERVER_TIMEOUT_SECONDS
         settings.watching.client_timeout = _CLIENT_TIMEOUT_SECONDS
         settings.watching.reconnect_backoff = RELIST_SECONDS
+        settings.watching.chunk_size = PAGE
         settings.networking.error_backoffs = _EndlessBackoffs()
         for kind in self.kinds:
             if kind is not LLMSERVICE:
@@ -201,7 +204,7 @@ class Watches:
         @kopf.index(group, version, kind.plural, registry=registry, id=kind.plural)
         async def index(body: Any, **_: Any) -> dict[Key, Any] | None:
             key = key_of(kind, body)
-            return {key: _kept(kind, dict(body))} if key else None
+            return {key: dict(body)} if key else None  # `list_and_watch` has left out what nobody reads
 
         @kopf.on.event(group, version, kind.plural, registry=registry, id=f"changed-{kind.plural}")
         async def changed(body: Any, **_: Any) -> None:
@@ -209,19 +212,6 @@ class Watches:
             if key := key_of(kind, body):
                 self.queue.add(key, urgent=kind is LLMSERVICE and _was_changed(body))
             self.indexed.add(self.namespaces)  # kopf calls no such handler before all that was listed is in the indexes
-
-
-def _kept(kind: Kind, body: dict[str, Any]) -> Object:
-    """Return `trimmed`, or the metadata alone of an object that this version cannot read.
-
-    Without that a resync would take the object for one that the watches have missed, and end the process for ever.
-    """
-    try:
-        return trimmed(kind, body)
-    except Exception:
-        metadata = body["metadata"]
-        logger.exception("cannot read %s %s/%s", kind.name, metadata.get("namespace"), metadata["name"])
-        return {"kind": kind.name, "metadata": metadata, "status": {}}
 
 
 async def _wound_up(running: asyncio.Future[None]) -> None:
