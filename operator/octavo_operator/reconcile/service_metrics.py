@@ -61,6 +61,6 @@ class ServiceMetrics:
 
     def _services(self) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
         index = self._indexes.get(LLMSERVICE.plural, {})
-        for key in list(index):  # kopf changes it meanwhile
+        for key in list(index):  # the watches change it meanwhile
             for service in index.get(key, ()):
                 yield key, service

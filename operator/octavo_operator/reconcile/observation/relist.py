@@ -52,7 +52,7 @@ def missed(listing: Listing, index: Index) -> set[Missed]:
 
 
 def _items(index: Index) -> Iterable[tuple[Key, list[Object]]]:
-    # An index of kopf changes while it is walked over.
+    # An index changes while it is walked over.
     entries: Mapping[Key, Iterable[Object]] = index
     return [(key, list(entries.get(key, ()))) for key in list(entries)]
 

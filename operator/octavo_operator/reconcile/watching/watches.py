@@ -1,6 +1,7 @@
 """The watches, by kopf: they fill the indexes and queue the keys that changed. All decisions are made elsewhere.
 
-Only `on.event` and `index` handlers are used: they write no annotations and need no finalizers.
+Only `on.event` and `index` handlers are used: they write no annotations and need no finalizers. The indexes are our own
+(`indexes`); kopf's empty ones have it wait, before it reports the first LLMService, until all kinds have been listed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from octavo_operator.reconcile.observation.observe import Index, Key, key_of
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.watching import list_and_watch, toggles
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
+from octavo_operator.reconcile.watching.indexes import Indexes
 
 logger = logging.getLogger(__name__)
 
@@ -138,10 +140,14 @@ class Watches:
         """
         identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
         everywhere = "" in self.namespaces
+        filled = Indexes(self.kinds, self._note_change)
+        for plural, index in filled.by_plural.items():
+            joined: Any = self.indexes.setdefault(plural, cast(Index, ChainMap()))
+            joined.maps.append(index)
         parts = await kopf.spawn_tasks(
             identity=identity,
             registry=self._registry(),
-            settings=self._settings(),
+            settings=self._settings(filled),
             standalone=True,
             clusterwide=everywhere,
             namespaces=[] if everywhere else list(self.namespaces),
@@ -162,8 +168,8 @@ class Watches:
             await asyncio.sleep(_FAILED_SECONDS)
             raise WatchFailedError(f"a watch has failed: {error!r}") from error
 
-    def _settings(self) -> kopf.OperatorSettings:
-        settings = kopf.OperatorSettings()
+    def _settings(self, sink: list_and_watch.Sink) -> kopf.OperatorSettings:
+        settings = list_and_watch.Settings(sink)
         settings.posting.enabled = False
         settings.persistence.diffbase_storage = _NoDifferences()
         settings.scanning.disabled = True  # the CRD is waited for; neither CRDs nor namespaces need to be watched
@@ -183,35 +189,30 @@ class Watches:
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
-        @kopf.on.startup(registry=registry, id="indexes")
-        async def take_indexes(**kwargs: Any) -> None:
-            for kind in self.kinds:
-                joined: Any = self.indexes.setdefault(kind.plural, cast(Index, ChainMap()))
-                joined.maps.append(kwargs[kind.plural])
-
         @kopf.on.login(registry=registry, id="login")
         async def login(**_: Any) -> kopf.ConnectionInfo:
             return kopf.ConnectionInfo(**await self.cluster.server.credentials())
 
         for kind in self.kinds:
-            self._follow(registry, kind)
+            group, _, version = kind.api_version.rpartition("/")
+            kopf.index(group, version, kind.plural, registry=registry, id=kind.plural)(_index_nothing)
+            kopf.on.event(group, version, kind.plural, registry=registry, id=f"changed-{kind.plural}")(self._changed)
         return registry
 
-    def _follow(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
-        """Keep an index of `kind` and queue the owner of whatever changes."""
-        group, _, version = kind.api_version.rpartition("/")
+    async def _changed(self, body: Any, **_: Any) -> None:
+        """Queue an LLMService; kopf calls this once all kinds have been listed, and for no other kind."""
+        self.heartbeat.beat()
+        if key := key_of(LLMSERVICE, body):
+            self.queue.add(key, urgent=_was_changed(body))
+        self.indexed.add(self.namespaces)
 
-        @kopf.index(group, version, kind.plural, registry=registry, id=kind.plural)
-        async def index(body: Any, **_: Any) -> dict[Key, Any] | None:
-            key = key_of(kind, body)
-            return {key: dict(body)} if key else None  # `list_and_watch` has left out what nobody reads
+    def _note_change(self, owner: Key) -> None:
+        """Queue the owner of a child; before all is listed its LLMService is queued by `_changed` again."""
+        self.heartbeat.beat()
+        self.queue.add(owner)
 
-        @kopf.on.event(group, version, kind.plural, registry=registry, id=f"changed-{kind.plural}")
-        async def changed(body: Any, **_: Any) -> None:
-            self.heartbeat.beat()
-            if key := key_of(kind, body):
-                self.queue.add(key, urgent=kind is LLMSERVICE and _was_changed(body))
-            self.indexed.add(self.namespaces)  # kopf calls no such handler before all that was listed is in the indexes
+
+async def _index_nothing(**_: Any) -> None: ...
 
 
 async def _wound_up(running: asyncio.Future[None]) -> None:
