@@ -96,7 +96,7 @@ format: setup ## format the code with ruff
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: audit cluster test-minors cluster-demo frameworks fuzz-api lm-eval images images-check images-lock bench chaos hostile soak bench-scheduler simulate
+.PHONY: audit cluster test-minors monitoring-check cluster-demo frameworks fuzz-api lm-eval images images-check images-lock bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## test LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK with a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
@@ -127,6 +127,9 @@ cluster: setup ## run a real Kubernetes on this machine, in the foreground; KUBE
 
 test-minors: setup ## lint the chart for Kubernetes 1.31 to 1.36, and run a part of the cluster tests on older ones than 1.36
 	@$(BIN)/python -m tests.minors $(KUBERNETES) $(addprefix --pytest=,$(PYTEST_FLAGS))
+
+monitoring-check: setup ## scrape LLMServices with a real Prometheus under the real prometheus-operator; builds both on a first run
+	@$(BIN)/python -m tests.prometheus_operator
 
 bench: setup ## measure Octavo and transformers' generate, one after the other, into bench/results/
 	$(BIN)/python -m bench.compare

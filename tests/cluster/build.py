@@ -41,6 +41,7 @@ class Component:
     source: str = ""  # the folder below `binaries/`; empty: `name`
     linker_flags: str = ""  # {version}: of `module`; {minor}: the Kubernetes minor version it is built against
     renamed: tuple[tuple[str, str], ...] = ()  # (as Go names it, as everyone names it)
+    tags: str = ""  # the argument of `go build -tags`
 
     @property
     def version(self) -> str:
@@ -56,6 +57,7 @@ class Component:
     def folder(self) -> Path:
         """The folder of the built programs."""
         content = "\n".join((self._source("go.mod"), self._source("go.sum"), self.flags, repr(self.renamed)))
+        content += self.tags
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return user_cache() / "bin" / f"{self.name}-{self.version}-{digest}"
 
@@ -106,6 +108,18 @@ HELM = Component(
 )
 VERSITYGW = Component(name="versitygw", module="github.com/versity/versitygw", programs=("versitygw",))
 """An S3 server on plain files; no part of a cluster, so only tests of S3 build it."""
+PROMETHEUS_OPERATOR = Component(
+    name="prometheus-operator",
+    module="github.com/prometheus-operator/prometheus-operator",
+    programs=("operator", "prometheus-config-reloader"),
+)
+PROMETHEUS = Component(
+    name="prometheus",
+    module="github.com/prometheus/prometheus",
+    programs=("prometheus",),
+    tags="remove_all_sd,enable_kubernetes_sd",  # of its ways to find targets the one that is used
+)
+"""Only `make monitoring-check` builds these two; what else needs a Prometheus runs Debian's."""
 COMPONENTS = (KUBERNETES, ETCD, CONTAINERD, CNI, COREDNS, HELM)
 
 NEWEST = "1.36"
@@ -168,9 +182,9 @@ def _build(component: Component, report: Report, title: str) -> None:
     with _lock(target.parent / f".{component.name}.lock", report, title):
         if target.is_dir():  # someone else has built it meanwhile
             return
-        for abandoned in target.parent.glob(f".{component.name}-*"):
+        for abandoned in target.parent.glob(f".{component.name}.build-*"):
             shutil.rmtree(abandoned)
-        output = Path(tempfile.mkdtemp(prefix=f".{component.name}-", dir=target.parent))
+        output = Path(tempfile.mkdtemp(prefix=f".{component.name}.build-", dir=target.parent))
         try:
             start = time.monotonic()
             _go_build(component, output, report, title)
@@ -188,7 +202,8 @@ def _build(component: Component, report: Report, title: str) -> None:
 
 def _go_build(component: Component, output: Path, report: Report, title: str) -> None:
     """Run `go build`, telling how far it is; it ends with this process, however that ends."""
-    command = ["go", "build", "-v", *QUICKER, f"-ldflags={component.flags}", "-o", f"{output}/", "tool"]
+    flags = (*QUICKER, f"-ldflags={component.flags}", f"-tags={component.tags}")
+    command = ["go", "build", "-v", *flags, "-o", f"{output}/", "tool"]
     start, packages, last_words = time.monotonic(), 0, deque[str](maxlen=15)
     with subprocess.Popen(
         # Tests that run meanwhile come first: they have time limits.

@@ -95,6 +95,13 @@ def pause_image(busybox: Path) -> Image:
     )
 
 
+def program_image(name: str, program: Path) -> Image:
+    """Return an image called `name` of a static program, which is where most projects' images have theirs: in /bin."""
+    path = f"bin/{program.name}"
+    layer = _tar([_file(path, program.read_bytes(), mode=0o755)])
+    return Image(names=(name,), layer=layer, config={"Entrypoint": [f"/{path}"]})
+
+
 def mounted_folders() -> list[Path]:
     """Return the folders of this machine that development containers mount at the same path; none is inside another."""
     wanted = (Path("/usr"), Path(sys.base_prefix), CHECKOUT, Path(sys.prefix))
