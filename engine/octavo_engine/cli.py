@@ -93,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     plan.add_argument(
         "--gpu-memory",
         metavar="SIZE",
-        help="memory of one GPU, as in 80GiB (default: common GPUs, side by side)",
+        help="memory of one GPU, as in 80GiB (default: common GPUs, side by side; with --device cpu, this machine)",
     )
     _add_settings(plan, "engine", EngineConfig)
     _add_pull(command("pull", "download MODEL and stop"))

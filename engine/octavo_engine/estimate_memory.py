@@ -14,8 +14,8 @@ from octavo_engine.config.sources import read_engine_config
 from octavo_engine.engine.plan_table import plan_rows
 from octavo_engine.engine.plan_text import table
 from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_for_estimate
-from octavo_engine.engine.sizing import memory_limits, memory_need
-from octavo_engine.errors import DoesNotFitError
+from octavo_engine.engine.sizing import memory_limits, memory_need, size_engine
+from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.percent_bar import percent_bar
 from octavo_engine.runner.device_memory import DeviceMemory
@@ -43,13 +43,23 @@ _MOST_GPUS = 8
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Print the memory plan; DoesNotFitError (exit 4), which names the flag to change, if the model does not fit.
 
-    Without --gpu-memory: print how many of each common GPU the model needs; exit 4 if eight of any are too few.
+    With `--device cpu` the plan is for this machine's memory. Without that and --gpu-memory: print how many of each
+    common GPU the model needs; exit 4 if eight of any are too few.
     """
     given: str | None = args.gpu_memory
     size: int = 0 if given is None else Setting("size", "", minimum=1).parse("gpu-memory", given)
     config = read_engine_config(args, environ)
+    if size and config.device == "cpu":
+        raise ConfigurationError(
+            "--gpu-memory is a GPU's, and --device cpu plans for the memory of this machine; leave one of them out"
+        )
     with percent_bar(f"pulling {config.model}") as progress:
         files = resolve_model(config.model, config.revision, progress, weights=False)
+    if config.device == "cpu":
+        here = size_engine(config, files)
+        on = here.describe_device(config.tensor_parallel_size)
+        sys.stdout.write(table(plan_rows(config, files, here.resolved, here.plan, on)))
+        return 0
     if not size:
         sys.stdout.write(on_common_gpus(config, files))
         return 0
@@ -81,12 +91,15 @@ def on_common_gpus(config: EngineConfig, files: ModelFiles) -> str:
             rows.append((name, format_size(size), f"more than {_MOST_GPUS}", "-", "-", "-", "-"))
             continue
         each = (format_size(plan.need.weights), format_size(plan.kv_bytes), f"{plan.max_model_len:,}")
-        rows.append((name, format_size(size), str(ranks), *each, f"{plan.kv_tokens / plan.max_model_len:.1f}"))
+        rows.append((name, format_size(size), str(ranks), *each, f"{plan.full_sequences:,}"))
     if refused and all(row[3] == "-" for row in rows[1:]):
         raise refused
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    legend = "weights and KV cache are for each GPU; sequences: of full context at a time; GPUs: --tensor-parallel-size"
+    legend = (
+        "weights and KV cache are for each GPU; sequences: of full context at a time; GPUs: --tensor-parallel-size\n"
+        "for this machine's CPU and memory: add --device cpu"
+    )
     return "\n".join([*lines, legend]) + "\n"
 
 

@@ -23,6 +23,7 @@ _GENERATE = """
 _PLAN = """
   octavo-engine plan Qwen/Qwen3-8B                               which common GPUs it fits, and how many sequences
   octavo-engine plan Qwen/Qwen3-8B --gpu-memory 24GiB            what it takes of one
+  octavo-engine plan smollm2 --device cpu                        what it takes of this machine's memory
 """
 _PULL = """
   octavo-engine pull Qwen/Qwen3-8B                               into the cache, and print where

@@ -91,6 +91,24 @@ def test_without_a_size_common_gpus_are_compared(llama_70b, capsys):
     assert planned["sequences"].startswith(f"{found['H200'][5]} of full length")
 
 
+def test_a_cpu_is_planned_with_the_memory_of_this_machine(capsys):
+    assert main(["plan", "smollm2", "--device", "cpu", "--max-model-len", "1024", "--kv-cache-memory", "64MiB"]) == 0
+    table = rows(capsys.readouterr().out)
+    assert table["on"].endswith(" free") and "GPU" not in table["on"]
+    assert "CUDA graphs" not in table
+    assert table["sequences"] == "2 of full length at a time"  # 2,912 tokens of 22.5 KiB
+    assert main(["plan", "smollm2", "--device", "cpu", "--gpu-memory", "24GiB"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
+
+
+def test_sequences_of_a_model_without_a_cache_are_those_of_a_step(tmp_path, capsys):
+    config = {"architectures": ["BertModel"], "model_type": "bert", "hidden_size": 64, "intermediate_size": 128}
+    config |= {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 100, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["plan", str(tmp_path)]) == 0
+    assert {line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:-2]} == {"4"}  # of 2,048 tokens
+
+
 def test_a_model_that_fits_on_no_common_gpu(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA_70B, "intermediate_size": 32 * 28672}))
     assert main(["plan", str(tmp_path)]) == 4

@@ -21,7 +21,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200 if HEALTH.get(self.path, True) else 503)
         self.end_headers()
-        self.wfile.write(b'octavo_load_progress_ratio{model_name="x"} 0.4\n')
+        self.wfile.write(b'{"phase": "loading", "progress": 0.4, "detail": "4 MiB of 10 MiB"}')
 
     def log_message(self, *_: object) -> None:
         pass

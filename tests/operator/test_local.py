@@ -172,14 +172,14 @@ def test_a_start_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -
     def report(line: str) -> None:
         nonlocal passed
         said.append(line)
-        passed = 1000.0 if "loading 40%" in line else 0.0
+        passed = 1000.0 if "loading, 40%" in line else 0.0
 
     with (
         pytest.raises(LocalError, match=r"raise spec\.rollout\.startupTimeoutSeconds"),
         run_local(service("never-starts")) as engine,
     ):
         engine.wait_ready(report)
-    assert "loading 40%" in said[-1]
+    assert re.fullmatch(r"loading, 40%, 4 MiB of 10 MiB; \d+ s so far; the startup timeout is 600 s", said[-1])
 
 
 @pytest.mark.usefixtures("misbehaving")

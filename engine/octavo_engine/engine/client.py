@@ -72,7 +72,7 @@ class EngineState:
 
     phase: str = "starting"
     """One of starting, loading, ready, dead."""
-    progress: Loading = field(default_factory=lambda: Loading("starting", 0.0))
+    progress: Loading = field(default_factory=lambda: Loading("starting", 0.0, "importing PyTorch"))
     plan: list[tuple[str, str]] | None = None
     """The memory plan as rows of text, once it is known."""
     ready: EngineInfo | None = None

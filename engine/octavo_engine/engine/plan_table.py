@@ -8,7 +8,6 @@ from octavo_engine.engine.resolved_config import ResolvedConfig
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.memory_plan import MemoryPlan
 from octavo_engine.sizes import format_size
 
@@ -38,7 +37,7 @@ def plan_rows(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig,
         ),
         *((("states", f"{plan.blocks_of(None, states=True):,} of {format_size(need.state)}"),) if need.state else ()),
         ("context", f"{plan.max_model_len:,} tokens (--max-model-len)"),
-        ("sequences", f"{_tokens_at_a_time(plan, spec) / plan.max_model_len:.1f} of full length at a time"),
+        ("sequences", f"{plan.full_sequences:,} of full length at a time"),
         ("fits", f"yes, into {format_size(plan.budget)} (--gpu-memory-utilization {config.gpu_memory_utilization:g})"),
     ]
 
@@ -48,8 +47,3 @@ def _cache_rows(plan: MemoryPlan, kv_per_token: str, *, causal: bool) -> Rows:
         return [("KV cache", "none: a prompt is computed whole, in one step")]
     blocks = f"{format_size(plan.kv_bytes)} in {plan.num_kv_blocks:,} blocks of {plan.block_size} tokens"
     return [("KV cache", blocks), ("KV per token", kv_per_token)]
-
-
-def _tokens_at_a_time(plan: MemoryPlan, spec: ModelSpec) -> int:
-    """Return the tokens that the KV cache holds or, for a model without one, that a step computes."""
-    return plan.kv_tokens if spec.causal else plan.step_tokens

@@ -19,6 +19,7 @@ from octavo_engine.runner.kv_blocks import WindowNeed
 from octavo_engine.runner.memory import check_swap_space, plan_memory
 from octavo_engine.runner.memory_plan import MemoryLimits, MemoryNeed, MemoryPlan
 from octavo_engine.runner.sampler import MOST_TOGETHER
+from octavo_engine.sizes import format_size
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Sizing:
     def replan(self, graphs: int) -> MemoryPlan:
         """Return the plan for CUDA graphs of `graphs` bytes, as measured; raises DoesNotFitError if nothing fits."""
         return plan_memory(replace(self.plan.need, graphs=graphs), self.memory, self.limits)
+
+    def describe_device(self, ranks: int) -> str:
+        """Return the device and its memory, as one line of the printed plan."""
+        memory, each = self.memory, "" if ranks == 1 else f"; what follows is for each of {ranks}"
+        return f"{memory.name}, {format_size(memory.free)} of {format_size(memory.total)} free{each}"
 
     def memory_info(self) -> MemoryInfo:
         """Return the plan's numbers for /health/startup; one sequence's windows and states are part of `step`."""
@@ -181,4 +187,5 @@ def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimit
         max_num_batched_tokens=config.max_num_batched_tokens,
         mixture=spec.has_experts,
         prefix_caching=config.enable_prefix_caching,
+        causal=spec.causal,
     )

@@ -42,7 +42,6 @@ from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecuto
 from octavo_engine.runner.memory_plan import MemoryPlan
 from octavo_engine.runner.ranks import Ranks
 from octavo_engine.sampling_defaults import SamplingDefaults
-from octavo_engine.sizes import format_size
 from octavo_engine.speculative.ngram import NGramProposer
 from octavo_engine.structured.mask_provider import MaskProvider
 from octavo_engine.text.tokenizer import load_tokenizer
@@ -75,7 +74,8 @@ def start_engine(
     report("sizing", 0.0, "")
     sizing = size_engine(config, files)
     log.info("memory plan: %s", sizing.plan.describe())
-    planned(plan_rows(config, files, sizing.resolved, sizing.plan, _describe_device(sizing, config)))
+    device = sizing.describe_device(config.tensor_parallel_size)
+    planned(plan_rows(config, files, sizing.resolved, sizing.plan, device))
     sampling, pooling = _sampling_defaults(config, files), pooling_of(files, sizing.resolved.spec)
     files = resolve_model(config.model, files.commit or config.revision, report)  # now with weights, which fit
     with ExitStack() as on_error:  # the program may go on without an engine, as one with `LLM` does
@@ -127,11 +127,6 @@ def _engine_info(
         classifier=classifier_info(resolved.spec),
         max_loras=config.max_loras if config.enable_lora else 0,
     )
-
-
-def _describe_device(sizing: Sizing, config: EngineConfig) -> str:
-    each = "" if config.tensor_parallel_size == 1 else f"; what follows is for each of {config.tensor_parallel_size}"
-    return f"{sizing.memory.name}, {format_size(sizing.memory.free)} of {format_size(sizing.memory.total)} free{each}"
 
 
 def _adapters(config: EngineConfig, loaded: ReadyWorker, scheduler: Scheduler, executor: Executor) -> Adapters | None:

@@ -47,6 +47,7 @@ def load_model(
     decoder = _empty_decoder(spec, dtype, device, ranks)
     with torch.no_grad():
         source.load({tensor.name: tensor for tensor in decoder.tensors()}, progress)
+    progress("warmup", 0.0, "arranging the weights for the kernels")
     decoder.prepare()
     return_freed_memory()
     return decoder

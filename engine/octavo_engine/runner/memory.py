@@ -38,6 +38,7 @@ def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) ->
         _swap_blocks(limits.swap_space, shares, blocks),
         limits.max_num_batched_tokens,
         shares.window_seqs,
+        limits.causal,
     )
 
 

@@ -49,6 +49,8 @@ class MemoryLimits:
     mixture: bool = False
     """Whether the model is a mixture of experts, which `--quantization` cannot shrink."""
     prefix_caching: bool = True
+    causal: bool = True
+    """Whether the model computes a prompt in parts, for which it has a KV cache."""
 
     @property
     def swap_on_device(self) -> int:
@@ -78,6 +80,8 @@ class MemoryPlan:
     """The value of --max-num-batched-tokens."""
     window_seqs: int = 1
     """The number of requests that get a sliding window and a state."""
+    causal: bool = True
+    """Whether the model has a KV cache."""
 
     @property
     def shares(self) -> BlockShares:
@@ -106,9 +110,14 @@ class MemoryPlan:
         """The number of tokens that the KV cache holds."""
         return self.num_kv_blocks * self.block_size
 
+    @property
+    def full_sequences(self) -> int:
+        """The sequences of full length that the KV cache holds or, for a model without one, that a step computes."""
+        return (self.kv_tokens if self.causal else self.step_tokens) // self.max_model_len
+
     def describe(self) -> str:
         """Return the plan as one line for the log."""
-        full = self.kv_tokens / self.max_model_len
+        full = self.full_sequences
         swap = f", {format_size(self.swap_bytes)} of CPU memory to swap to" if self.swap_blocks else ""
         rest = f" + CUDA graphs {format_size(self.need.graphs)}" if self.need.graphs else ""
         rest += f" + adapters {format_size(self.need.adapters)}" if self.need.adapters else ""
@@ -119,5 +128,5 @@ class MemoryPlan:
         return (
             f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)}{rest} + KV cache "
             f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV{windows}, "
-            f"{full:.1f} sequences of {self.max_model_len:,} tokens{swap}"
+            f"{full:,} sequence{'s' * (full != 1)} of {self.max_model_len:,} tokens{swap}"
         )
