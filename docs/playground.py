@@ -29,7 +29,7 @@ def take(chromium: Browser, url: str, name: str, **options: Any) -> None:
         page.get_by_label("Compare two").check()
     page.get_by_text("System message, sampling").click()
     page.get_by_label("Temperature").fill("0.2")
-    page.get_by_label("Most tokens").fill("80")
+    page.get_by_label("Max tokens").fill("80")
     page.get_by_text("System message, sampling").click()
     page.get_by_label("Your message").fill(QUESTION)
     page.keyboard.press("Enter")

@@ -11,7 +11,10 @@ from pydantic import BaseModel
 
 from octavo_engine.server.anthropic.protocol import ToolUseBlock
 from octavo_engine.server.endpoints.openapi import BODIES
-from octavo_engine.server.openai import prepare_chat
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai import prepare_chat, unknown_fields
+from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs import (
     Choices,
     Grammar,
@@ -21,6 +24,7 @@ from octavo_engine.server.openai.structured_outputs import (
     SchemaObject,
     StructuralTag,
 )
+from octavo_engine.server.openai.unknown_fields import check_names
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.text_limits import GRAMMAR_FIELDS, may_take_long
 from octavo_engine.text.chat_template import ChatTemplate
@@ -216,6 +220,70 @@ def test_special_tokens_are_added_to_a_chat_when_asked_for(
     for asked in ({}, {"add_special_tokens": False}, {"add_special_tokens": True}):
         prompt_of(tokenizer, **asked)
     assert seen == [False, False, True]
+
+
+OF_OTHER_SERVERS = """
+    messages model audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens
+    metadata modalities moderation n parallel_tool_calls prediction presence_penalty prompt_cache_key
+    prompt_cache_options prompt_cache_retention reasoning_effort response_format safety_identifier seed service_tier
+    stop store stream stream_options temperature tool_choice tools top_logprobs top_p user verbosity
+    web_search_options prompt best_of echo suffix input dimensions encoding_format
+    use_beam_search top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output ignore_eos
+    min_tokens skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens truncation_side
+    prompt_logprobs allowed_token_ids bad_words add_generation_prompt continue_final_message add_special_tokens
+    documents chat_template chat_template_kwargs media_io_kwargs mm_processor_kwargs structured_outputs guided_json
+    guided_regex guided_choice guided_grammar guided_decoding_backend guided_whitespace_pattern structural_tag priority
+    request_id logits_processors return_tokens_as_token_ids return_token_ids cache_salt kv_transfer_params vllm_xargs
+    include_reasoning thinking_token_budget repetition_detection data_parallel_rank prompt_embeds normalize
+    use_activation embed_dtype endianness task parse_reasoning
+    rid lora_path regex ebnf return_hidden_states bootstrap_host bootstrap_room stop_regex no_stop_trim
+    separate_reasoning stream_reasoning input_ids custom_params custom_logit_processor return_routed_experts extra_key
+    min_new_tokens max_new_tokens sampling_seed return_logprob logprob_start_len top_logprobs_num token_ids_logprob
+    mirostat mirostat_tau typical_p repeat_penalty repeat_last_n dynatemp_range dry_multiplier xtc_probability
+    top_n_sigma n_predict n_keep n_probs min_keep cache_prompt id_slot samplers grammar timings_per_token
+    return_tokens reasoning_format parse_tool_calls
+    models transforms route plugins usage provider top_a num_retries drop_params enable_thinking thinking_budget
+    search_options enable_search random_seed safe_prompt keep_alive options
+"""
+"""Fields of OpenAI and vLLM, some of SGLang, of llama.cpp, and of gateways."""
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/v1/embeddings", "/tokenize", "/v1/rerank"])
+def test_no_field_of_another_server_is_taken_for_a_misspelled_one(path: str) -> None:
+    for name in OF_OTHER_SERVERS.split():
+        check_names(BODIES[path], {name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("max_token", "max_tokens"), ("maxTokens", "max_tokens"), ("temprature", "temperature"), ("topP", "top_p"),
+        ("respones_format", "response_format"), ("tool", "tools"), ("stops", "stop"), ("TEMPERATURE", "temperature"),
+        ("max_completions_tokens", "max_completion_tokens"),
+    ],
+)  # fmt: skip
+def test_a_misspelled_field_is_refused_with_the_one_that_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(APIError, match=f"^{name}: unknown field; did you mean {meant}\\?$") as raised:
+        parse(ChatCompletionBody, json.dumps({**ASK, name: 1}).encode())
+    assert (raised.value.status, raised.value.detail.param) == (400, name)
+    assert raised.value.detail.code == "unknown_parameter"
+    parse(ChatCompletionBody, json.dumps({**ASK, name: None}).encode())  # null means absent
+    check_names(ChatCompletionBody, {name: 1, meant: 1})  # the field that was meant has its effect
+
+
+def test_an_unknown_field_is_logged_once_and_not_any_number_of_them(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unknown_fields, "_logged", set())
+    for _ in range(3):
+        check_names(ChatCompletionBody, {"my_trace": 1, "x" * 1000: 1})
+    assert [record.args for record in caplog.records] == [("my_trace",)]
+    for number in range(300):
+        check_names(ChatCompletionBody, {f"{number}_mine": 1})
+    assert len(caplog.records) <= 100
+    hostile = {f"max_token{'_' * 20}{number}": 1 for number in range(100_000)}
+    check_names(ChatCompletionBody, hostile)
+    assert len(caplog.records) <= 100
 
 
 NOT_MADE_INTO_A_GRAMMAR = {(ToolUseBlock, "input")}

@@ -95,7 +95,7 @@ def test_a_chat_is_answered_kept_and_asked_again(real: RealServer, context: Brow
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
     page.get_by_text("System message, sampling").click()
     page.get_by_label("Temperature").fill("0")
-    page.get_by_label("Most tokens").fill("24")
+    page.get_by_label("Max tokens").fill("24")
     ask(page, "Name the capital of France.")
     answer = page.get_by_role("article", name="Model").first
     expect(answer).to_contain_text("Paris")
@@ -138,7 +138,7 @@ def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealS
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
     page.get_by_label("Compare two").check()
     page.get_by_text("System message, sampling").click()
-    page.get_by_label("Most tokens").fill("12")
+    page.get_by_label("Max tokens").fill("12")
     ask(page, "Tell me a story.")
     expect(page.locator(".timing")).to_have_text([re.compile("12 tokens"), re.compile("12 tokens")])
     left, right = (each.inner_text() for each in page.get_by_role("article", name="Model").all())

@@ -133,7 +133,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "response_format, guided_regex: only one",
     ),
     "two in one": ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.regex", "only one"),
-    "an unknown type": ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
+    "an unknown type": (
+        {"response_format": {"type": "xml"}},
+        "response_format.type",
+        "'json_schema' or 'structural_tag'",
+    ),
     "no name": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
         "response_format.json_schema.name",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 
+from octavo_engine import logs
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.supervised_task import supervise
@@ -188,7 +189,9 @@ class Server:
         return found
 
     def _setup_of_workers(self) -> Setup:
-        return Setup(self._config.model, self._config.revision, self._serving.config.tool_call_parser)
+        server = self._serving.config
+        log_format = logs.for_reader(server.log_format)
+        return Setup(self._config.model, self._config.revision, server.tool_call_parser, log_format)
 
     def _announce(self, ready: EngineInfo) -> None:
         host, port = self._listener.getsockname()[:2]

@@ -226,10 +226,11 @@ class Serving:
             if self.listed_adapters is not None and self.listed_adapters.is_on_its_way(name):
                 self.metrics.reject("loading")
                 raise unavailable(f"the adapter {name!r} is being loaded", "adapter_loading", 5)
-            served = ", ".join([*self.names, *self.engine.state.adapters][:_SHOWN])
+            every = [*self.names, *self.engine.state.adapters]
+            served = f"the served model{'s are' if len(every) > 1 else ' is'} {', '.join(every[:_SHOWN])}"
             raise APIError(
                 404,
-                f"the model {name[:200]!r} is not served here; the served models are {served}",
+                f"the model {name[:200]!r} is not served here; {served}",
                 code="model_not_found",
                 param="model",
             )

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from octavo_engine import logs
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.freed_memory import return_freed_memory
@@ -87,6 +88,7 @@ def main() -> None:
     connection = socket.socket(fileno=0)
     os.nice(NICENESS)
     setup = decode_setup(receive(connection))
+    logs.set_up_engine(setup.log_format)
     try:
         tokenizer = load_tokenizer(resolve_model(setup.model, setup.revision, lambda *_: None, weights=False))
     except ModelLoadError as error:  # the server reads the same files, and reports the error

@@ -12,7 +12,7 @@ const FIELDS: Field[] = [
   { name: "frequency_penalty", label: "Frequency penalty", step: "any", min: "-2", max: "2" },
   { name: "presence_penalty", label: "Presence penalty", step: "any", min: "-2", max: "2" },
   { name: "seed", label: "Seed", step: "1", min: "0" },
-  { name: "max_tokens", label: "Most tokens", step: "1", min: "1" },
+  { name: "max_tokens", label: "Max tokens", step: "1", min: "1" },
 ];
 const MOST_SEEDS = 2 ** 31;
 

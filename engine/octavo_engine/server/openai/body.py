@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from octavo_engine.server.errors import APIError, from_validation, param_of
 from octavo_engine.server.openai.protocol import Body
+from octavo_engine.server.openai.unknown_fields import check_names
 
 AnyBody = TypeVar("AnyBody", bound=Body)
 
@@ -25,6 +26,7 @@ def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
         if _MAY_BE_SURROGATES.search(raw) and (place := _surrogate(fields, ())) is not None:
             param = param_of(place)
             raise APIError(400, f"{param or 'the body'}: contains an unpaired surrogate", param=param)
+        check_names(kind, fields)
         return checked(kind, fields)
     except json.JSONDecodeError as error:
         raise APIError(400, f"the body is not valid JSON: {error.msg}", code="invalid_json") from None

@@ -1,4 +1,4 @@
-"""The bodies of requests of OpenAI's API. `null` means absent; fields that are not named here are ignored, as there.
+"""The bodies of requests of OpenAI's API. `null` means absent; other fields are ignored, but see unknown_fields.py.
 
 Fields that OpenAI's API does not have carry vLLM's names.
 """

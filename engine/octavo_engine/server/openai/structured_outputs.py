@@ -118,10 +118,18 @@ def _read_tag(value: Any) -> Any:
 TagText = Annotated[StructuralTag, BeforeValidator(_read_tag)]
 
 
+def _known_type(value: Any) -> Any:
+    """Return the type of a ResponseFormat; the error for another value names that of a StructuralTag too."""
+    if value not in ("text", "json_object", "json_schema"):
+        one_of = "Input should be 'text', 'json_object', 'json_schema' or 'structural_tag'"
+        raise PydanticCustomError("literal_error", one_of)
+    return value
+
+
 class ResponseFormat(_Strict):
     """OpenAI's field `response_format`: any text, any JSON object, or JSON under a schema."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Annotated[Literal["text", "json_object", "json_schema"], BeforeValidator(_known_type)]
     json_schema: NamedSchema | None = None
 
     @model_validator(mode="after")

@@ -135,6 +135,7 @@ class Setup(msgspec.Struct, frozen=True):
     revision: str | None
     tool_call_parser: str
     """Name of the format of the model's tool calls, or `auto`."""
+    log_format: str = "text"
 
 
 class Task(msgspec.Struct, frozen=True):

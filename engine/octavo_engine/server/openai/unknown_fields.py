@@ -1,0 +1,66 @@
+"""Fields that a body's API does not have: one with a misspelled name is refused, another is logged once and ignored."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel
+
+from octavo_engine.server.errors import APIError
+
+log = logging.getLogger("octavo.server")
+
+_SIMILARITY = 0.88
+"""difflib's ratio from which a name counts as misspelled. `max_token` has 0.95, `maxTokens` and `topP` have 0.89; names
+that are fields of other servers' APIs and mean something else have less, but for those below."""
+_OTHER_MEANINGS = frozenset({"models", "return_tokens"})
+"""Fields of OpenRouter's and llama.cpp's APIs that look like `model` and `return_token_ids`."""
+_MOST_COMPARED = 8
+"""Unknown fields of one body that are compared with known ones; they take some milliseconds."""
+_LONGEST = 40
+"""Characters of the longest name that is compared or logged."""
+_MOST_LOGGED = 100
+"""Names that one process logs; clients could send any number of them."""
+
+_logged: set[str] = set()
+
+
+def check_names(kind: type[BaseModel], fields: Any) -> None:
+    """Raise APIError 400 if a field is unknown and its name similar to that of a field that the body does not have.
+
+    A field that is null is absent. `kind` is the class of the body `fields`.
+    """
+    if not isinstance(fields, dict):
+        return
+    known = _names_of(kind)
+    unknown = (name for name, value in fields.items() if name not in known and value is not None)
+    for _, name in zip(range(_MOST_COMPARED), unknown, strict=False):
+        if len(name) > _LONGEST:
+            continue
+        similar = _similar(kind, name)
+        if similar is not None and fields.get(similar) is None:
+            message = f"{name}: unknown field; did you mean {similar}?"
+            raise APIError(400, message, param=name, code="unknown_parameter")
+        _log_once(name)
+
+
+@lru_cache(maxsize=64)
+def _names_of(kind: type[BaseModel]) -> frozenset[str]:
+    return frozenset(field.alias or name for name, field in kind.model_fields.items())
+
+
+@lru_cache(maxsize=1024)
+def _similar(kind: type[BaseModel], name: str) -> str | None:
+    if name in _OTHER_MEANINGS:
+        return None
+    found = difflib.get_close_matches(name.lower(), sorted(_names_of(kind)), 1, _SIMILARITY)
+    return found[0] if found else None
+
+
+def _log_once(name: str) -> None:
+    if name not in _logged and len(_logged) < _MOST_LOGGED:
+        _logged.add(name)
+        log.warning("a request has the unknown field %r, which is ignored; this is logged once for each name", name)
