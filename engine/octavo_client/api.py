@@ -90,15 +90,18 @@ def without_number(message: str) -> str:
     return re.sub(r"^\[Errno -?\d+\] ", "", message)
 
 
-def first_model(base: str, response: httpx2.Response) -> str:
-    """Return the first name in an answer of /v1/models; raises ClientError if there is none."""
+def model_names(base: str, response: httpx2.Response) -> list[str]:
+    """Return the names in an answer of /v1/models; raises ClientError if there is none."""
     if response.status_code != 200:
         hint = f"; give one with --api-key-file FILE or in {KEY_VARIABLE}" if response.status_code == 401 else ""
         raise ClientError(f"{base}/models answers {response.status_code}: {error_message(response.content)}{hint}")
     try:
-        return str(response.json()["data"][0]["id"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        raise ClientError(f"{base}/models lists no model; name one with --model") from None
+        names = [str(model["id"]) for model in response.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        names = []
+    if not names:
+        raise ClientError(f"{base}/models lists no model; is this an OpenAI-compatible server?")
+    return names
 
 
 def error_message(content: bytes) -> str:

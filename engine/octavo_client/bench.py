@@ -23,6 +23,7 @@ from octavo_client.errors import ClientError, UsageError
 from octavo_client.figures import Level, Load, Report, Timing, heading, now, row, to_json
 from octavo_client.load import measure
 from octavo_client.saturation import Search, sentence
+from octavo_client.whole_file import write_whole
 from octavo_client.workload import Dataset, Fixed, Prompt, ShareGPTLike, Workload, read_dataset
 
 _MANY = 1_000_000
@@ -218,7 +219,7 @@ def run(args: argparse.Namespace) -> int:
     workload = workload_of(args)
     report = asyncio.run(_bench(args, workload))
     if args.json is not None:
-        args.json.write_text(to_json(report))
+        write_whole(args.json, to_json(report).encode())
     for file in args.plot:
         plots.write(file, {report.target: report})
     if report.saturation is not None:

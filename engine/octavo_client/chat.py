@@ -16,6 +16,8 @@ from octavo_client.errors import BrokenStreamError, ClientError
 
 _HELP = "/quit ends, /new forgets the conversation, Ctrl-C stops an answer\n"
 _ANSWER_TIMEOUT = 600.0
+_SHOWN = 16
+"""The most names of models in an error."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,11 +83,15 @@ def _content(event: Mapping[str, Any]) -> str:
     return str(delta.get("content") or "") if isinstance(delta, dict) else ""
 
 
-def _first_model(http: httpx2.Client, base: str) -> str:
+def _model(http: httpx2.Client, base: str, wanted: str | None) -> str:
+    """Return the model to talk to: `wanted`, or the server's first; ClientError if the server does not list it."""
     try:
-        return api.first_model(base, http.get(f"{base}/models"))
+        names = api.model_names(base, http.get(f"{base}/models"))
     except httpx2.HTTPError as error:
         raise api.no_answer(base, error) from None
+    if wanted is not None and wanted not in names:
+        raise ClientError(f"--model {wanted}: {base} does not serve it; it serves {', '.join(names[:_SHOWN])}")
+    return wanted or names[0]
 
 
 def _answer(conversation: Conversation, question: str) -> None:
@@ -109,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     with httpx2.Client(
         headers=api.headers(api.api_key_of(args, os.environ)), timeout=api.timeouts(_ANSWER_TIMEOUT)
     ) as http:
-        model = args.model or _first_model(http, base)
+        model = _model(http, base, args.model)
         sampling = {} if args.temperature is None else {"temperature": args.temperature}
         conversation = Conversation(http, base, model, args.system, **sampling)
         sys.stdout.write(f"{model} at {base}: {_HELP}")

@@ -30,7 +30,7 @@ class Client:
     async def first_model(self) -> str:
         """Return the first name that /v1/models lists; raises ClientError if nothing answers or none is listed."""
         try:
-            return api.first_model(self.base, await self._http.get(f"{self.base}/models"))
+            return api.model_names(self.base, await self._http.get(f"{self.base}/models"))[0]
         except httpx2.HTTPError as error:
             raise api.no_answer(self.base, error) from None
 

@@ -170,7 +170,8 @@ def now() -> str:
 def heading(report: Report, unit: str = "users") -> str:
     """Return the two lines above the rows of a table: what was measured, and the columns."""
     return (
-        f"{report.target}  {report.model}  {report.workload}; times in ms\n"
+        f"{report.target}  {report.model}  {report.workload}; times in ms; failed: requests without an answer; short: "
+        "answers with fewer tokens than asked for\n"
         f"{unit:>10} {'tokens/s':>9} {'req/s':>6} {'TTFT p50':>9} {'p90':>7} {'p99':>7} "
         f"{'ITL p50':>8} {'p90':>6} {'p99':>6} {'E2E p50':>8} {'p90':>7} {'p99':>7} {'failed':>6} {'short':>6}"
     )

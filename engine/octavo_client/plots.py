@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from octavo_client.errors import UsageError
 from octavo_client.figures import Level, Load, Percentiles, Report
+from octavo_client.whole_file import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +48,9 @@ def write(file: Path, reports: Mapping[str, Report]) -> None:
     """Draw reports, by the names that the legend gives them, into a .png or .html file. Call `check` before."""
     figure = _draw(reports)
     if file.suffix == ".png":
-        figure.savefig(file, dpi=120)
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=120)
+        write_whole(file, image.getvalue())
         return
     picture = io.StringIO()
     figure.savefig(picture, format="svg", metadata={"Date": None})
@@ -55,7 +58,7 @@ def write(file: Path, reports: Mapping[str, Report]) -> None:
     title = html.escape(" and ".join(f"{name}: {report.model}" for name, report in reports.items()))
     tables = "\n".join(_table(name, report) for name, report in reports.items())
     page = _PAGE.format(title=title, picture=svg[svg.index("<svg") :], tables=tables)
-    file.write_text(page, encoding="utf-8")
+    write_whole(file, page.encode())
 
 
 def _draw(reports: Mapping[str, Report]) -> Figure:

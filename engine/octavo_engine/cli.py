@@ -41,7 +41,8 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence instead of a page of usage, with a suggestion for a mistyped name."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(ConfigurationError.exit_code, f"{self.prog}: {message}; see {self.prog} --help\n")
+        see = " See" if message.endswith("?") else "; see"
+        self.exit(ConfigurationError.exit_code, f"{self.prog}: {message}{see} {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
@@ -50,8 +51,10 @@ class _Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def suggest(self, unknown: Sequence[str]) -> NoReturn:
-        flags = [option for action in self._actions for option in action.option_strings]
+        flags = [flag for action in self._actions for flag in action.option_strings if action.dest != "help"]
         name = unknown[0].split("=")[0]
+        if name == "--model" and any(action.dest == "model" for action in self._actions):
+            self.error(f"the model has no flag before it, as in {self.prog} smollm2")
         close = difflib.get_close_matches(name, flags, 1)
         kind = "flag" if name.startswith("-") else "argument"
         self.error(f"unknown {kind} {name}" + (f", did you mean {close[0]}?" if close else ""))
@@ -82,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     generate = command("generate", "answer a file of prompts, offline")
     _add_model(generate)
     generate.add_argument(
-        "--input", required=True, type=Path, metavar="FILE", help="JSON lines with prompt or messages"
+        "--input", required=True, type=_readable_file, metavar="FILE", help="JSON lines with prompt or messages"
     )
     generate.add_argument(
         "--output", required=True, type=Path, metavar="FILE", help="JSON lines; prompts with a line here are skipped"
@@ -98,7 +101,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_settings(plan, "engine", EngineConfig)
     _add_pull(command("pull", "download MODEL and stop"))
     _add_adapters(command("adapters", "fetch LoRA adapters for a server"))
-    command("models", "list the supported model families and their features")
+    models = command("models", "list the supported model families and their features")
+    models.add_argument("--json", action="store_true", help="print a JSON list")
     doctor = command("doctor", "check whether this machine can serve models")
     doctor.add_argument("--port", type=int, default=8000, metavar="N", help="port that serve would use (default: 8000)")
     doctor.add_argument("--json", action="store_true", help="print the results as JSON")
@@ -109,6 +113,16 @@ def build_parser() -> argparse.ArgumentParser:
     completion = command("completion", "print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser
+
+
+def _readable_file(text: str) -> Path:
+    """Return the path of a file; argparse's error if it cannot be read, before torch is imported and a model loaded."""
+    path = Path(text)
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    return path
 
 
 def _page(prog: str) -> argparse.HelpFormatter:
@@ -189,10 +203,10 @@ def _plan(args: argparse.Namespace) -> int:
     return run(args, os.environ)
 
 
-def _models(args: argparse.Namespace) -> int:  # noqa: ARG001
+def _models(args: argparse.Namespace) -> int:
     from octavo_engine.list_models import run
 
-    return run()
+    return run(as_json=args.json)
 
 
 def _doctor(args: argparse.Namespace) -> int:

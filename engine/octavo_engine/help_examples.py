@@ -35,6 +35,7 @@ _ADAPTERS = """
 """
 _MODELS = """
   octavo-engine models                                           all families, and what of each is supported
+  octavo-engine models --json                                    the same for programs
 """
 _DOCTOR = """
   octavo-engine doctor                                           what is missing here, and how to fix it

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from octavo_engine.model.supported_models import SupportedModel, supported_models
 
 COLUMNS = ("architecture", "model_type", "gives", "feed-forward", "windows", "--quantization", "GGUF")
 
 
-def run() -> int:
-    """Print a table of all families."""
+def run(*, as_json: bool = False) -> int:
+    """Print a table of all families, or a JSON list of objects with the fields of SupportedModel."""
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(model) for model in supported_models()], indent=2) + "\n")
+        return 0
     rows = [COLUMNS, *table(supported_models())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     for row in rows:

@@ -64,6 +64,8 @@ def _lines(progress: Progress, done: Event) -> None:
         now = progress.now
         speed = max(0, now.done - first.done) / (time.monotonic() - began)
         left = f", {format_size(speed)}/s, {(now.total - now.done) / speed:.0f} s left" if speed and now.total else ""
+        if said and not now.total:
+            left = f"; {time.monotonic() - began:.0f} s so far"
         line = f"octavo-engine: pulling {progress.model}: {now.detail}{left}\n"
         if line != said:
             sys.stderr.write(line)

@@ -81,7 +81,7 @@ class LocalEngine:
         return self._process.pid
 
     def wait_ready(self, report: Report) -> None:
-        """Return when the readiness probe passes; LocalError if the engine ends or does not start within its startup timeout."""
+        """Return when the readiness probe passes; LocalError if the engine ends or exceeds its startup timeout."""
         startup = self._container["startupProbe"]
         timeout = startup["periodSeconds"] * startup["failureThreshold"]
         started = time.monotonic()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from octavo_client import bench, chat
 from octavo_client.completions import Client
 from octavo_client.errors import ClientError, UsageError
 from octavo_client.figures import Load, Report, Timing, percentiles, summarize, to_json
+from octavo_client.whole_file import write_whole
 from tests.api.served import Served, write_keys
 
 
@@ -197,6 +200,20 @@ def test_bench_says_when_answers_are_shorter(
     assert all((request.sampling.stop_token_ids == ()) is sent for request in server.engine.requests)
 
 
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "figures.json"
+    write_whole(file, b"before")
+
+    def half(path: Path, content: bytes) -> None:
+        path.open("wb").write(content[:2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(ClientError, match=r"figures\.json: cannot be written: No space left on device"):
+        write_whole(file, b"after")
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"before"]
+
+
 def test_percentiles_are_nearest_rank() -> None:
     found = percentiles([n / 1000 for n in range(1, 101)])
     assert (found.mean, found.p50, found.p90, found.p99) == pytest.approx((50.5, 50, 90, 99))
@@ -314,6 +331,13 @@ def test_chat_shows_errors_and_goes_on(
     assert "context is 512 tokens" in out
     assert "Hello there." in out
     assert said(server, 0).count("<|im_start|>user") == 1
+
+
+def test_chat_names_the_models_before_the_first_question(server: Served, typed: Callable[..., None]) -> None:
+    typed("First?", "/quit")
+    with pytest.raises(ClientError, match=r"--model smolm2: .* does not serve it; it serves smollm2$"):
+        chat.run(parse(chat, server.url, "--model", "smolm2"))
+    assert server.engine.requests == []
 
 
 def test_chat_without_a_server() -> None:

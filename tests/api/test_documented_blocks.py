@@ -32,7 +32,7 @@ TITLES = {
     "takes minutes",
 }
 ELSEWHERE = {
-    "make setup": "tests/test_make_setup.py::test_setup_prints_one_line_that_says_what_it_does_and_for_how_long",
+    "make setup": "tests/test_make_setup.py::test_setup_says_what_each_step_does_and_nothing_else_in_a_pipe",
     "make demo": "tests/demo/test_demo.py::test_a_newcomer_sees_an_answer_and_its_figures",
     "make serve": "tests/demo/test_demo.py::test_an_interrupted_demo_leaves_nothing",
     "python examples/chat.py": "tests/api/test_end_to_end.py::test_an_example_works",

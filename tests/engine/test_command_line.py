@@ -98,7 +98,10 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["bench", "http://x", "--rate", "fast"], "--rate: 'fast' is not a number from 0.001 to 10,000"),
         (["bench", "http://x", "--dataset", "/none"], "--dataset /none: cannot be read: No such file or directory"),
         (["compare", "/none", "/none"], "/none: cannot be read: No such file or directory"),
-        (["generate", "m", "--input", "/none", "--output", "x"], "--input /none cannot be read: No such file or dir"),
+        (["generate", "m", "--input", "/none", "--output", "x"], "--input: /none cannot be read: No such file or dir"),
+        (["doctor", "--hep"], "unknown flag --hep; see octavo-engine doctor --help"),
+        (["serve", "--model", "x"], "the model has no flag before it, as in octavo-engine serve smollm2; see"),
+        (["pull", "m", "--revison", "x"], "unknown flag --revison, did you mean --revision? See octavo-engine pull"),
     ],
 )
 def test_what_is_typed_wrong_gets_one_line_that_says_what_may_be_typed(

@@ -155,7 +155,8 @@ def test_what_the_hub_refuses_is_reported_in_one_sentence(repository, tmp_path):
         assert "gated" in gated and "HF_TOKEN" in gated
         assert "no revision 'v9'" in pull("octavo/tiny", home, hub.url, "v9")["error"]
     unreachable = pull("octavo/tiny", home, "http://127.0.0.1:9")["error"]
-    assert "the hub cannot be reached" in unreachable and "HF_ENDPOINT" in unreachable
+    assert "and 127.0.0.1:9 cannot be reached: Connection refused; pull it where" in unreachable
+    assert "HF_ENDPOINT" in unreachable and "HF_HUB_OFFLINE" not in unreachable
     for message in (gated, unreachable):
         assert "\n" not in message
 

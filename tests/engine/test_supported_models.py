@@ -36,6 +36,9 @@ def test_every_family_is_listed_with_what_of_it_runs(
     ]
     rows = {line.split()[0]: line.split() for line in lines}
     assert list(rows) == [*sorted(FAMILIES), *sorted(WRAPPERS)]
+    assert main(["models", "--json"]) == 0
+    listed = {each["architecture"]: each for each in json.loads(capsys.readouterr().out)}
+    assert list(listed) == list(rows) and listed["LlamaForCausalLM"]["quantization"] == ["fp8", "int8", "int4"]
     assert rows["LlamaForCausalLM"][1:] == ["llama", "text", "dense", "no", "fp8", "int8", "int4", "yes"]
     assert rows["GptOssForCausalLM"][1:] == ["gpt_oss", "text", "experts", "yes", "no", "yes"]
     assert rows["DeepseekV3ForCausalLM"][-1] == "no"

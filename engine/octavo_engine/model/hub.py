@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.download import DownloadProgress, Report, check_room, without_queries
@@ -37,6 +40,7 @@ def pull(repository: str, revision: str | None, report: Report, *, weights: bool
     Files in the cache are not fetched again. ModelLoadError if the model does not exist, cannot be reached or does not
     fit on the disk.
     """
+    report(DownloadProgress(note=f"asking {_host()} for {repository}"))  # before an import that may take seconds
     from huggingface_hub import snapshot_download
 
     _keep_signatures_out_of_the_log()
@@ -45,13 +49,16 @@ def pull(repository: str, revision: str | None, report: Report, *, weights: bool
         "allow_patterns": [*SMALL, *(WEIGHTS if weights else ())],
         "ignore_patterns": list(IGNORED),
     }
-    report(DownloadProgress(note=f"asking for {repository}"))
+    total = 0
     try:
-        total = _bytes_to_fetch(repository, wanted)
-        if total:
-            _check_room(repository, total)
-            report(DownloadProgress(0, total, f"{format_size(total)} to fetch"))
-        directory = Path(snapshot_download(repository, **wanted, tqdm_class=_reporter(report, total)))
+        unanswered, total = _bytes_to_fetch(repository, wanted)
+        if unanswered is not None:
+            directory = _cached(repository, wanted, unanswered)
+        else:
+            if total:
+                _check_room(repository, total)
+                report(DownloadProgress(0, total, f"{format_size(total)} to fetch"))
+            directory = Path(snapshot_download(repository, **wanted, tqdm_class=_reporter(report, total)))
     except ModelLoadError:
         raise
     except Exception as error:  # whatever the library raises becomes one sentence
@@ -72,15 +79,29 @@ def _keep_signatures_out_of_the_log() -> None:
             handler.addFilter(cut)
 
 
-def _bytes_to_fetch(repository: str, wanted: dict[str, Any]) -> int:
-    """Return how much a download would transfer; 0 if the hub does not answer: the download then gives the reason."""
+def _host() -> str:
+    return urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").netloc
+
+
+def _bytes_to_fetch(repository: str, wanted: dict[str, Any]) -> tuple[BaseException | None, int]:
+    """Return None and how much a download would transfer, or else the reason why the hub does not say."""
     from huggingface_hub import errors, snapshot_download
 
     try:
         planned = snapshot_download(repository, **wanted, dry_run=True)
-    except errors.DryRunError:
-        return 0
-    return sum(file.file_size or 0 for file in planned if file.will_download)
+    except errors.DryRunError as error:
+        return error.__cause__ or error, 0
+    return None, sum(file.file_size or 0 for file in planned if file.will_download)
+
+
+def _cached(repository: str, wanted: dict[str, Any], unanswered: BaseException) -> Path:
+    """Return the model's folder in the cache; `unanswered`, the hub's error, is raised if not all of it is there."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(repository, **wanted, local_files_only=True))
+    except errors.LocalEntryNotFoundError:
+        raise unanswered from None
 
 
 def _check_room(repository: str, needed: int) -> None:
@@ -126,12 +147,27 @@ def _explain(repository: str, revision: str | None, error: Exception) -> str:
             f"{wanted}: no such model on the Hugging Face hub (or it is private and HF_TOKEN does not open it), and no "
             "such directory here"
         )
-    if isinstance(error, errors.LocalEntryNotFoundError):
-        return (
-            f"{wanted}: not in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or no network); "
-            "nor is there such a directory here; pull it where there is a network, or set HF_ENDPOINT to a mirror"
-        )
+    if (reason := _unreached(error)) is not None:
+        return f"{wanted}: not complete in the local cache, nor is there such a directory here, and {reason}"
     if isinstance(error, OSError) and error.errno is not None:
         return f"{wanted}: cannot be stored: {error.strerror} ({error.filename}); HF_HOME says where the cache is"
-    first_line = (str(error) or type(error).__name__).splitlines()[0]
-    return f"{wanted}: could not be fetched: {without_queries(first_line)}"
+    return f"{wanted}: could not be fetched: {_first_line(error)}"
+
+
+def _unreached(error: BaseException | None) -> str | None:
+    """Return why the hub was not reached, with what to do about it; None if it was."""
+    import httpx2
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE forbids to ask the hub; unset it, or pull the model where there is a network"
+    if isinstance(error, httpx2.TransportError):
+        why = re.sub(r"^\[Errno -?\d+\] ", "", _first_line(error))
+        return f"{_host()} cannot be reached: {why}; pull it where there is a network, or set HF_ENDPOINT to a mirror"
+    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code >= 500:
+        return f"{_host()} answers {error.response.status_code}; try again later, or set HF_ENDPOINT to a mirror"
+    return _unreached(error.__cause__) if isinstance(error, errors.LocalEntryNotFoundError) else None
+
+
+def _first_line(error: BaseException) -> str:
+    return without_queries((str(error) or type(error).__name__).splitlines()[0])
