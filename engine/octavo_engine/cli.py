@@ -20,7 +20,7 @@ from octavo_engine.errors import ConfigurationError, OctavoError
 from octavo_engine.help_examples import EXAMPLES, FIRST_STEPS
 from octavo_engine.imports import lasting_imports
 from octavo_engine.openmp import sleep_soon
-from octavo_engine.signals import ended_quietly
+from octavo_engine.signals import ended_at_once, ended_quietly
 from octavo_engine.sizes import format_size
 from octavo_engine.written_output import with_written_output
 
@@ -85,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     generate = command("generate", "answer a file of prompts, offline")
     _add_model(generate)
     generate.add_argument(
-        "--input", required=True, type=_readable_file, metavar="FILE", help="JSON lines with prompt or messages"
+        "--input", required=True, type=Path, metavar="FILE", help="JSON lines with prompt or messages"
     )
     generate.add_argument(
         "--output", required=True, type=Path, metavar="FILE", help="JSON lines; prompts with a line here are skipped"
@@ -113,16 +113,6 @@ def build_parser() -> argparse.ArgumentParser:
     completion = command("completion", "print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser
-
-
-def _readable_file(text: str) -> Path:
-    """Return the path of a file; argparse's error if it cannot be read, before torch is imported and a model loaded."""
-    path = Path(text)
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
-    return path
 
 
 def _page(prog: str) -> argparse.HelpFormatter:
@@ -191,10 +181,15 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _generate(args: argparse.Namespace) -> int:
+    try:
+        args.input.open("rb").close()  # before an import of seconds
+    except OSError as error:
+        raise ConfigurationError(f"--input {args.input} cannot be read: {error.strerror}") from None
     sleep_soon(os.environ)
-    from octavo_engine.generate import run
+    with ended_at_once(f"{args.output}: interrupted; the same command goes on with the prompts that lack an answer"):
+        from octavo_engine.generate import run
 
-    return run(read_engine_config(args, os.environ), args.input, args.output)
+        return run(read_engine_config(args, os.environ), args.input, args.output)
 
 
 def _plan(args: argparse.Namespace) -> int:

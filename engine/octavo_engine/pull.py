@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from octavo_engine.config import EngineConfig
@@ -24,6 +23,7 @@ from octavo_engine.model.download import DownloadProgress, Report
 from octavo_engine.model.lora.peft_config import CONFIG_FILE
 from octavo_engine.model.source import ModelFiles, pull_model, resolve_adapter
 from octavo_engine.pull_progress import Progress, progress_lines, progress_port
+from octavo_engine.signals import ended_at_once
 from octavo_engine.sizes import format_size
 
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if args.adapter and (args.check_memory or args.link is not None):
         raise ConfigurationError("--adapter goes with neither --check-memory nor --link, which are for models")
     with ExitStack() as stack:
-        stack.enter_context(_ended_by_sigterm())
+        stack.enter_context(ended_at_once())  # the next pull resumes the download
         if args.progress_port is not None:
             stack.enter_context(progress_port(progress, args.progress_port))
         stack.enter_context(progress_lines(progress))
@@ -100,13 +100,3 @@ def _link(place: Path, link: Path) -> None:
         new.replace(link)
     except OSError as error:
         raise ConfigurationError(f"--link {link}: cannot be made: {error.strerror}") from None
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """End the process at once on SIGTERM, also as process 1 of a container. The next pull resumes the download."""
-    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

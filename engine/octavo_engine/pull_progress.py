@@ -63,7 +63,8 @@ def _lines(progress: Progress, done: Event) -> None:
     while not done.wait(_LINE_SECONDS if said else _TICK_SECONDS):
         now = progress.now
         speed = max(0, now.done - first.done) / (time.monotonic() - began)
-        left = f", {format_size(speed)}/s, {(now.total - now.done) / speed:.0f} s left" if speed and now.total else ""
+        known = speed and now.done * 100 >= now.total > 0  # the first bytes are those of small files
+        left = f", {format_size(speed)}/s, {(now.total - now.done) / speed:.0f} s left" if known else ""
         if said and not now.total:
             left = f"; {time.monotonic() - began:.0f} s so far"
         line = f"octavo-engine: pulling {progress.model}: {now.detail}{left}\n"

@@ -1,13 +1,35 @@
-"""Handling of SIGTERM and SIGINT before a server has its own handlers and after its end: the exit code stays 0."""
+"""Handling of SIGTERM and SIGINT: before a server has its own handlers and after its end, and in long commands."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def ended_at_once(note: str = "") -> Iterator[None]:
+    """End the process at once if a signal comes within the block, with the exit code 128 + its number, after `note`.
+
+    Threads that compute or download would otherwise keep it for as long as they run, or abort it.
+    """
+
+    def end(number: int, _: object) -> None:
+        if note:
+            sys.stderr.write(f"\n{note}\n")
+            sys.stderr.flush()
+        os._exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["bench", "http://x", "--rate", "fast"], "--rate: 'fast' is not a number from 0.001 to 10,000"),
         (["bench", "http://x", "--dataset", "/none"], "--dataset /none: cannot be read: No such file or directory"),
         (["compare", "/none", "/none"], "/none: cannot be read: No such file or directory"),
-        (["generate", "m", "--input", "/none", "--output", "x"], "--input: /none cannot be read: No such file or dir"),
+        (["generate", "m", "--input", "/none", "--output", "x"], "--input /none cannot be read: No such file or dir"),
         (["doctor", "--hep"], "unknown flag --hep; see octavo-engine doctor --help"),
         (["serve", "--model", "x"], "the model has no flag before it, as in octavo-engine serve smollm2; see"),
         (["pull", "m", "--revison", "x"], "unknown flag --revison, did you mean --revision? See octavo-engine pull"),
@@ -177,6 +178,22 @@ def test_a_wrong_value_is_looked_for_where_it_was_set(
 
 
 @pytest.mark.parametrize(("output", "why"), [("none/x", "No such file or directory"), ("", "Is a directory")])
+def test_generate_looks_at_its_input_before_it_imports_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "octavo_engine.generate", None)  # an import of it fails
+    assert cli.main(["generate", "m", "--input", "/none", "--output", "x"]) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_long_command_although_a_thread_works(number: signal.Signals) -> None:
+    program = (
+        "import os, threading, time\nfrom octavo_engine.signals import ended_at_once\n"
+        f"with ended_at_once('to go on'):\n    threading.Thread(target=time.sleep, args=[600]).start()\n"
+        f"    os.kill(os.getpid(), {int(number)})\n    time.sleep(600)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (128 + number, "\nto go on\n")
+
+
 def test_generate_sees_before_it_loads_that_it_cannot_write(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, output: str, why: str
 ) -> None:

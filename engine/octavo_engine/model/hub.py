@@ -88,7 +88,7 @@ def _bytes_to_fetch(repository: str, wanted: dict[str, Any]) -> tuple[BaseExcept
     from huggingface_hub import errors, snapshot_download
 
     try:
-        planned = snapshot_download(repository, **wanted, dry_run=True)
+        planned = snapshot_download(repository, **wanted, dry_run=True, tqdm_class=_reporter(lambda _: None, 0))
     except errors.DryRunError as error:
         return error.__cause__ or error, 0
     return None, sum(file.file_size or 0 for file in planned if file.will_download)
@@ -150,7 +150,8 @@ def _explain(repository: str, revision: str | None, error: Exception) -> str:
     if (reason := _unreached(error)) is not None:
         return f"{wanted}: not complete in the local cache, nor is there such a directory here, and {reason}"
     if isinstance(error, OSError) and error.errno is not None:
-        return f"{wanted}: cannot be stored: {error.strerror} ({error.filename}); HF_HOME says where the cache is"
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{wanted}: cannot be stored: {error.strerror}{where}; HF_HOME says where the cache is"
     return f"{wanted}: could not be fetched: {_first_line(error)}"
 
 
