@@ -107,23 +107,27 @@ def test_a_fork_that_fails_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_child_runs_on_idle_cores_alone_until_it_gets_too_little_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_gets_too_little_of_idle_cores_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """With low priority from its start, it delayed the threads of steps by 2 ms again and again."""
-    policies, (reading, writing), set_policy = [], os.pipe(), os.sched_setscheduler
 
-    def scheduled(child: int, policy: int, param: os.sched_param) -> None:
-        set_policy(child, policy, param)
-        policies.append(os.sched_getscheduler(child))
-        if policy == os.SCHED_OTHER:
-            os.write(writing, b"goes on")
+    def answer(*_: object) -> str:
+        if os.sched_getscheduler(0) == os.SCHED_IDLE:
+            signal.pause()
+        return f"answered with policy {os.sched_getscheduler(0)}"
 
-    monkeypatch.setattr(os, "sched_setscheduler", scheduled)
-    monkeypatch.setattr(grammar_check, "error_in", lambda *_: os.read(reading, 9).decode())
-    with pytest.raises(GrammarError, match="goes on"):
+    grammar_check.most_seconds()
+    monkeypatch.setattr(grammar_check, "error_in", answer)
+    with pytest.raises(GrammarError, match=f"answered with policy {os.SCHED_OTHER}"):
         check_grammar(regex_grammar("waits for its turn"))
-    assert policies == [os.SCHED_IDLE, os.SCHED_OTHER]
-    os.close(reading)
-    os.close(writing)
+
+
+def test_a_child_on_idle_cores_answers_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar_check.most_seconds()
+    monkeypatch.setattr(grammar_check, "_IDLE_SHARE", 0)
+    monkeypatch.setattr(grammar_check, "_IDLE_SECONDS", 1e9)
+    monkeypatch.setattr(grammar_check, "error_in", lambda *_: f"answered with policy {os.sched_getscheduler(0)}")
+    with pytest.raises(GrammarError, match=f"answered with policy {os.SCHED_IDLE}"):
+        check_grammar(regex_grammar("runs at once"))
 
 
 def test_a_child_that_hangs_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:

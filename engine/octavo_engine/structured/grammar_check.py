@@ -28,11 +28,12 @@ _LEAST_SECONDS, _TIMES = 0.25, 10
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _IDLE_SECONDS, _IDLE_SHARE, _LOOK_AGAIN = 0.5, 0.1, 0.02
-"""A child runs at first only where no other thread wants to (SCHED_IDLE), for at most 0.5 s, and no longer if it gets
+"""The first child runs only where no other thread wants to (SCHED_IDLE), for at most 0.5 s, and no longer if it gets
 less than a tenth of a core, which is looked at every 0.02 s. A step on CPUs has hundreds of short waits; a thread goes
-on at once where an idle task ran, and often 2 ms late where one of low priority did."""
+on at once where an idle task ran, and often 2 ms late where one of low priority did. A second child then begins anew,
+as only a privileged process can leave SCHED_IDLE."""
 _NICENESS = 10
-"""What is then added to a text worker's nice value."""
+"""What is added to a text worker's nice value."""
 _SCHEDULED_TIME = 2
 """Linux' CPUCLOCK_SCHED: with a process's id it makes the id of the clock of its CPU time."""
 _MOST_PASSED = 4096
@@ -52,7 +53,10 @@ def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES) -> None:
     """
     key = vocabulary, hashlib.sha256(grammar.encode(errors="surrogatepass")).digest()
     if key not in _passed:
-        if error := _error_in_child(grammar, vocabulary):
+        error = _error_in_child(grammar, vocabulary, idle=True)
+        if error is None:
+            error = _error_in_child(grammar, vocabulary, idle=False)
+        if error:
             raise GrammarError(error)
         _passed[key] = None
     _passed.move_to_end(key)
@@ -75,13 +79,17 @@ def most_seconds() -> float:
     return max(_LEAST_SECONDS, _TIMES * (time.process_time() - begin))
 
 
-def _error_in_child(grammar: str, vocabulary: LLTokenizer) -> str:
-    """Return why the grammar cannot be compiled; empty if it can."""
-    child, reading = _start(grammar, vocabulary)
+def _error_in_child(grammar: str, vocabulary: LLTokenizer, *, idle: bool) -> str | None:
+    """Return why the grammar cannot be compiled; empty if it can; None if a child on `idle` cores got too little."""
+    child, reading = _start(grammar, vocabulary, idle)
     with os.fdopen(reading, encoding="utf-8") as pipe:
-        _wait(pipe, child)
+        starved = idle and not _is_answered(pipe, child)
+        if starved:
+            os.kill(child, signal.SIGKILL)
         error = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if starved:
+        return None
     if status == -signal.SIGPROF:
         return (
             f"it takes more than {most_seconds():.2g} s of CPU time to compile; use fewer patterns, patternProperties "
@@ -90,7 +98,7 @@ def _error_in_child(grammar: str, vocabulary: LLTokenizer) -> str:
     return error if status == 0 else "it is nested too deep, or takes too much memory to compile; simplify it"
 
 
-def _start(grammar: str, vocabulary: LLTokenizer) -> tuple[int, int]:
+def _start(grammar: str, vocabulary: LLTokenizer, idle: bool) -> tuple[int, int]:
     """Start the child; return its id, and the pipe from which its answer can be read."""
     pipe: tuple[int, ...] = ()
     seconds, worker = most_seconds(), os.getpid()
@@ -102,29 +110,31 @@ def _start(grammar: str, vocabulary: LLTokenizer) -> tuple[int, int]:
             os.close(each)
         raise CheckImpossibleError(f"a grammar cannot be checked now: {error.strerror}; try again later") from None
     if child == 0:
-        _answer(writing, grammar, vocabulary, seconds, worker)
+        _answer(writing, grammar, vocabulary, seconds, worker, idle)
     os.close(writing)
     return child, reading
 
 
-def _wait(pipe: IO[str], child: int) -> None:
-    """Return once the answer is in the pipe, or once the child has run on idle cores alone for long enough."""
-    with contextlib.suppress(OSError):  # a sandbox may forbid it; the child's nice value acts in any case
-        os.sched_setscheduler(child, os.SCHED_IDLE, os.sched_param(0))
-        clock = (~child << 3) | _SCHEDULED_TIME
-        begin = time.monotonic()
-        while not select.select([pipe], [], [], _LOOK_AGAIN)[0]:
-            waited = time.monotonic() - begin
+def _is_answered(pipe: IO[str], child: int) -> bool:
+    """Wait for the child's answer or end; return False if idle cores alone do not suffice for it."""
+    clock = (~child << 3) | _SCHEDULED_TIME
+    begin = time.monotonic()
+    while not select.select([pipe], [], [], _LOOK_AGAIN)[0]:
+        waited = time.monotonic() - begin
+        with contextlib.suppress(OSError):  # it has just ended
             if waited > _IDLE_SECONDS or time.clock_gettime(clock) < _IDLE_SHARE * waited:
-                os.sched_setscheduler(child, os.SCHED_OTHER, os.sched_param(0))
-                return
+                return False
+    return True
 
 
-def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float, worker: int) -> NoReturn:
+def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float, worker: int, idle: bool) -> NoReturn:
     """Write what `error_in` returns, and end this process: the child, which must run nothing else of its parent's."""
     status = 1
     try:
         os.nice(_NICENESS)
+        if idle:
+            with contextlib.suppress(OSError):  # a sandbox may forbid it; the nice value acts in any case
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a worker that is killed, as this hangs, leaves no child
         if os.getppid() != worker:  # it was killed before that
             os._exit(status)
