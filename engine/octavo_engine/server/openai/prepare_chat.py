@@ -11,7 +11,12 @@ from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.call_grammars import CallGrammars
-from octavo_engine.server.openai.preparation import EndpointFields, answer_length, check_sequences, prepared_request
+from octavo_engine.server.openai.prepare_generation import (
+    EndpointFields,
+    answer_length,
+    check_sequences,
+    prepared_request,
+)
 from octavo_engine.server.openai.prompts import check_prompt, encode_prompt, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs import grammar_of, schema_of_content

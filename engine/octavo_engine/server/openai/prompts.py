@@ -22,21 +22,21 @@ _SPARE_TOKENS = 1024
 """Tokens that the beginning of a text may have beyond the context: where it was cut, the text may have fewer."""
 
 
-def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
+def check_prompt(prompt: list[int], info: EngineInfo, param: str) -> list[int]:
     """Return the prompt; APIError 400 if it is empty or has an id beyond the width of the logits."""
     if not prompt:
         raise APIError(400, f"{param}: the prompt is empty", param=param)
-    if max(prompt) >= ready.vocab_size:
+    if max(prompt) >= info.vocab_size:
         raise APIError(
-            400, f"{param}: token {max(prompt)} is outside the model's vocabulary of {ready.vocab_size}", param=param
+            400, f"{param}: token {max(prompt)} is outside the model's vocabulary of {info.vocab_size}", param=param
         )
     return prompt
 
 
-def truncated_length(body: GenerationBody, max_tokens: int, ready: EngineInfo) -> int | None:
+def truncated_length(body: GenerationBody, max_tokens: int, info: EngineInfo) -> int | None:
     """Return how many tokens of a prompt are kept, beside an answer of `max_tokens`; None if all are."""
     if body.truncate_prompt_tokens == -1:
-        return max(1, ready.max_model_len - max_tokens)
+        return max(1, info.max_model_len - max_tokens)
     return body.truncate_prompt_tokens
 
 

@@ -1,4 +1,4 @@
-"""Makes a prepared request from a client's body and its prompts' tokens, for chat and text completions alike.
+"""Makes the prepared request of a body and of its prompts' token ids, for chat and text completions alike.
 
 This code runs in a text worker.
 """
@@ -103,8 +103,12 @@ def _check_ends(body: GenerationBody, model: LoadedModel, grammar: str | None) -
     if not model.info.eos_token_ids:
         message = "this model names no token that ends an answer, so its answers cannot follow a schema or grammar"
         raise APIError(400, message, param="response_format", code="unsupported_parameter")
-    taken = {"ignore_eos": body.ignore_eos, "min_tokens": body.min_tokens, "allowed_token_ids": body.allowed_token_ids}
-    for param, value in taken.items():
+    contrary = {
+        "ignore_eos": body.ignore_eos,
+        "min_tokens": body.min_tokens,
+        "allowed_token_ids": body.allowed_token_ids,
+    }
+    for param, value in contrary.items():
         if value:
             message = f"{param}: cannot be combined with a schema or grammar; leave {param} out"
             raise APIError(400, message, param=param)
@@ -164,8 +168,8 @@ def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, 
     """
     _check_tokens(body, model.info)
     names = (field.name for field in fields(SamplingParams))
-    given = {name: value for name in names if (value := getattr(body, name, None)) is not None}
-    values = asdict(model.info.sampling) | given
+    requested = {name: value for name in names if (value := getattr(body, name, None)) is not None}
+    values = asdict(model.info.sampling) | requested
     for name, convert in _CONVERSIONS.items():
         if name in values:
             values[name] = convert(values[name])
@@ -177,37 +181,37 @@ def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, 
 
 def bad_words_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Return the token ids of each word, both at a text's beginning and after a space, as vLLM does."""
-    written = (text for word in words for text in (word.lstrip(), f" {word.lstrip()}"))
-    tokens = (tuple(tokenizer.encode(text, add_special_tokens=False)) for text in written)
+    texts = (text for word in words for text in (word.lstrip(), f" {word.lstrip()}"))
+    tokens = (tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
     return tuple(dict.fromkeys(ids for ids in tokens if ids))
 
 
-def _temperature(asked: float) -> float:
+def _temperature(requested: float) -> float:
     """Return the temperature as vLLM corrects it: greedy if nearly 0, otherwise at least 0.01."""
-    return 0.0 if asked < _GREEDY else max(asked, _LOWEST_TEMPERATURE)
+    return 0.0 if requested < _GREEDY else max(requested, _LOWEST_TEMPERATURE)
 
 
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "temperature": _temperature,
-    "top_k": lambda asked: max(0, asked),
-    "top_p": lambda asked: max(asked, LEAST_TOP_P),
-    "allowed_token_ids": lambda asked: tuple(dict.fromkeys(asked)),
-    "seed": lambda asked: asked % (1 << 63),
-    "logit_bias": lambda asked: tuple((int(token), bias) for token, bias in asked.items()),
+    "top_k": lambda top_k: max(0, top_k),
+    "top_p": lambda top_p: max(top_p, LEAST_TOP_P),
+    "allowed_token_ids": lambda token_ids: tuple(dict.fromkeys(token_ids)),
+    "seed": lambda seed: seed % (1 << 63),
+    "logit_bias": lambda biases: tuple((int(token), bias) for token, bias in biases.items()),
 }
 """Conversions of a client's value of a field to the engine's value, where the two differ."""
 
 
-def _check_tokens(body: GenerationBody, ready: EngineInfo) -> None:
+def _check_tokens(body: GenerationBody, info: EngineInfo) -> None:
     lists: dict[str, Iterable[int]] = {
         "stop_token_ids": body.stop_token_ids or (),
         "allowed_token_ids": body.allowed_token_ids or (),
         "logit_bias": map(int, body.logit_bias or ()),
     }
     for param, ids in lists.items():
-        if (wrong := next((token for token in ids if token >= ready.vocab_size), None)) is not None:
+        if (wrong := next((token for token in ids if token >= info.vocab_size), None)) is not None:
             raise APIError(
-                400, f"{param}: token {wrong} is outside the model's vocabulary of {ready.vocab_size}", param=param
+                400, f"{param}: token {wrong} is outside the model's vocabulary of {info.vocab_size}", param=param
             )
 
 
@@ -216,22 +220,24 @@ def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
     return () if body.ignore_eos else tuple(model.info.eos_token_ids)
 
 
-def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: EngineInfo, param: str) -> int:
+def answer_length(
+    requested: int | None, default: int | None, longest_prompt: int, info: EngineInfo, param: str
+) -> int:
     """Return max_tokens: the requested one, `default`, or all that the context has room for; APIError 400 if none fits.
 
     `param` is the request's field with the prompt.
     """
-    room = ready.max_model_len - longest_prompt
-    wanted = asked if asked is not None else min(default, room) if default is not None else room
-    if wanted > room or (room < 1 and asked != 0):
-        least = 0 if asked == 0 else max(wanted, 1)
-        need = longest_prompt + least
+    room = info.max_model_len - longest_prompt
+    max_tokens = requested if requested is not None else min(default, room) if default is not None else room
+    if max_tokens > room or (room < 1 and requested != 0):
+        answer = 0 if requested == 0 else max(max_tokens, 1)
+        need = longest_prompt + answer
         raise APIError(
             400,
-            f"this model's context is {ready.max_model_len} tokens; {longest_prompt} in the prompt and "
-            f"{least} for the answer make {need}. Shorten the prompt or ask for fewer tokens by "
-            f"{need - ready.max_model_len} (or serve with a larger --max-model-len, if the model allows it)",
+            f"this model's context is {info.max_model_len} tokens; {longest_prompt} in the prompt and "
+            f"{answer} for the answer make {need}. Shorten the prompt or ask for fewer tokens by "
+            f"{need - info.max_model_len} (or serve with a larger --max-model-len, if the model allows it)",
             param=param,
             code="context_length_exceeded",
         )
-    return wanted
+    return max_tokens
