@@ -37,10 +37,8 @@ from octavo_engine.server.telemetry.tracing import span_of
 Result = TypeVar("Result")
 Written = TypeVar("Written")
 Arguments = ParamSpec("Arguments")
-_LARGE = 2000
+_LARGE_WORK = 2000
 """The amount of work (`work_of`) from which outputs are written in a thread, as it takes about 10 ms."""
-
-
 _MERGED_AT_ONCE = 64
 """Outputs of a sequence that are merged while the others are computed."""
 
@@ -74,7 +72,7 @@ class Writer(FullWriter, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class AdmittedGeneration:
     """A request that has been prepared and admitted, and whose generation can be run."""
 
     prepared: PreparedRequest
@@ -85,33 +83,35 @@ class Begun:
 
 
 async def answer(
-    serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest, LoadedModel], Writer]
+    serving: Serving, request: Request, job: str, new_writer: Callable[[str, PreparedRequest, LoadedModel], Writer]
 ) -> Response:
     """Answer one request, from its body to the last byte. `job` names how a text worker prepares the body."""
-    if (begun := await _begin(serving, request, job)) is None:
+    if (admitted := await _prepare_and_admit(serving, request, job)) is None:
         return Response(status_code=499)
-    written = writer(serving.names[0], begun.prepared, begun.model)
-    if begun.prepared.stream:
-        return EventStream(stream(begun.generation, written), begun.generation.run(), begun.deadline)
-    return await _full_response(serving, request, begun, written)
+    writer = new_writer(serving.names[0], admitted.prepared, admitted.model)
+    if admitted.prepared.stream:
+        return EventStream(stream(admitted.generation, writer), admitted.generation.run(), admitted.deadline)
+    return await _full_response(serving, request, admitted, writer)
 
 
 async def answer_in_full(
-    serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest], FullWriter]
+    serving: Serving, request: Request, job: str, new_writer: Callable[[str, PreparedRequest], FullWriter]
 ) -> Response:
     """Answer a request of an endpoint that has no streams."""
-    if (begun := await _begin(serving, request, job)) is None:
+    if (admitted := await _prepare_and_admit(serving, request, job)) is None:
         return Response(status_code=499)
-    return await _full_response(serving, request, begun, writer(serving.names[0], begun.prepared))
+    return await _full_response(serving, request, admitted, new_writer(serving.names[0], admitted.prepared))
 
 
-async def _full_response(serving: Serving, request: Request, begun: Begun, writer: FullWriter) -> Response:
-    async with begun.generation.run():
-        found = await while_connected(request, collect_answer(begun.generation, writer))
-    return Response(status_code=499) if found is None else FullResponse(found, serving.unread, begun.deadline)
+async def _full_response(
+    serving: Serving, request: Request, admitted: AdmittedGeneration, writer: FullWriter
+) -> Response:
+    async with admitted.generation.run():
+        body = await while_connected(request, collect_answer(admitted.generation, writer))
+    return Response(status_code=499) if body is None else FullResponse(body, serving.unread, admitted.deadline)
 
 
-async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
+async def _prepare_and_admit(serving: Serving, request: Request, job: str) -> AdmittedGeneration | None:
     """Prepare and admit a request; None if its client goes away meanwhile."""
     model = serving.model()
     times = Times(request, serving.config.request_timeout)
@@ -123,7 +123,7 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
         adapter = serving.check_model(prepared.model)
         times.shorten(prepared.timeout)
         admitted = _admit(serving, request, result, times)
-        requests = GenerationRequest(
+        parameters = GenerationRequest(
             requests=engine_requests(prepared, admitted, times.left, adapter),
             n=prepared.n,
             text=prepared.text,
@@ -131,47 +131,49 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
             model=prepared.model or serving.names[0],
         )
         shown_id = without_keys(request.state.request_id, request.scope)
-        generation = Generation(serving, model.tokenizer, requests, admitted, shown_id, span_of(request.scope))
-    return Begun(prepared, generation, times.deadline, model)
+        generation = Generation(serving, model.tokenizer, parameters, admitted, shown_id, span_of(request.scope))
+    return AdmittedGeneration(prepared, generation, times.deadline, model)
 
 
 async def json_answer(serving: Serving, request: Request, job: str) -> Response:
     """Answer a request whose complete answer is made by the job `job` of a text worker."""
     times = Times(request, serving.config.request_timeout)
-    found = await prepare(serving, request, job, serving.model().info, JSONAnswer)
-    if found is None:
+    result = await prepare(serving, request, job, serving.model().info, JSONAnswer)
+    if result is None:
         return Response(status_code=499)
-    serving.check_model(found.model)
-    return FullResponse(found.body, serving.unread, times.deadline)
+    serving.check_model(result.model)
+    return FullResponse(result.body, serving.unread, times.deadline)
 
 
-Wanted = TypeVar("Wanted", Prepared, JSONAnswer)
+JobResult = TypeVar("JobResult", Prepared, JSONAnswer)
 
 
 async def prepare(
-    serving: Serving, request: Request, job: str, engine: EngineInfo, wanted: type[Wanted]
-) -> Wanted | None:
+    serving: Serving, request: Request, job: str, info: EngineInfo, result_type: type[JobResult]
+) -> JobResult | None:
     """Return what the job `job` of a text worker makes of the request's body; None if the client disconnects meanwhile.
 
     The memory of the body is released. APIError if the request is not valid, or names another model.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise not_json(kind)
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
+        raise not_json(media_type)
     upload = upload_of(request.scope)
     if not upload:
         raise not_an_object()
     try:
-        work = serving.text.prepare(key_of(request.scope).name, job, engine, upload.take())
-        found = await while_connected(request, work)
+        work = serving.text.prepare(key_of(request.scope).name, job, info, upload.take())
+        result = await while_connected(request, work)
     except UnfitModelError as error:
         serving.check_model(error.model)
         raise
     finally:
         upload.release()
-    if found is not None and not isinstance(found, wanted):
-        raise TypeError(f"the text worker's job {job} returned a {type(found).__name__}")
-    return found
+    if result is not None and not isinstance(result, result_type):
+        raise TypeError(f"the text worker's job {job} returned a {type(result).__name__}")
+    return result
 
 
 def _admit(serving: Serving, request: Request, result: Prepared, times: Times) -> AdmittedRequest:
@@ -198,25 +200,25 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
     """Yield server-sent events until all sequences have ended, or the first one has failed."""
     opened: set[int] = set()
     usage = partial(usage_of, generation)
-    kept = 0
+    kept_work = 0
     try:
         async for output in generation:
             if output.index not in opened:
                 opened.add(output.index)
-                for each in writer.opening(output.index, usage):
-                    yield each
+                for event in writer.opening(output.index, usage):
+                    yield event
             if output.logprobs and writer.keeps_logprobs:
-                kept += work_of(output)
+                kept_work += work_of(output)
                 generation.keep(output)
-            work = work_of(output) if output.finish_reason is None else max(kept, work_of(output))
-            for each in await off_the_loop_if_large(work, writer.events, output, usage):
-                yield each
-        last = await off_the_loop_if_large(kept, writer.closing, usage())
+            work = work_of(output) if output.finish_reason is None else max(kept_work, work_of(output))
+            for event in await off_the_loop_if_large(work, writer.events, output, usage):
+                yield event
+        closing = await off_the_loop_if_large(kept_work, writer.closing, usage())
     except APIError as error:
         yield writer.failure(error)
         return
-    for each in last:
-        yield each
+    for event in closing:
+        yield event
 
 
 async def collect_answer(generation: Generation, writer: FullWriter) -> bytes:
@@ -225,8 +227,8 @@ async def collect_answer(generation: Generation, writer: FullWriter) -> bytes:
     async for output in generation:
         collected[output.index].add(output)
         generation.keep(output)
-    every = [output for each in collected for output in each.outputs]
-    return await off_the_loop_if_large(sum(map(work_of, every)), _full_answer, writer, collected, usage_of(generation))
+    work = sum(work_of(output) for sequence in collected for output in sequence.outputs)
+    return await off_the_loop_if_large(work, _full_answer, writer, collected, usage_of(generation))
 
 
 class _Collected:
@@ -257,7 +259,7 @@ async def off_the_loop_if_large(
     work: int, write: Callable[Arguments, Written], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Written:
     """Return the result of `write`, called in a thread if so much work would block the event loop noticeably."""
-    if work < _LARGE:
+    if work < _LARGE_WORK:
         return write(*args, **kwargs)
     return await asyncio.to_thread(write, *args, **kwargs)
 
@@ -287,8 +289,8 @@ def merge(outputs: Sequence[SequenceOutput]) -> SequenceOutput:
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
     """Return the result of the work; None, after cancelling the work, if the client goes away."""
-    working = await run_until(work, wait_for_disconnect(request.receive))
-    return None if working.cancelled() else working.result()
+    task = await run_until(work, wait_for_disconnect(request.receive))
+    return None if task.cancelled() else task.result()
 
 
 def usage_of(generation: Generation) -> Usage:

@@ -220,9 +220,7 @@ def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
     return () if body.ignore_eos else tuple(model.info.eos_token_ids)
 
 
-def answer_length(
-    requested: int | None, default: int | None, longest_prompt: int, info: EngineInfo, param: str
-) -> int:
+def answer_length(requested: int | None, default: int | None, longest_prompt: int, info: EngineInfo, param: str) -> int:
     """Return max_tokens: the requested one, `default`, or all that the context has room for; APIError 400 if none fits.
 
     `param` is the request's field with the prompt.
