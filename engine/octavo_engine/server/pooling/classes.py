@@ -61,9 +61,9 @@ class ClassWriter:
         )
 
     def _classified(self, output: SequenceOutput) -> Classified:
-        found = probabilities(output.pooled, self._options.activation)
-        label = self._options.labels[int(found.argmax())]
-        return Classified(index=output.index, label=label, probs=found.tolist(), num_classes=len(found))
+        probs = probabilities(output.pooled, self._options.activation)
+        label = self._options.labels[int(probs.argmax())]
+        return Classified(index=output.index, label=label, probs=probs.tolist(), num_classes=len(probs))
 
 
 def routes(serving: Serving) -> APIRouter:

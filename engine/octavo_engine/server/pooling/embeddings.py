@@ -69,7 +69,7 @@ class EmbeddingWriter:
                 id=f"embd-{uuid.uuid4().hex}",
                 created=int(time.time()),
                 model=self._model,
-                data=[self._entry(output.index, self._written(output)) for output in answers],
+                data=[self._entry(output.index, self._vector(output)) for output in answers],
                 usage=PooledUsage(usage.prompt_tokens, usage.prompt_tokens),
             )
         )
@@ -77,7 +77,7 @@ class EmbeddingWriter:
     def _entry(self, index: int, vector: list[float] | str) -> EmbeddingObject | PoolingObject:
         return EmbeddingObject(index=index, embedding=vector)
 
-    def _written(self, output: SequenceOutput) -> list[float] | str:
+    def _vector(self, output: SequenceOutput) -> list[float] | str:
         vector = to_vector(output.pooled, self._options.dimensions, normalize=self._options.normalize)
         return base64.b64encode(to_bytes(vector)).decode() if self._options.base64 else vector.tolist()
 

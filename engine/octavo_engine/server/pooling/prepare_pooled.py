@@ -38,16 +38,16 @@ def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
     _check_numbers(len(body.input), dimensions or info.size, "vectors")
     normalize = dimensions is not None or (info.normalize if body.normalize is None else body.normalize)
     options = PooledOptions(dimensions=dimensions, normalize=normalize, base64=body.encoding_format == "base64")
-    return _prepared(model, body, body.input, "input", options)
+    return _request_of_texts(model, body, body.input, "input", options)
 
 
-def _check_numbers(inputs: int, each: int, called: str) -> None:
-    """Raise APIError 400 if an answer would be too large; it has `each` numbers for each input."""
-    numbers = inputs * each
+def _check_numbers(inputs: int, per_input: int, results: str) -> None:
+    """Raise APIError 400 if an answer would be too large: `results`, of `per_input` numbers for each input."""
+    numbers = inputs * per_input
     if numbers > MAX_NUMBERS:
         message = (
-            f"input: {inputs} {called} have {numbers} numbers, more than {MAX_NUMBERS} in one answer; send the "
-            f"inputs in {-(-inputs // max(1, MAX_NUMBERS // each))} requests"
+            f"input: {inputs} {results} have {numbers} numbers, more than {MAX_NUMBERS} in one answer; send the "
+            f"inputs in {-(-inputs // max(1, MAX_NUMBERS // per_input))} requests"
         )
         raise APIError(400, message, param="input")
 
@@ -61,7 +61,7 @@ def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
         raise APIError(400, message, param="model", code="unsupported_parameter")
     _check_numbers(len(body.input), len(info.labels), "lists of probabilities")
     options = PooledOptions(activation=_activation(info, body.use_activation), labels=info.labels)
-    return _prepared(model, body, body.input, "input", options)
+    return _request_of_texts(model, body, body.input, "input", options)
 
 
 def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
@@ -72,9 +72,9 @@ def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
         missing, other = ("text_1", "queries") if first is None else ("text_2", "documents")
         code = "missing_required_parameter"
         raise APIError(400, f"{missing} (or {other}) is required", param=missing, code=code)
-    given = len(first.texts), len(second.texts)
-    if given[0] not in (1, given[1]):
-        message = f"{given[0]} texts cannot be paired with the {given[1]} of {second.field}; give one, or as many"
+    num_first, num_second = len(first.texts), len(second.texts)
+    if num_first not in (1, num_second):
+        message = f"{num_first} texts cannot be paired with the {num_second} of {second.field}; give one, or as many"
         raise APIError(400, f"{first.field}: {message}", param=first.field)
     return _compared(model, body, first, second, PooledOptions())
 
@@ -100,17 +100,18 @@ def _compared(
             message = "use_activation: acts on models that classify, and this one gives embeddings"
             raise APIError(400, message, param="use_activation", code="unsupported_parameter")
         prompts = [_encode(model, body, text, side.field) for side in (first, second) for text in side.texts]
-        return _request(model, body, _single(prompts), second.field, structs.replace(options, queries=len(first.texts)))
+        options = structs.replace(options, queries=len(first.texts))
+        return _request_of_pairs(model, body, _unpaired(prompts), second.field, options)
     if len(info.labels) != 1:
         message = f"this model has {len(info.labels)} classes, and only a model with one scores pairs: use /classify"
         raise APIError(400, message, param="model", code="unsupported_parameter")
     activation = _activation(info, body.use_activation)
     firsts = first.texts * (len(second.texts) // len(first.texts))
-    found = [
+    pairs = [
         _encode_pair(model, body, one, other, (first.field, second.field))
         for one, other in zip(firsts, second.texts, strict=True)
     ]
-    return _request(model, body, found, second.field, structs.replace(options, activation=activation))
+    return _request_of_pairs(model, body, pairs, second.field, structs.replace(options, activation=activation))
 
 
 def _activation(info: ClassifierInfo, use: bool | None) -> str:
@@ -150,21 +151,22 @@ def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, 
     return pair
 
 
-def _prepared(
+def _request_of_texts(
     model: LoadedModel, body: PooledBody, texts: Sequence[str] | Sequence[list[int]], param: str, options: PooledOptions
 ) -> PreparedRequest:
-    return _request(model, body, _single([_encode(model, body, text, param) for text in texts]), param, options)
+    prompts = [_encode(model, body, text, param) for text in texts]
+    return _request_of_pairs(model, body, _unpaired(prompts), param, options)
 
 
-def _single(prompts: Sequence[list[int]]) -> list[TextPair]:
+def _unpaired(prompts: Sequence[list[int]]) -> list[TextPair]:
     """Return prompts that are single texts as pairs without a second text."""
     return [TextPair(ids, 0) for ids in prompts]
 
 
-def _request(
-    model: LoadedModel, body: PooledBody, texts: Sequence[TextPair], param: str, options: PooledOptions
+def _request_of_pairs(
+    model: LoadedModel, body: PooledBody, pairs: Sequence[TextPair], param: str, options: PooledOptions
 ) -> PreparedRequest:
-    prompts = tuple(tuple(text.ids) for text in texts)
+    prompts = tuple(tuple(pair.ids) for pair in pairs)
     answer_length(0, 0, max(map(len, prompts)), model.info, param)
     return PreparedRequest(
         prompts=prompts,
@@ -174,7 +176,7 @@ def _request(
         text=TextOptions(),
         form=AnswerForm(),
         pooled=options,
-        second_texts=tuple(text.second for text in texts),
+        second_texts=tuple(pair.second for pair in pairs),
         model=body.model,
         stream=False,
         include_usage=False,

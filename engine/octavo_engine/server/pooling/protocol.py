@@ -104,8 +104,8 @@ class ScoreBody(PooledBody):
         name = next((name for name in names if getattr(self, name) is not None), None)
         if name is None:
             return None
-        given: str | list[str] = getattr(self, name)
-        return Side(name, [given] if isinstance(given, str) else given)
+        texts: str | list[str] = getattr(self, name)
+        return Side(name, [texts] if isinstance(texts, str) else texts)
 
 
 class RerankBody(PooledBody):
