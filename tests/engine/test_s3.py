@@ -21,7 +21,7 @@ import pytest
 from s3_server import BUCKET, S3Server, s3_server
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model import download, incomplete_files, s3
+from octavo_engine.model import download, incomplete_files, s3, s3_files
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.download import DownloadProgress
 from octavo_engine.model.footprint import checkpoint_bytes
@@ -134,7 +134,7 @@ def test_a_gguf_file_by_its_prefix_or_its_own_name(bucket: S3Server) -> None:
 
 def test_the_header_of_a_gguf_file_is_enough_to_judge_it(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "_HEADER", 1 << 12)
-    monkeypatch.setattr(s3, "_PART", 1 << 20)
+    monkeypatch.setattr(s3_files, "_PART_BYTES", 1 << 20)
     demo = pull_model("smollm2", None, lambda _: None)
     assert demo.gguf is not None
     bucket.put("gguf/m.gguf", demo.gguf.read_bytes())
@@ -225,7 +225,7 @@ def test_without_a_lock_that_works_two_at_once_are_two_downloads_and_no_more(
     """On NFS mounted `nolock` each process believes that it holds the lock. Two threads stand in for two pods."""
     folder, _ = fetch(weights=False)
     gave_first, may_go_on, two_goes_on = Event(), Event(), Event()
-    connect, fill = s3._connect, s3._Files._fill
+    connect, fill = s3._connect, s3_files.ObjectFiles._fill
 
     def filled(files, entry, making):
         if current_thread().name.startswith("two") and first == "one":
@@ -239,7 +239,7 @@ def test_without_a_lock_that_works_two_at_once_are_two_downloads_and_no_more(
 
     monkeypatch.setattr(s3, "_connect", lambda name: HeldUp(connect(name), gave_first, may_go_on))
     monkeypatch.setattr(s3, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(s3._Files, "_fill", filled)
+    monkeypatch.setattr(s3_files.ObjectFiles, "_fill", filled)
     monkeypatch.setattr(socket, "gethostname", lambda: current_thread().name.partition("_")[0])
     monkeypatch.setattr(download, "_locked", lambda _: True)
     with ThreadPoolExecutor(1, "one") as one, ThreadPoolExecutor(1, "two") as two:
@@ -256,7 +256,7 @@ def test_what_another_program_adds_to_a_file_is_not_taken_for_the_model(
     bucket: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = fetch(weights=False)
-    rest = s3._Files.rest
+    rest = s3_files.ObjectFiles.rest
 
     def and_another_appends(files, entry, start):
         yield from rest(files, entry, start)
@@ -264,16 +264,16 @@ def test_what_another_program_adds_to_a_file_is_not_taken_for_the_model(
         with making.open("ab") as file:
             file.write(b"more")
 
-    monkeypatch.setattr(s3._Files, "rest", and_another_appends)
+    monkeypatch.setattr(s3_files.ObjectFiles, "rest", and_another_appends)
     assert f"became {len(WEIGHTS) + 4} bytes in the cache instead of {len(WEIGHTS)}" in refused()
-    monkeypatch.setattr(s3._Files, "rest", rest)
+    monkeypatch.setattr(s3_files.ObjectFiles, "rest", rest)
     assert content(fetch()[0])["model.safetensors"] == WEIGHTS
 
 
 def test_what_is_verified_is_what_lies_on_the_disk(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     small = b"x" * 3_000_000  # one part: its ETag is a digest
     bucket.put("tiny/model.safetensors", small)
-    rest, spoilt = s3._Files.rest, []
+    rest, spoilt = s3_files.ObjectFiles.rest, []
 
     def and_another_overwrites(files, entry, start):
         yield from rest(files, entry, start)
@@ -281,7 +281,7 @@ def test_what_is_verified_is_what_lies_on_the_disk(bucket: S3Server, monkeypatch
             (making,) = incomplete_files.begun(files.folder / entry.name)
             spoilt.append(making.open("r+b").write(b"y"))
 
-    monkeypatch.setattr(s3._Files, "rest", and_another_overwrites)
+    monkeypatch.setattr(s3_files.ObjectFiles, "rest", and_another_overwrites)
     assert content(fetch()[0])["model.safetensors"] == small
     assert spoilt == [1]
 
@@ -311,7 +311,7 @@ def test_a_prefix_of_any_length_has_a_folder(bucket: S3Server) -> None:
 
 def test_signed_addresses_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("error sending request for url (https://b.s3/k?X-Amz-Signature=secret&a=b): timed out")
-    assert s3._first_line(error) == "error sending request for url (https://b.s3/k?...): timed out"
+    assert s3_files.first_line(error) == "error sending request for url (https://b.s3/k?...): timed out"
 
 
 def test_a_damaged_beginning_is_noticed_and_fetched_anew(bucket: S3Server) -> None:

@@ -14,10 +14,9 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from fnmatch import fnmatch
 from pathlib import Path
@@ -26,9 +25,10 @@ from urllib.parse import quote
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import incomplete_files
-from octavo_engine.model.download import Counter, DownloadProgress, Report, cache_home, check_room, without_queries
+from octavo_engine.model.download import Counter, DownloadProgress, Report, cache_home, check_room
 from octavo_engine.model.gguf_file import has_header
 from octavo_engine.model.hub import IGNORED, SMALL, WEIGHTS
+from octavo_engine.model.s3_files import Entry, ObjectFiles, first_line, is_complete
 from octavo_engine.sizes import format_size
 
 if TYPE_CHECKING:
@@ -37,32 +37,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/.*)?")
-_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
-"""An ETag of this form is the content's MD5, but where the bucket encrypts with its own keys. Others are never that."""
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
-_PART = 32 << 20
 _FILES_AT_ONCE = 8
 _MOST_FOLDERS = 16
 """The most folders of sentence-transformers' modules: no published model has more."""
 _HEADER = 1 << 20
 """Bytes of a GGUF file that are looked at first; a large vocabulary takes eight times as many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One object of a listing, by the last part of its key."""
-
-    key: str
-    size: int
-    etag: str
-    folder: str = ""
-    """Its folder under the prefix; empty: at the top."""
-
-    @property
-    def name(self) -> str:
-        """Its name as a file, with its folder."""
-        own = self.key.rpartition("/")[2]
-        return f"{self.folder}/{own}" if self.folder else own
 
 
 def pull(url: str, report: Report, *, weights: bool) -> Path:
@@ -80,14 +60,14 @@ def pull(url: str, report: Report, *, weights: bool) -> Path:
         listed = _listing(store, url, prefix)
     except _UnreachableError as error:
         entries, folder = _last_known(home, error)
-        if missing := [entry.name for entry in _wanted(entries, weights) if not _here(folder, entry)]:
+        if missing := [entry.name for entry in _selected(entries, weights) if not is_complete(folder, entry)]:
             raise ModelLoadError(f"{error}; of the files in the cache, {', '.join(missing)} is missing") from error
         log.warning("%s; using the files in the cache", error)
         return folder
     folder = _remember(home, listed)
-    if not weights and listed[0].name.endswith(".gguf") and not _here(folder, listed[0]):
+    if not weights and listed[0].name.endswith(".gguf") and not is_complete(folder, listed[0]):
         return _fetch_header(store, url, listed[0], folder, report)
-    _fetch_all(store, url, _wanted(listed, weights), folder, report)
+    _fetch_all(store, url, _selected(listed, weights), folder, report)
     report(DownloadProgress(note=url, complete=True))
     return folder
 
@@ -97,11 +77,11 @@ class _UnreachableError(ModelLoadError):
 
 
 def _parse(url: str) -> tuple[str, str]:
-    found = _URL.fullmatch(url)
-    prefix = (found[2] or "").strip("/") if found else ""
-    if found is None or ".." in prefix.split("/"):
+    match = _URL.fullmatch(url)
+    prefix = (match[2] or "").strip("/") if match else ""
+    if match is None or ".." in prefix.split("/"):
         raise ModelLoadError(f"{url}: write s3://bucket/prefix, where bucket is the name of a bucket")
-    return found[1], prefix
+    return match[1], prefix
 
 
 def _folder_name(prefix: str) -> str:
@@ -123,7 +103,7 @@ def _connect(bucket: str) -> S3Store:
         # A client's timeout is for a whole request; ours are for one part each.
         return S3Store(bucket, retry_config=_RETRIES, client_options={"allow_http": True, "timeout": "5m"})
     except exceptions.BaseError as error:
-        raise ModelLoadError(f"s3://{bucket}: {_first_line(error)}") from error
+        raise ModelLoadError(f"s3://{bucket}: {first_line(error)}") from error
 
 
 def _have_certificates() -> None:
@@ -141,15 +121,17 @@ def _listing(store: S3Store, url: str, prefix: str) -> list[Entry]:
 
     try:
         listed = store.list_with_delimiter(f"{prefix}/" if prefix else None)
-        found = [("", meta) for meta in listed["objects"]]
-        if not found and prefix:
-            found = [("", store.head(prefix))]
+        objects = [("", meta) for meta in listed["objects"]]
+        if not objects and prefix:
+            objects = [("", store.head(prefix))]
         for path in _module_folders(listed["common_prefixes"]):
-            objects = store.list_with_delimiter(f"{path}/")["objects"]
-            found += [(path.rpartition("/")[2], meta) for meta in objects]
+            in_folder = store.list_with_delimiter(f"{path}/")["objects"]
+            objects += [(path.rpartition("/")[2], meta) for meta in in_folder]
     except (exceptions.BaseError, FileNotFoundError) as error:
         raise _explain(url, error) from error
-    entries = [Entry(str(meta["path"]), int(meta["size"]), str(meta["e_tag"] or ""), folder) for folder, meta in found]
+    entries = [
+        Entry(str(meta["path"]), int(meta["size"]), str(meta["e_tag"] or ""), folder) for folder, meta in objects
+    ]
     return _of_a_model(url, sorted(entries, key=lambda entry: entry.key))
 
 
@@ -177,7 +159,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
 
 
-def _wanted(entries: Sequence[Entry], weights: bool) -> list[Entry]:
+def _selected(entries: Sequence[Entry], weights: bool) -> list[Entry]:
     return [entry for entry in entries if weights or not _matches(entry.name, WEIGHTS)]
 
 
@@ -188,9 +170,9 @@ def _remember(home: Path, entries: Sequence[Entry]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         listing = home / "listing.json"
-        making = incomplete_files.own(listing)
-        making.write_text(text)
-        making.replace(listing)
+        partial = incomplete_files.own(listing)
+        partial.write_text(text)
+        partial.replace(listing)
     except OSError as error:
         raise ModelLoadError(
             f"{home}: nothing can be stored there: {error.strerror}; set XDG_CACHE_HOME to another folder"
@@ -214,15 +196,8 @@ def _last_known(home: Path, unreachable: _UnreachableError) -> tuple[list[Entry]
         raise ModelLoadError(str(unreachable)) from unreachable
 
 
-def _here(folder: Path, entry: Entry) -> bool:
-    """Return True if the file is complete: only then it has its name."""
-    with suppress(OSError):
-        return (folder / entry.name).stat().st_size == entry.size
-    return False
-
-
 def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path, report: Report) -> None:
-    missing = sorted((entry for entry in entries if not _here(folder, entry)), key=lambda entry: entry.size)
+    missing = sorted((entry for entry in entries if not is_complete(folder, entry)), key=lambda entry: entry.size)
     if not missing:
         return
     total = sum(entry.size for entry in missing)
@@ -231,7 +206,7 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
     )
     check_room(url, folder, total - begun, "XDG_CACHE_HOME")
     report(DownloadProgress(0, total, f"{format_size(total)} to fetch"))
-    files = _Files(store, folder, Counter(total, report))
+    files = ObjectFiles(store, folder, Counter(total, report))
     files.fetch(missing[0])  # the smallest: it shows whether this store's ETags can be trusted
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="s3") as pool:
         for _ in pool.map(files.fetch, missing[1:]):
@@ -244,7 +219,7 @@ def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: 
     if incomplete_files.size_of(header) == entry.size:
         return header.parent
     report(DownloadProgress(note=f"reading the header of {url}"))
-    files, beginning, enough = _Files(store, folder, Counter(0, report)), bytearray(), _HEADER
+    files, beginning, enough = ObjectFiles(store, folder, Counter(0, report)), bytearray(), _HEADER
     for piece in files.rest(entry, 0):
         beginning += piece
         if len(beginning) >= enough:
@@ -253,10 +228,10 @@ def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: 
             enough *= 2
     try:
         header.parent.mkdir(exist_ok=True)
-        making = incomplete_files.own(header)
-        making.write_bytes(beginning)
-        os.truncate(making, entry.size)
-        making.replace(header)
+        partial = incomplete_files.own(header)
+        partial.write_bytes(beginning)
+        os.truncate(partial, entry.size)
+        partial.replace(header)
     except OSError as error:
         raise ModelLoadError(
             f"{header}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME moves the cache"
@@ -264,113 +239,10 @@ def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: 
     return header.parent
 
 
-@dataclass
-class _Files:
-    """Fetches objects into files. `etags_are_digests` is None until the first object shows whether these are."""
-
-    store: S3Store
-    folder: Path
-    counter: Counter
-    etags_are_digests: bool | None = None
-
-    def fetch(self, entry: Entry) -> None:
-        """Fetch one object, going on where an earlier try ended; its file has its name only when it is complete."""
-        file = self.folder / entry.name
-        try:
-            file.parent.mkdir(exist_ok=True)
-            making = incomplete_files.take(file, entry.size)
-            while not _here(self.folder, entry):
-                if self._fill(entry, making):
-                    with suppress(FileNotFoundError):  # another program has taken it over, there being no lock
-                        if self._is_good(entry, making):
-                            making.replace(file)
-            incomplete_files.clear(file)
-        except OSError as error:
-            if not _here(self.folder, entry):  # else another program has finished it and cleared ours away
-                raise ModelLoadError(
-                    f"{entry.key}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME moves the cache"
-                ) from error
-        self.counter.at(entry.name, entry.size)
-
-    def _fill(self, entry: Entry, making: Path) -> bool:
-        """Fetch what `making` lacks, each byte to its place. False: another program has fetched it meanwhile."""
-        making.touch()
-        with making.open("r+b") as file:
-            done = file.seek(0, os.SEEK_END)
-            self.counter.at(entry.name, done)
-            for piece in self.rest(entry, done):
-                done += file.write(piece)
-                self.counter.at(entry.name, done)
-            file.flush()
-            os.fsync(file.fileno())
-            size = os.fstat(file.fileno()).st_size
-        if size != entry.size and not _here(self.folder, entry):
-            making.unlink(missing_ok=True)
-            raise ModelLoadError(
-                f"{entry.key}: became {size} bytes in the cache instead of {entry.size}: another program writes into "
-                f"{self.folder} too; try again"
-            )
-        return size == entry.size
-
-    def _is_good(self, entry: Entry, making: Path) -> bool:
-        """Compare what lies on the disk with the ETag; fetch it once more if they differ. False as of `_fill`."""
-        expected = _MD5.fullmatch(entry.etag) if self.etags_are_digests is not False else None
-        if expected is None:
-            return True
-        first = _digest(making)
-        if first == expected[1]:
-            self.etags_are_digests = True
-            return True
-        making.unlink()
-        if not self._fill(entry, making):
-            return False
-        self._judge(entry, first, _digest(making), expected[1])
-        return True
-
-    def _judge(self, entry: Entry, first: str, second: str, expected: str) -> None:
-        """Learn from an object that was fetched twice whether this bucket's ETags are MD5 digests.
-
-        They are not if it arrives twice alike, but unlike its ETag. Raises ModelLoadError if it arrived damaged twice.
-        """
-        if second == expected:
-            self.etags_are_digests = True
-        elif first == second and self.etags_are_digests is None:
-            log.info("the ETags of this bucket are no MD5 digests, as where it encrypts with keys of its own")
-            self.etags_are_digests = False
-        else:
-            raise ModelLoadError(f"{entry.key}: arrived damaged twice (MD5 {second} instead of {expected}); try again")
-
-    def rest(self, entry: Entry, start: int) -> Iterator[Any]:
-        """Yield the bytes from `start` on, in requests of one part each.
-
-        Ends early if another program has downloaded the file meanwhile. The library repeats a request that breaks off.
-        """
-        from obstore import exceptions
-
-        try:
-            while start < entry.size and not _here(self.folder, entry):
-                end = min(start + _PART, entry.size)
-                options: Any = {"range": (start, end), **({"if_match": entry.etag} if entry.etag else {})}
-                for piece in self.store.get(entry.key, options=options).stream(min_chunk_size=1 << 20):
-                    start += len(piece)
-                    yield piece
-        except (exceptions.PreconditionError, FileNotFoundError):
-            raise ModelLoadError(f"{entry.key}: was changed or removed while it was being fetched; try again") from None
-        except exceptions.BaseError as error:
-            raise ModelLoadError(
-                f"{entry.key}: the download broke off at {format_size(start)}: {_first_line(error)}"
-            ) from error
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
 def _explain(url: str, error: Exception) -> ModelLoadError:
     """Return the error for a refusal, which the library shows by its text alone: status and the store's own code."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "AWS"
-    status, code = (re.search(wanted, str(error)) for wanted in (r"status code: (\d+)", r"<Code>(\w+)</Code>"))
+    status, code = (re.search(pattern, str(error)) for pattern in (r"status code: (\d+)", r"<Code>(\w+)</Code>"))
     not_there = code is None or code[1].startswith("NoSuch")  # an unknown access key is status 404 too at some stores
     if isinstance(error, FileNotFoundError) or (status and status[1] == "404" and not_there):
         return ModelLoadError(
@@ -381,8 +253,4 @@ def _explain(url: str, error: Exception) -> ModelLoadError:
             f"{url}: {endpoint} refuses ({code[1] if code else status[1]}); give AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY (or an identity) that may list and read it, and the bucket's AWS_REGION"
         )
-    return _UnreachableError(f"{url}: {endpoint} cannot be asked: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return without_queries((str(error).strip() or type(error).__name__).splitlines()[0])[:300]
+    return _UnreachableError(f"{url}: {endpoint} cannot be asked: {first_line(error)}")
