@@ -19,7 +19,7 @@ from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.kernels.cpu.features import CPUFeatures
 from octavo_engine.kernels.cpu.layers import CPULayers
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
-from octavo_engine.kernels.cpu.pages import use_huge_pages
+from octavo_engine.kernels.cpu.pages import LINE, HugePages, use_huge_pages
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
@@ -233,6 +233,16 @@ def test_layers_leave_the_kernels_by_a_value_that_these_do_not_know():
     mixer = spec.layers[0].mixer
     fields = {field.name: getattr(mixer, field.name) for field in dataclasses.fields(mixer)}
     assert not kernels_know(replace(spec, layers=(replace(spec.layers[0], mixer=LaterAttention(**fields)),)))
+
+
+def test_tensors_in_huge_pages_are_zeros_apart_from_each_other():
+    pages = HugePages(3 * LINE)
+    first, second = pages.zeros((5, 3), torch.bfloat16), pages.zeros((2, 2, 4), torch.float32)
+    assert second.data_ptr() - first.data_ptr() == LINE
+    first.fill_(1)
+    assert not second.any()
+    with pytest.raises(RuntimeError):
+        pages.zeros((LINE + 1,), torch.uint8)
 
 
 def test_asking_for_huge_pages_changes_no_content():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels, cpu_kernels
+from octavo_engine.kernels.cpu.pages import LINE, HugePages
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_architectures import of_family
@@ -64,7 +65,8 @@ class LoraSlots:
         self.batch = LoraBatch(_cpu_kernels(decoder))
         self._device = decoder.input.tokens.weight.device
         decoder.lora = self.batch
-        make = partial(_make_layer, self.batch, num_slots, max_rank)
+        pages = HugePages(lora_bytes(targets, num_slots, max_rank, self._device)) if self.batch.kernels else None
+        make = partial(_make_layer, self.batch, num_slots, max_rank, pages)
         self._slots: list[LoraLayer | ExpertLora | LatentLora] = []
         self._files: dict[int, Any] = {}
         """The file of each slot's adapter, open from the first part to the last, since opening it reads the full
@@ -117,7 +119,9 @@ class LoraSlots:
         self.batch.use_device(slots, self.num_slots)
 
 
-def _make_layer(batch: LoraBatch, num_slots: int, max_rank: int, options: LayerOptions, size: LayerSize) -> LoraLayer:
+def _make_layer(
+    batch: LoraBatch, num_slots: int, max_rank: int, pages: HugePages | None, options: LayerOptions, size: LayerSize
+) -> LoraLayer:
     return LoraLayer(
         batch,
         size.parts,
@@ -126,6 +130,7 @@ def _make_layer(batch: LoraBatch, num_slots: int, max_rank: int, options: LayerO
         rank=slot_rank(max_rank, options.device),
         dtype=options.dtype,
         device=options.device,
+        pages=pages,
     )
 
 
@@ -205,16 +210,14 @@ def _unsuitable(target: Target, device: torch.device, num_slots: int) -> str | N
 
 
 def lora_bytes(targets: Mapping[str, Target], num_slots: int, max_rank: int, device: torch.device) -> int:
-    """Return the bytes of all slots on one rank."""
-    rank, size = slot_rank(max_rank, device), _itemsize(targets)
-    return (
-        num_slots
-        * rank
-        * size
-        * sum(
-            each.experts * (len(each.parts) * each.columns + slot_rows(each.parts, device)) for each in _layers(targets)
-        )
+    """Return the bytes of all slots on one rank, of which A and B of each layer begin with a line of the cache."""
+    number = num_slots * slot_rank(max_rank, device) * _itemsize(targets)
+    sizes = (
+        number * each.experts * width
+        for each in _layers(targets)
+        for width in (len(each.parts) * each.columns, slot_rows(each.parts, device))
     )
+    return sum(-(-size // LINE) * LINE for size in sizes)
 
 
 def lora_step_bytes(targets: Mapping[str, Target], max_tokens: int, max_rank: int, device: torch.device) -> int:

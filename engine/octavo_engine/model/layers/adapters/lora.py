@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from octavo_engine.kernels.cpu.adapters import CPUAdapters
 from octavo_engine.kernels.cpu.library import CPUKernels
+from octavo_engine.kernels.cpu.pages import HugePages
 from octavo_engine.kernels.triton_support import triton_runs_on
 
 NO_SLOT = -1
@@ -106,18 +108,20 @@ class LoraLayer:
         rank: int,
         dtype: torch.dtype,
         device: torch.device,
+        pages: HugePages | None = None,
     ) -> None:
         """Create empty slots for a rank's rows of each projection and its columns.
 
-        `rank` is `slot_rank` of the largest adapter.
+        `rank` is `slot_rank` of the largest adapter. `pages`: where the slots lie; None: in memory of their own.
         """
         self.batch, self.parts, self.rank = batch, tuple(parts), rank
-        self.a = torch.zeros(slots, len(parts) * rank, columns, dtype=dtype, device=device)
+        zeros = partial(torch.zeros, dtype=dtype, device=device) if pages is None else partial(pages.zeros, dtype=dtype)
+        self.a = zeros((slots, len(parts) * rank, columns))
         """[slots, parts * rank, columns]: part after part; smaller ranks are padded by zeros."""
         rows = slot_rows(parts, device)
         # On a CPU the rows of B^T are read as vectors.
         of_slot = (rank, rows) if batch.kernels is not None else (rows, rank)
-        stored = torch.zeros(slots, *of_slot, dtype=dtype, device=device)
+        stored = zeros((slots, *of_slot))
         self.b = stored.mT if batch.kernels is not None else stored
         """[slots, rows, rank]"""
         self.on_cpu = None if batch.kernels is None else CPUAdapters(batch.kernels, self.a, stored, parts)
