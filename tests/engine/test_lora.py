@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors
 import torch
-from adapters import RandomAdapter
+from adapters import ALL, RandomAdapter
 from checkpoints import SIZES, reference_model, save, save_words
 from gguf_writer import write_gguf
 from test_cpu_kernels import needs_kernels
@@ -131,6 +133,26 @@ def test_five_adapters_and_the_base_in_one_batch_answer_as_merged_weights(
     assert llm.report().preemptions > 0
     first = [answers[names.index(name)].token_ids for name in names]
     assert len(set(map(tuple, first))) == len(names), "each adapter matters"
+
+
+def test_twenty_adapters_and_64_requests_in_one_crowd_answer_as_each_alone(base: Path, tmp_path: Path) -> None:
+    """Ranks and layers differ, five adapters are on the device at a time, and four requests ask the base."""
+    pick, model = random.Random(3), model_of("Llama")
+    ranks = (1, 2, 3, 4, 5, 7, 8, 12, 16, 16) * 2
+    each = [RandomAdapter(rank, pick.sample(ALL, pick.randint(1, 7)), seed=n) for n, rank in enumerate(ranks)]
+    files = [f"a{n}={adapter.save(model, tmp_path / f'a{n}')}" for n, adapter in enumerate(each)]
+    names = [None if n % 16 == 0 else f"a{n % 20}" for n in range(64)]
+    prompts = [[pick.randrange(131) for _ in range(pick.randint(3, 8))] for _ in names]
+    settings = {**SETTINGS, "enable_prefix_caching": False, "max_num_seqs": 32}
+    llm = LLM(str(base), enable_lora=True, max_loras=5, max_cpu_loras=20, lora_modules=files, **settings)
+    short = replace(GREEDY, max_tokens=2)
+    crowd = llm.generate(prompts, short, adapter=names)
+    alone = {n: llm.generate([prompts[n]], short, adapter=names[n])[0] for n in sorted(range(64), key=lambda n: n % 20)}
+    plain = llm.generate(prompts, short)
+    llm.close()
+    for n, answer in enumerate(crowd):
+        assert_same(answer, alone[n])
+    assert sum(answer.token_ids != other.token_ids for answer, other in zip(crowd, plain, strict=True)) > 30
 
 
 def test_drafts_are_verified_with_the_adapter_of_their_row(
