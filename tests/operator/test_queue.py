@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from octavo_operator.reconcile import queue as queue_module
+from octavo_operator.reconcile.api_requests.api_error import NotLeadingError
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
 
 
@@ -238,6 +239,26 @@ async def test_a_failure_is_tried_again_when_something_is_due(monkeypatch: pytes
     queue.add("a")
     await work(queue, handle, done)
     assert seen == ["a", "a"]
+
+
+async def test_what_failed_since_the_lease_was_renewed_late_is_tried_again_within_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the API server refused a third of all requests, a leader left LLMServices alone for minutes."""
+    monkeypatch.setattr(queue_module, "FIRST_RETRY_SECONDS", 300.0)
+    queue, pauses, done = WorkQueue[str](), list[float](), asyncio.Event()
+
+    async def handle(key: str) -> None:
+        raise NotLeadingError("does not hold the lease")
+
+    def add_after(key: str, seconds: float) -> None:
+        pauses.append(seconds)
+        done.set()
+
+    monkeypatch.setattr(queue, "add_after", add_after)
+    queue.add("a")
+    await work(queue, handle, done)
+    assert pauses == [2.0]
 
 
 async def test_what_is_cleared_is_forgotten_and_can_be_added_again() -> None:

@@ -62,4 +62,8 @@ class ApiError(ExpectedError):
 
 
 class NotLeadingError(ExpectedError):
-    """This replica is no longer the leader: it must not write, and its process ends."""
+    """This replica may not write at this moment. Either its process ends, or the lease is renewed within seconds, as
+    where the API server refuses some requests: then it goes on, and what waited must not wait for minutes more.
+    """
+
+    within = 2.0

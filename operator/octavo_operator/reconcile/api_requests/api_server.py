@@ -89,11 +89,11 @@ class ApiServer:
         query: list[tuple[str, str]] | None = None,
         content_type: str = "application/json",
     ) -> Object:
-        """Send one write; metrics count it as `what`. NotLeadingError if this replica may not write any more."""
+        """Send one write; metrics count it as `what`. NotLeadingError if this replica may not write now."""
         await self.limiter.wait()
         seconds = min(_TIMEOUT_SECONDS, self.may_write_for())
         if seconds <= 0:
-            raise NotLeadingError(f"is no longer the leader, so {what} is not changed")
+            raise NotLeadingError(f"does not hold the lease at this moment, so {what} is not changed")
         self.wrote(verb, what)
         return await self.request(method, path, body, query, content_type, seconds=seconds, at_once=True)
 
