@@ -235,13 +235,18 @@ async def test_a_renewal_that_fails_once_is_no_matter(clock: Clock) -> None:
 async def test_a_follower_says_once_what_keeps_it_from_the_lease(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api = Api()
+    """Once in its log, as of a quota on Leases, and in /healthz as long as it lasts."""
+    api, problem = Api(), "cannot acquire the lease: try later"
     api.fails = True
-    waiting = asyncio.ensure_future(Lease(api, *NAME, clock, clock.sleep).acquire())
+    lease = Lease(api, *NAME, clock, clock.sleep)
+    waiting = asyncio.ensure_future(lease.acquire())
     while clock.now < 60:
         await asyncio.sleep(0)
-    assert caplog.text.count("cannot acquire the lease: try later") == 1
-    waiting.cancel()
+    assert caplog.text.count(problem) == 1
+    assert lease.problem == problem
+    api.fails = False
+    await waiting
+    assert lease.problem == ""
 
 
 class SlowApi(Api):

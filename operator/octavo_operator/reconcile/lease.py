@@ -75,6 +75,8 @@ class Lease:
         self._live: dict[str, Any] | None = None
         self._seen: tuple[Any, float] = (None, 0.0)
         self._renewed = float("-inf")
+        self.problem = ""
+        """What keeps this replica, and so perhaps every one, from the lease; empty: nothing does."""
 
     def seconds_left(self) -> float:
         """Return for how long this replica still leads without a renewal; 0 or less: it does not lead."""
@@ -82,18 +84,18 @@ class Lease:
 
     async def acquire(self) -> None:
         """Return once this replica leads."""
-        known, failure = "", ""
+        known = ""
         while True:
             try:
                 await self._first_answer(self._take_if_free, self._clock() + 2 * DEADLINE_SECONDS)
+                self.problem = ""
                 if self.seconds_left() > PAUSE_SECONDS:  # of two attempts that end together, one has taken it
                     logger.info("became the leader by the lease %(namespace)s/%(name)s", self._metadata)
                     return
-                failure = ""
             except (ApiError, TimeoutError) as error:
-                before, failure = failure, str(error) or _NO_ANSWER
-                if failure != before:  # it is asked every two seconds, and a right may be missing for days
-                    logger.warning("cannot acquire the lease: %s", failure)
+                before, self.problem = self.problem, f"cannot acquire the lease: {str(error) or _NO_ANSWER}"
+                if self.problem != before:  # it is asked every two seconds, and a right may be missing for days
+                    logger.warning("%s", self.problem)
             if (holder := self._holder()) and holder != known:
                 logger.info("following: the leader is %s", holder)
                 known = holder

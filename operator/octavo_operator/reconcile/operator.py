@@ -112,8 +112,8 @@ async def run(options: OperatorOptions) -> None:
     metrics.read_rights(process.cluster.server.missing_rights)
     process.cluster.server.wrote = metrics.wrote
     wrong = functools.partial(trouble, process.queue, process.heartbeat)
-    health = await serve_health(options.health_port, wrong, lambda: _problems(process), metrics.render)
     lease = Lease(process.cluster, *options.lease) if options.lease else None
+    health = await serve_health(options.health_port, wrong, lambda: _problems(process, lease), metrics.render)
     try:
         await _first_of(process.stop.wait(), _lead(process, lease), _serve_for_ever(process))
     finally:
@@ -124,9 +124,10 @@ async def run(options: OperatorOptions) -> None:
             await health.cleanup()
 
 
-def _problems(process: _Process) -> list[str]:
+def _problems(process: _Process, lease: Lease | None) -> list[str]:
     """Return problems that no restart fixes, as sentences."""
-    return [*process.namespaces.problems, *process.cluster.server.missing_rights.problems]
+    without_lease = [lease.problem] if lease and lease.problem else []
+    return [*without_lease, *process.namespaces.problems, *process.cluster.server.missing_rights.problems]
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
