@@ -177,7 +177,6 @@ def test_a_wrong_value_is_looked_for_where_it_was_set(
     assert code == 2 and "OCTAVO_MAX_NUM_SEQS is set: --max-num-seqs: 0 is below the smallest" in line
 
 
-@pytest.mark.parametrize(("output", "why"), [("none/x", "No such file or directory"), ("", "Is a directory")])
 def test_generate_looks_at_its_input_before_it_imports_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "octavo_engine.generate", None)  # an import of it fails
     assert cli.main(["generate", "m", "--input", "/none", "--output", "x"]) == 2
@@ -194,6 +193,7 @@ def test_a_signal_ends_a_long_command_although_a_thread_works(number: signal.Sig
     assert (done.returncode, done.stderr) == (128 + number, "\nto go on\n")
 
 
+@pytest.mark.parametrize(("output", "why"), [("none/x", "No such file or directory"), ("", "Is a directory")])
 def test_generate_sees_before_it_loads_that_it_cannot_write(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, output: str, why: str
 ) -> None:
