@@ -240,6 +240,39 @@ def test_redirections_and_quoted_operators_take_no_argument_away(script: str, ar
     assert launch is not None and launch.arguments == arguments
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo vllm serve now; vllm serve a/b --seed 2",
+        "(vllm serve a/b --seed 2)",
+        "# vllm serve c/d\nif true; then exec nice -n 10 /opt/bin/vllm serve a/b --seed 2; fi",
+    ],
+)
+def test_words_that_are_only_printed_and_brackets_are_no_part_of_the_command(script: str) -> None:
+    launch = find_launch({"command": ["sh", "-c", script]})
+    assert launch is not None and launch.arguments == ["a/b", "--seed", "2"]
+
+
+@pytest.mark.parametrize("script", ["echo vllm serve now", "echo 'vllm serve a/b'"])
+def test_a_script_that_only_prints_a_command_starts_nothing(script: str) -> None:
+    assert find_launch({"command": ["sh", "-c", script]}) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("cat <<END\nvllm serve c/d\nEND\nvllm serve a/b", "has a here-document"),
+        ("vllm serve a/b --tensor-parallel-size $(nvidia-smi -L | wc -l)", "computes words"),
+        ("vllm serve a/b --seed `date +%s`", "computes words"),
+        ("log vllm serve now", "'log vllm serve now', which may run vLLM or not"),
+    ],
+)
+def test_a_script_that_only_a_shell_can_read_is_reported(script: str, why: str) -> None:
+    found = convert([workload({"image": "vllm", "command": ["sh", "-c", script]})])
+    assert found.manifests == []
+    assert why in found.problems[0] and "as the container's args" in found.problems[0]
+
+
 def test_the_first_word_by_position_is_the_model() -> None:
     found = convert([workload({"image": "vllm", "args": ["a/b", "--port", "1", "c/d"]})])
     assert only(found)["model"]["name"] == "a/b"

@@ -8,13 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo_operator.convert.draft import NotConvertibleError
+
 _SHELLS = ("sh", "bash", "ash", "dash")
-_END = set(";|&\n")
+_END = set(";|&\n()")
 _REDIRECTION = set("<>")
 _COMMENT = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*"|\\.)|(?<![^\s;|&])(?:#.*|\d+(?=[<>]))""")
 """A comment, or the file descriptor of a redirection as in 2>&1; or a quoted text, which may look like one."""
+_RUNNERS = frozenset({
+    "{", "!", "then", "else", "do", "exec", "env", "command", "time", "nohup", "nice", "numactl", "taskset", "tini",
+    "sudo", "uv", "run", "python", "python3",
+})  # fmt: skip
+"""Words that may stand before the program that a command runs."""
+_PRINTERS = frozenset({"echo", "printf", ":"})
 _QUOTED = "\0"
 """Marks a quoted text, so that a quoted operator is no operator. No argument of a program can contain it."""
+
+
+_PLAIN = "write vLLM's arguments as the container's args and convert it again"
 
 
 @dataclass(frozen=True)
@@ -56,9 +67,10 @@ def _script(words: Sequence[str]) -> str | None:
 
 
 def _launch_of_script(script: str) -> Launch | None:
+    """Return how a shell script starts vLLM; NotConvertibleError if that cannot be told without a shell."""
     arguments, others = None, []
     for command in _commands(script):
-        start = _start(command)
+        start = _start_of_command(command)
         if start is None or arguments is not None:
             others.append(shlex.join(command))
         else:
@@ -67,14 +79,33 @@ def _launch_of_script(script: str) -> Launch | None:
     return None if arguments is None else Launch(arguments, [one for one in others if one])
 
 
+def _start_of_command(command: Sequence[str]) -> int | None:
+    """Return the index of the first argument of vLLM's server if the command runs it, instead of printing its name."""
+    start = _start(command)
+    if start is None or command[0] in _PRINTERS:
+        return None
+    before = command[: start - 2]
+    for previous, word in zip(("", *before), before, strict=False):
+        known = word.rpartition("/")[2] in _RUNNERS or word.startswith("-") or re.match(r"\w+=", word)
+        if not known and not previous.startswith("-"):
+            raise NotConvertibleError(
+                f"its shell script says {shlex.join(command)!r}, which may run vLLM or not; {_PLAIN}"
+            )
+    return start
+
+
 def _commands(script: str) -> Iterator[list[str]]:
     """Yield the words of each command of a script, without comments and redirections; ValueError for an open quote."""
     script = _COMMENT.sub(lambda found: _QUOTED + found[1] if found[1] else "", script).replace("\\\n", " ")
-    lexer = shlex.shlex(script, posix=True, punctuation_chars=";|&\n<>")
+    lexer = shlex.shlex(script, posix=True, punctuation_chars=";|&\n()<>")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     command: list[str] = []
     is_file = False
     for word in lexer:
+        computed = "`" in word.partition(_QUOTED)[0] or (word.startswith("(") and command and command[-1].endswith("$"))
+        if computed or (word.startswith("<<") and set(word) <= _REDIRECTION):
+            what = "computes words by $(...) or `...`" if computed else "has a here-document"
+            raise NotConvertibleError(f"its shell script {what}; {_PLAIN}")
         if word and set(word) <= _END:
             yield command
             command, is_file = [], False
