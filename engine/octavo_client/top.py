@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _HEADER = ("SERVER", "RUNNING", "WAITING", "KV%", "TOK/S", "HIT%", "TTFT-P50", "TTFT-P95", "REJECTED")
 _TTFT = "octavo_time_to_first_token_seconds_bucket"
 _RUNNING = "octavo_requests_running"
+_NO_LOAD = frozenset({"invalid", "unauthorized"})
+"""Reasons of rejections that an idle server would give too."""
 _WANTED = frozenset(
     {
         _RUNNING,
@@ -117,7 +119,7 @@ def read(text: str, at: float) -> Reading:
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                if sample.name in _WANTED:
+                if sample.name in _WANTED and sample.labels.get("reason") not in _NO_LOAD:
                     values[sample.name] += sample.value
                 elif sample.name == _TTFT:
                     buckets[float(sample.labels["le"])] += sample.value

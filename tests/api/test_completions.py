@@ -145,6 +145,7 @@ def test_models(server: Served) -> None:
     client = server.openai()
     [model] = client.models.list().data
     assert (model.id, model.object, model.model_extra["max_model_len"]) == ("smollm2", "model", 512)  # type: ignore[index]
+    assert model.model_extra["default_sampling_params"]["temperature"] == 1.0  # type: ignore[index]
     assert client.models.retrieve("smollm2").id == "smollm2"
 
 

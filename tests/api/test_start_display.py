@@ -136,25 +136,25 @@ def test_a_phases_own_ratio_is_found_on_the_scale_of_all() -> None:
 
 
 IDLE = SchedulerStats(prefix_queried_tokens=100, prefix_hit_tokens=25)
-BEFORE = Counts(at=100.0, tokens=1000, refused=2, prefix_queried=0, prefix_hit=0)
+BEFORE = Counts(at=100.0, tokens=1000, rejected=2, prefix_queried=0, prefix_hit=0)
 
 
 @pytest.mark.parametrize(
-    ("stats", "queued", "tokens", "refused", "text"),
+    ("stats", "queued", "tokens", "rejected", "text"),
     [
         (SchedulerStats(running=3, waiting=1, kv_usage=0.5), 2, 1710, 3,
-         "running 3, queued 2, 71.0 tokens/s, KV cache 50%, prefix hits -, refused 1"),
+         "running 3, waiting 2, 71.0 tokens/s, KV cache 50%, prefix hits -, rejected 1"),
         (SchedulerStats(running=1), 0, 1000, 2,  # a request that gets no token is no idleness
-         "running 1, queued 0, 0.0 tokens/s, KV cache 0%, prefix hits -, refused 0"),
-        (IDLE, 0, 1005, 2, "running 0, queued 0, 0.5 tokens/s, KV cache 0%, prefix hits 25%, refused 0"),
-        (SchedulerStats(), 0, 1000, 9, "running 0, queued 0, 0.0 tokens/s, KV cache 0%, prefix hits -, refused 7"),
+         "running 1, waiting 0, 0.0 tokens/s, KV cache 0%, prefix hits -, rejected 0"),
+        (IDLE, 0, 1005, 2, "running 0, waiting 0, 0.5 tokens/s, KV cache 0%, prefix hits 25%, rejected 0"),
+        (SchedulerStats(), 0, 1000, 9, "running 0, waiting 0, 0.0 tokens/s, KV cache 0%, prefix hits -, rejected 7"),
         (SchedulerStats(kv_usage=0.5), 0, 1000, 2, None),
     ],
 )  # fmt: skip
 def test_a_line_says_what_happened_since_the_last_one(
-    stats: SchedulerStats, queued: int, tokens: float, refused: float, text: str | None
+    stats: SchedulerStats, queued: int, tokens: float, rejected: float, text: str | None
 ) -> None:
-    counts = Counts(110.0, tokens, refused, stats.prefix_queried_tokens, stats.prefix_hit_tokens)
+    counts = Counts(110.0, tokens, rejected, stats.prefix_queried_tokens, stats.prefix_hit_tokens)
     said = load_lines.line(BEFORE, LoadReading(stats, queued, counts))
     assert (said and said[0]) == text
 
@@ -163,10 +163,11 @@ def test_what_a_line_is_made_of_is_what_the_server_did(server: Served) -> None:
     first = server.do(server.serving.read_load)
     server.play("one two three")
     server.http.post("/v1/completions", json={"prompt": "x"})
-    server.http.post("/v1/completions", json={"prompt": 5})
+    server.http.post("/v1/completions", json={"prompt": 5})  # an error of the client, which is no load
+    server.do(lambda: server.serving.metrics.reject("queued_requests"))
     now = server.do(server.serving.read_load)
     assert now.counts.tokens - first.counts.tokens == 4  # and the end
-    assert now.counts.refused - first.counts.refused == 1
+    assert now.counts.rejected - first.counts.rejected == 1
 
 
 async def test_lines_are_logged_while_something_happens(caplog: pytest.LogCaptureFixture) -> None:
@@ -178,6 +179,6 @@ async def test_lines_are_logged_while_something_happens(caplog: pytest.LogCaptur
     for _ in range(20):
         await asyncio.sleep(0)
     logging.cancel()
-    assert [message for message in caplog.messages if "refused 777" in message] == [
-        "running 0, queued 0, 0.0 tokens/s, KV cache 0%, prefix hits -, refused 777"
+    assert [message for message in caplog.messages if "rejected 777" in message] == [
+        "running 0, waiting 0, 0.0 tokens/s, KV cache 0%, prefix hits -, rejected 777"
     ]

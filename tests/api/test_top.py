@@ -64,6 +64,9 @@ def test_lines_for_a_pipe(server: Served, capsys: pytest.CaptureFixture[str]) ->
     assert header.split() == list(top._HEADER)
     assert first.split() == [f"{server.url}/v1", "2", "1", "50", "-", "-", "-", "-", "0"]
     assert second.split()[4] == "0.0"
+    series = 'octavo_requests_rejected_total{reason="%s"} 2'
+    text = "\n".join(["octavo_requests_running 0", series % "invalid", series % "deadline", ""])
+    assert top.read(text, 0.0).values["octavo_requests_rejected_total"] == 2  # not those with an error of the client
 
 
 def test_what_cannot_be_read_is_reported(server: Served, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,6 +162,8 @@ def test_a_service_that_no_operator_has_seen_says_where_to_look() -> None:
 
 def test_top_reads_what_an_engine_serves() -> None:
     metrics = Metrics("good", EngineState, lambda: 0, vllm_names=False)
+    for reason in ("queued_requests", "invalid", "unauthorized"):  # the others are errors of clients, and no load
+        metrics.reject(reason)
     reading = read(metrics.render().decode())
     assert set(reading.values) == {
         "octavo_requests_running",
@@ -172,6 +174,7 @@ def test_top_reads_what_an_engine_serves() -> None:
         "octavo_prefix_cache_hit_tokens_total",
         "octavo_requests_rejected_total",
     }
+    assert reading.values["octavo_requests_rejected_total"] == 1
     assert float("inf") in reading.buckets
     for text in ("<html>\n", 'octavo_requests_waiting{a="b",\t="y"} 2e3 # aa="b"} 1\n'):
         with pytest.raises(ValueError):

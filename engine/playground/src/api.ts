@@ -2,7 +2,7 @@
 
 export type Message = { role: "system" | "user" | "assistant"; content: string };
 export type ChatRequest = Record<string, unknown> & { model: string; messages: Message[] };
-export type Model = { id: string; parent?: string | null };
+export type Model = { id: string; parent?: string | null; default_sampling_params?: Record<string, number> | null };
 export type Timing = { firstTokenMs: number; tokensPerSecond: number; tokens: number; finish: string };
 export type Candidate = { token: string; logprob: number };
 /** A token of an answer, and what else could have stood there. */

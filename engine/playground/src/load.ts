@@ -25,7 +25,7 @@ export async function load(): Promise<string> {
     `KV cache ${(100 * sum(lines, "octavo_kv_cache_usage_ratio")).toFixed(0)} %`,
     `${rate.toFixed(1)} tokens/s`,
     `prefix hits ${now.queried ? ((100 * now.hits) / now.queried).toFixed(0) : 0} %`,
-    `${sum(lines, "octavo_requests_rejected_total")} refused`,
+    `${sum(lines.filter(isLoad), "octavo_requests_rejected_total")} rejected`,
   ].join(" · ");
 }
 
@@ -36,6 +36,9 @@ async function problem(): Promise<string[]> {
   const { status, phase, detail, progress }: Record<string, string | number> = await answer.json();
   return [status === "loading" ? `loading: ${detail || phase} ${(100 * Number(progress)).toFixed(0)} %` : `${status}`];
 }
+
+/** Whether a series is no count of requests with an error, which an idle engine would reject too. */
+const isLoad = (line: string): boolean => !/reason="(invalid|unauthorized)"/.test(line);
 
 function sum(lines: string[], name: string): number {
   const series = lines.filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `));

@@ -5,7 +5,7 @@ import { difference } from "./difference";
 import { get } from "./element";
 import { load } from "./load";
 import { keep, restore } from "./session";
-import { addFields, chosen } from "./settings";
+import { addFields, chosen, showDefaults } from "./settings";
 import { asCurl, asPython, asTypeScript } from "./snippets";
 
 const RETRY_MS = 2000;
@@ -84,6 +84,7 @@ async function listModels(): Promise<void> {
   try {
     const there = await models();
     for (const column of both) column.listModels(there);
+    showDefaults(there[0]?.default_sampling_params ?? {});
     get("key-form").hidden = true;
     say("");
   } catch (error) {

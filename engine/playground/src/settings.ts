@@ -14,6 +14,7 @@ const FIELDS: Field[] = [
   { name: "seed", label: "Seed", step: "1", min: "0" },
   { name: "max_tokens", label: "Max tokens", step: "1", min: "1" },
 ];
+const DEFAULTS = { frequency_penalty: 0, presence_penalty: 0, seed: "random", max_tokens: "until it ends" };
 const MOST_SEEDS = 2 ** 31;
 
 export function addFields(): void {
@@ -23,6 +24,13 @@ export function addFields(): void {
     row.append(label, input);
     get("sampling").append(row);
   }
+}
+
+/** Shows in empty fields what holds where nothing is sent: the model's own values, such as its temperature. */
+export function showDefaults(ofModel: Record<string, number>): void {
+  const values: Record<string, number | string> = { ...DEFAULTS, ...ofModel };
+  if (values.top_k === 0) values.top_k = "all";
+  for (const input of get("sampling").querySelectorAll("input")) input.placeholder = String(values[input.name] ?? "");
 }
 
 /** The settings of a request, or null where one cannot be sent, which the page says beside it. */

@@ -24,6 +24,8 @@ _HEADER = (
     "REJECTED/S",
 )
 _BUCKET = "octavo_time_to_first_token_seconds_bucket"
+_NO_LOAD = frozenset({"invalid", "unauthorized"})
+"""Reasons of rejections that an idle server would give too."""
 _WANTED = frozenset(
     {
         "octavo_requests_running",
@@ -69,7 +71,7 @@ def read(text: str) -> Reading:
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                if sample.name in _WANTED:
+                if sample.name in _WANTED and sample.labels.get("reason") not in _NO_LOAD:
                     values[sample.name] += sample.value
                 elif sample.name == _BUCKET:
                     buckets[float(sample.labels["le"])] += sample.value

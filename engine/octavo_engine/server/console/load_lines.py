@@ -21,7 +21,7 @@ class Counts:
 
     at: float
     tokens: float
-    refused: float
+    rejected: float
     prefix_queried: int
     prefix_hit: int
 
@@ -42,31 +42,31 @@ class LoadReading:
 
 
 def line(before: Counts, now: LoadReading) -> tuple[str, dict[str, float | None]] | None:
-    """Return the line and its numbers by name; None if nothing runs, waits, was generated or was refused meanwhile."""
+    """Return the line and its numbers by name; None if nothing runs, waits, was generated or was rejected meanwhile."""
     counts, stats = now.counts, now.stats
-    tokens, refused = counts.tokens - before.tokens, counts.refused - before.refused
-    if not (stats.running or now.waiting or tokens or refused):
+    tokens, rejected = counts.tokens - before.tokens, counts.rejected - before.rejected
+    if not (stats.running or now.waiting or tokens or rejected):
         return None
     queried = counts.prefix_queried - before.prefix_queried
     rate = tokens / (counts.at - before.at)
     hits = (counts.prefix_hit - before.prefix_hit) / queried if queried else None
     text = (
-        f"running {stats.running}, queued {now.waiting}, {rate:.1f} tokens/s, KV cache {stats.kv_usage:.0%}, "
-        f"prefix hits {'-' if hits is None else f'{hits:.0%}'}, refused {refused:.0f}"
+        f"running {stats.running}, waiting {now.waiting}, {rate:.1f} tokens/s, KV cache {stats.kv_usage:.0%}, "
+        f"prefix hits {'-' if hits is None else f'{hits:.0%}'}, rejected {rejected:.0f}"
     )
     numbers = {
         "running": stats.running,
-        "queued": now.waiting,
+        "waiting": now.waiting,
         "tokens_per_second": round(rate, 2),
         "kv_cache_usage": round(stats.kv_usage, 4),
         "prefix_hit_ratio": None if hits is None else round(hits, 4),
-        "refused": refused,
+        "rejected": rejected,
     }
     return text, numbers
 
 
 async def log_load(read: Callable[[], LoadReading], interval: float = INTERVAL) -> None:
-    """Log a line every `interval` seconds until cancelled; its rates and refusals are those of the last interval."""
+    """Log a line every `interval` seconds until cancelled; its rates and rejections are those of the last interval."""
     before: Counts | None = None
     while True:
         try:
@@ -79,6 +79,6 @@ async def log_load(read: Callable[[], LoadReading], interval: float = INTERVAL) 
         await asyncio.sleep(interval)
 
 
-def counts_now(stats: SchedulerStats, tokens: float, refused: float) -> Counts:
+def counts_now(stats: SchedulerStats, tokens: float, rejected: float) -> Counts:
     """Return the counters with the present time."""
-    return Counts(time.monotonic(), tokens, refused, stats.prefix_queried_tokens, stats.prefix_hit_tokens)
+    return Counts(time.monotonic(), tokens, rejected, stats.prefix_queried_tokens, stats.prefix_hit_tokens)

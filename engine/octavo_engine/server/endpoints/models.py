@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import partial
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -24,12 +25,13 @@ def routes(serving: Serving) -> APIRouter:
     router = APIRouter()
 
     def models() -> list[Model]:
-        length, base = serving.model().info.max_model_len, serving.names[0]
-        own = [Model(id=name, created=serving.started_at, root=base, max_model_len=length) for name in serving.names]
+        info, base = serving.model().info, serving.names[0]
+        sampling = info.sampling if info.generates else None
+        entry = partial(Model, max_model_len=info.max_model_len, default_sampling_params=sampling)
         adapters = serving.engine.state.adapters.values()
-        return own + [
-            Model(id=each.name, created=each.created, root=each.path, parent=base, max_model_len=length)
-            for each in adapters
+        return [
+            *(entry(id=name, created=serving.started_at, root=base) for name in serving.names),
+            *(entry(id=each.name, created=each.created, root=each.path, parent=base) for each in adapters),
         ]
 
     def listed(body: bytes) -> Response:

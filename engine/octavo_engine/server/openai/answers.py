@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from octavo_engine.sampling_defaults import SamplingDefaults
 from octavo_engine.text.logprobs import PromptLogprobs, TextLogprobs
 
 
@@ -184,6 +185,8 @@ class Model(msgspec.Struct, kw_only=True):
     root: str
     parent: str | None = None
     max_model_len: int
+    default_sampling_params: SamplingDefaults | None = None
+    """The values of parameters that a request omits; None for a model that generates no text."""
 
 
 class ModelList(msgspec.Struct, kw_only=True):

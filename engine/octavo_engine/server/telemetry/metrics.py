@@ -28,7 +28,7 @@ from prometheus_client.utils import floatToGoString
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.messages import Outputs
-from octavo_engine.server.admission.refusal import Rejection
+from octavo_engine.server.admission.refusal import CLIENT_ERRORS, Rejection
 from octavo_engine.server.telemetry.engine_metrics import EngineCollector
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times of counters, which nothing reads
@@ -109,8 +109,6 @@ class TwinCounter:
     """A counter by a label, exported under several names. All series exist at 0 from the start, as rates need that."""
 
     def __init__(self) -> None:
-        self.total = 0
-        """The sum of the counts of all label values."""
         self._by_value: list[dict[str, Counter]] = []
 
     def add_labelled(self, counters: dict[str, Counter]) -> None:
@@ -119,7 +117,6 @@ class TwinCounter:
 
     def add(self, value: str) -> None:
         """Add 1 to the count of the label value `value`."""
-        self.total += 1
         for counters in self._by_value:
             if value in counters:
                 counters[value].inc()
@@ -138,6 +135,8 @@ class Metrics:
     ) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)  # among its metrics is the start time, which shows restarts
+        self.num_rejected = 0
+        """The number of requests that were rejected for load or for a limit; requests with an error do not count."""
         self._model_name = model_name
         self._vllm = vllm_names
         self._registry.register(EngineCollector(model_name, state, waiting, vllm_names))
@@ -185,14 +184,10 @@ class Metrics:
         self.max_tokens = self._histogram("", ("vllm:request_params_max_tokens",), "max_tokens asked for", _TOKENS)
         self.choices = self._histogram("", ("vllm:request_params_n",), "n asked for", (1, 2, 5, 10, 20))
 
-    @property
-    def num_rejected(self) -> float:
-        """The number of rejected requests, for all reasons."""
-        return self._rejections.total
-
     def reject(self, reason: Rejection) -> None:
         """Count a request that was rejected before it was accepted."""
         self._rejections.add(reason)
+        self.num_rejected += reason not in CLIENT_ERRORS
 
     def finish(self, outcome: Outcome) -> None:
         """Count the end of an accepted sequence."""
