@@ -116,6 +116,22 @@ def test_a_pod_that_loads_is_named_once() -> None:
     assert (only.about, only.reason) == ("pod good-1", "Pulling")
 
 
+def test_why_says_how_far_loading_is_and_does_not_repeat_what_the_autoscaler_says() -> None:
+    loads = pod("good-1")
+    asked = service(loads)
+    asked["status"]["loading"] |= {"phase": "Loading", "bytesLoaded": 2**30, "bytesTotal": 4 * 2**30}
+    raw = condition("ScalingActive", "False", "FailedGetExternalMetric", "unable to get external metric llm/queue")
+    for status in ("False", "True"):
+        ours = condition("ScalingActive", status, "AutoscalerPending", "at maxReplicas 2: raise spec.autoscaling")
+        asked["status"]["conditions"] = [ours]
+        limited = condition("ScalingLimited", "True", "TooManyReplicas", "the desired count is more than the maximum")
+        facts = Facts(asked, [loads], autoscaler=named("good", raw if status == "False" else limited))
+        text = report(facts, obstacles(facts))
+        assert "0 of 1 replicas ready, phase Loading, 25 % of 4.0 GiB" in text
+        assert "unable to get" not in text and "the desired count" not in text
+        assert ("at maxReplicas 2" in text) is (status == "True")
+
+
 def test_obstacles_come_in_the_order_in_which_one_looks_at_them() -> None:
     image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     broken = pod("good-2", containerStatuses=[{"name": "engine", "image": "x", **image}])

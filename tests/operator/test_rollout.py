@@ -326,7 +326,7 @@ def test_an_old_pod_that_crashes_holds_its_gpu_as_well() -> None:
 
 
 FAILING = [
-    ({}, [], "they go on serving until the cause is mended"),
+    ({}, [], "they go on serving until the cause is fixed"),
     ({"strategy": "Surge"}, [], "they go on serving"),
     ({"strategy": "InPlace"}, [], "no pod of this revision starts"),
     ({"paused": True}, [], ""),

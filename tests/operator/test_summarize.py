@@ -112,9 +112,15 @@ PHASES = [
 ]
 
 
+def test_the_phase_is_serving_only_with_a_ready_replica_beside_it() -> None:
+    """The Deployment counts a pod a moment after its own condition says that it is ready."""
+    status = summary(pod(container=SERVING), children=deployment(ready=0))
+    assert (status.ready_replicas, status.loading.phase) == (0, "NotReady")
+
+
 @pytest.mark.parametrize(("pods", "phase", "reason"), [row[1:] for row in PHASES], ids=[row[0] for row in PHASES])
 def test_phase_is_that_of_the_furthest_pod(pods: list[dict[str, Any]], phase: str, reason: Reason | None) -> None:
-    status = summary(*pods, children=deployment())
+    status = summary(*pods, children=deployment(ready=int(phase == "Serving")))
     assert status.loading.phase == phase
     if reason:
         assert condition(status, ConditionType.READY).reason == reason
@@ -811,7 +817,7 @@ def test_an_engine_says_its_phase_itself(said: str, phase: str) -> None:
 
 def test_an_old_report_does_not_outlive_loading() -> None:
     loading = with_report(REPORT, pod(container=SERVING)).loading
-    assert (loading.phase, loading.message, loading.bytes_loaded) == ("Serving", "", None)
+    assert (loading.phase, loading.message, loading.bytes_loaded) == ("NotReady", "", None)
 
 
 @pytest.mark.parametrize(

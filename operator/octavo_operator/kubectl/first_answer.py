@@ -78,12 +78,10 @@ class ProgressWriter:
 
 
 def line_of(service: Mapping[str, Any]) -> str:
-    """Return a progress line, such as `0 of 1 replicas ready, phase Loading, 43 %: pod llama-8b-1 …`."""
+    """Return a progress line, such as `0 of 1 replicas ready, phase Loading, 43 % of 2.8 GiB: pod llama-8b-1 …`."""
     loading = (service.get("status") or {}).get("loading") or {}
-    done, total = loading.get("bytesLoaded"), loading.get("bytesTotal")
-    percent = f", {100 * done // total} %" if done is not None and total else ""
     message = f": {loading['message']}" if loading.get("message") else ""
-    return replicas_sentence(service) + percent + message
+    return replicas_sentence(service) + message
 
 
 def wait_until_ready(

@@ -23,10 +23,12 @@ def condition_of(service: Mapping[str, Any], kind: ConditionType) -> Mapping[str
 
 
 def replicas_sentence(service: Mapping[str, Any]) -> str:
-    """Return a sentence such as `1 of 2 replicas ready, phase Loading`."""
+    """Return a sentence such as `1 of 2 replicas ready, phase Loading, 43 % of 2.8 GiB`."""
     status = service.get("status") or {}
-    phase = (status.get("loading") or {}).get("phase") or "unknown"
-    return f"{status.get('readyReplicas', 0)} of {status.get('desiredReplicas', '?')} replicas ready, phase {phase}"
+    loading = status.get("loading") or {}
+    ready = f"{status.get('readyReplicas', 0)} of {status.get('desiredReplicas', '?')} replicas ready"
+    size = f", {share} of {loading['bytesTotal'] / 2**30:.1f} GiB" if (share := _loaded(loading)) else ""
+    return f"{ready}, phase {loading.get('phase') or 'unknown'}{size}"
 
 
 def _row(service: Mapping[str, Any]) -> tuple[str, ...]:
@@ -39,7 +41,7 @@ def _row(service: Mapping[str, Any]) -> tuple[str, ...]:
         (status.get("model") or {}).get("name") or "-",
         f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', '?')}",
         loading.get("phase") or "-",
-        _loaded(loading),
+        _loaded(loading) or "-",
         "-" if queued is None else str(queued),
         "" if ready.get("status") == "True" else ready.get("message") or "the operator has not reported on it yet",
     )
@@ -47,4 +49,4 @@ def _row(service: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _loaded(loading: Mapping[str, Any]) -> str:
     done, total = loading.get("bytesLoaded"), loading.get("bytesTotal")
-    return f"{100 * done // total} %" if done is not None and total else "-"
+    return f"{100 * done // total} %" if done is not None and total else ""

@@ -72,7 +72,7 @@ def _present(facts: Facts) -> Iterator[Obstacle]:
     yield from _conditions(facts)
     yield from _deployment(facts.deployment or {})
     yield from _pods(facts)
-    yield from _autoscaler(facts.autoscaler or {})
+    yield from _autoscaler(facts)
     yield from _quotas(facts)
 
 
@@ -123,14 +123,17 @@ def _pod(pod: PodView) -> Obstacle:
     return Obstacle(f"pod {pod.name}", pod.phase, "the pod is not ready yet")
 
 
-def _autoscaler(autoscaler: Mapping[str, Any]) -> Iterator[Obstacle]:
-    unwanted = (("AbleToScale", "False"), ("ScalingActive", "False"))
+def _autoscaler(facts: Facts) -> Iterator[Obstacle]:
+    """Yield what the HorizontalPodAutoscaler says, unless the LLMService's own condition says it in better words."""
+    autoscaler, ours = facts.autoscaler or {}, condition_of(facts.service, ConditionType.SCALING_ACTIVE)
+    unwanted = () if ours.get("status") == "False" else (("AbleToScale", "False"), ("ScalingActive", "False"))
     for condition in _live_conditions(autoscaler):
         # TooFewReplicas means that minReplicas holds it up: there is no load that it could not follow.
         limited = condition["type"] == "ScalingLimited" and condition.get("reason") == "TooManyReplicas"
         if (condition["type"], condition["status"]) in unwanted or (limited and condition["status"] == "True"):
             about = f"HorizontalPodAutoscaler {autoscaler['metadata']['name']}"
-            yield Obstacle(about, condition.get("reason") or condition["type"], condition.get("message") or "")
+            said = ours["message"] if limited and "maxReplicas" in ours.get("message", "") else condition.get("message")
+            yield Obstacle(about, condition.get("reason") or condition["type"], said or "")
 
 
 def _quotas(facts: Facts) -> Iterator[Obstacle]:

@@ -28,8 +28,8 @@ _NO_ROOM = (
     "ending an old pod would not make room for it (another resource, more of it, or another node), so they go on "
     "serving: free what is lacking, or set spec.rollout.strategy to InPlace"
 )
-_NO_WAY = "ending an old pod would not help, so they go on serving until the cause is mended"
-_NONE_STARTS = "no pod of this revision starts until the cause is mended"
+_NO_WAY = "ending an old pod would not help, so they go on serving until the cause is fixed"
+_NONE_STARTS = "no pod of this revision starts until the cause is fixed"
 _COMPLETE = "NewReplicaSetAvailable"
 """The reason of a Deployment's condition Progressing from the end of a rollout to the beginning of the next one."""
 _NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
