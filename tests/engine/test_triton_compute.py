@@ -25,7 +25,7 @@ from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.kernels import moe_autotune
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
-from octavo_engine.model.checkpoint import unsharded
+from octavo_engine.model.checkpoint import Span, unsharded
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
@@ -41,6 +41,7 @@ from octavo_engine.model.loader import load_model
 from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization import fp8
 from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -115,6 +116,20 @@ def test_in_fp8_it_is_one_more(scheme: FP8Scheme, product: str, monkeypatch: pyt
     mlp = ["rms_norm_kernel", product, "act_mul_fp8_kernel", product]
     found = launches(scheme, monkeypatch)
     assert [name for name in found if name != "list_segments_kernel"] == [*2 * (attention + mlp), "add"]
+
+
+def test_weights_of_8_bits_are_multiplied_as_they_are_and_decoded_for_many_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = LayerOptions(Collectives(Shard()), triton_compute(), torch.bfloat16, CPU, LLAMA_NAMES)
+    columns, rows = Span(0, 1024, 1024, "columns"), Span(0, 64, 64, "rows")
+    linear = Linear(columns, [rows], bias=False, options=options, method=INT8(online=True))
+    assert linear.scratch_bytes >= 1024 * 64 * 2, "the plan has memory for the decoded weight"
+    with torch.no_grad(), Launches(monkeypatch) as launched:
+        for tokens in (1, 64, 256, 257):
+            linear(torch.empty(tokens, 1024, dtype=torch.bfloat16))
+    split = ["coded_linear_kernel", "sum_kernel"]
+    assert launched.names == [*split, *split, "coded_linear_kernel", "decode_kernel", "mm"]
 
 
 def test_logits_are_sampled_as_they_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,12 @@ from octavo_engine.kernels.latent_attention import ROWS
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.norm_weights import NormWeights
+from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.layers.operations.triton_compute import triton_compute
 from octavo_engine.model.layers.residual import ResidualSum
+from octavo_engine.model.quantization.grouped import Grouped
+from octavo_engine.model.quantization.int8 import INT8
+from octavo_engine.model.quantization.linear_method import LinearShape
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.sampling_params import SamplingParams
@@ -149,6 +153,19 @@ def lora(count: int) -> None:
     add_lora(torch.zeros(count, 64), torch.zeros(count, 256), weights, groups)
 
 
+def coded(count: int) -> None:
+    """Weights whose columns are split and whose are not, and one with each column's group."""
+    shape, span = LinearShape((48, 80), Span(0, 1024, 1024, "columns")), Span(0, 160, 160, "columns")
+    stored, x = (lambda *_: iter(())), torch.zeros(4 * count, 1024)
+    for method, of, tokens in (
+        (Grouped("awq", 4, 128, stored, has_zeros=True), shape, len(x)),
+        (Grouped("gptq", 4, 32, stored, has_zeros=True, act_order=True), shape, count),
+        (INT8(online=True), LinearShape((48,), span), len(x)),
+    ):
+        weights = method.create(of, x.dtype, CPU, fp8_products=False)
+        triton_compute().coded(x[:tokens, : of.columns.size], weights.coded, None, torch.zeros(tokens, of.rows))
+
+
 def experts(count: int) -> None:
     chosen, weights = torch.zeros(count, 2, dtype=torch.int64), torch.ones(count, 2)
     gate_up, down, gate_up_bias, down_bias = (torch.zeros(4, *shape) for shape in ((256, 64), (64, 128), (256,), (64,)))
@@ -174,7 +191,7 @@ def delta_net(count: int) -> None:
     )
 
 
-@pytest.mark.parametrize("launch", [lora, experts, convolution, delta_net])
+@pytest.mark.parametrize("launch", [lora, coded, experts, convolution, delta_net])
 def test_families(found: Found, launch: Callable[[int], None]) -> None:
     for count in COUNTS:
         launch(count)

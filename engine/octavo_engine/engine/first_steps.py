@@ -22,9 +22,10 @@ _WARM_UP = tuple(
 )
 """Sampling parameters of the warm-up: sampled and greedy, which use different kernels, and each again with a penalty:
 adjusted logits are float32, for which other kernels are compiled."""
-_PROMPTS = (129, 64, 32, 16)
-"""Lengths of the warm-up's prompts. Kernels choose tiles by the number of tokens, with borders at 16, 32, 64 and 128:
-attention without grouped heads has small tiles up to 16, and the FP8 block product has tiles for each range."""
+_PROMPTS = (257, 129, 64, 32, 16)
+"""Lengths of the warm-up's prompts. Kernels choose tiles by the number of tokens, with borders at 16, 32, 64, 128 and
+256: attention without grouped heads has small tiles up to 16, the FP8 block product has tiles for each range, and
+weights of 4 and 8 bits are multiplied in another way from 257 tokens on."""
 _WARM_UP_ADAPTER = "warm-up"
 """The digest of an adapter without modules."""
 _MANY_ROWS = 129

@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits as the C kernels multiply them (coded.c): whole numbers with scales by groups of columns."""
+"""Weights of 4 or 8 bits as kernels multiply them (coded.c; coded_linear.py on GPUs): codes with scales by groups."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ class CodedPart:
     """[rows, columns / 256] float16: what scales of 8 bits are multiplied with."""
     super_minimum: Tensor | None = None
     """Factors of the minima."""
+    column_groups: Tensor | None = None
+    """int32 [sections, columns]: the group of each column, where groups are not of consecutive columns; None: they are.
+    Only kernels for GPUs know these."""
+    sections: tuple[int, ...] = ()
+    """The rows of each section of `column_groups`."""
 
     @property
     def known_to_kernels(self) -> bool:
@@ -47,7 +52,9 @@ class CodedPart:
         whole = self.group is None or self.group >= self.columns or self.group % _GRAINS[self.bits] == 0
         # Kernels take unsigned codes of 8 bits for signed ones by a larger offset, which a minimum takes the place of.
         shifted = self.bits == 8 and self.codes.dtype == torch.uint8 and self.minimum is not None
-        return whole and self.columns % 2 == 0 and self.scale.dtype in _SCALES and not shifted
+        wide = self.minimum is not None and self.minimum.dtype == torch.float32
+        fits = whole and self.columns % 2 == 0 and self.scale.dtype in _SCALES
+        return fits and not shifted and not wide and self.column_groups is None
 
     @property
     def can_be_interleaved(self) -> bool:

@@ -104,8 +104,8 @@ class Grouped(WeightOnly):
         return weights
 
     def _coded(self, weights: Weights, columns: int) -> CodedWeight | None:
-        """Return the weight for the C kernels; None where it has a table or act-order, which they do not read."""
-        if self.act_order or self.table is not None or self.wide:
+        """Return the weight for kernels that multiply codes; None where it has a table, which none of them reads."""
+        if self.table is not None:
             return None
         part = CodedPart(
             codes=weights.weight,
@@ -116,6 +116,8 @@ class Grouped(WeightOnly):
             minimum=weights.minimum,
             zero=weights.zero,
             offset=0.0 if self.has_minimum or self.has_zeros else 2.0 ** (self.bits - 1),
+            column_groups=weights.column_groups,
+            sections=weights.parts if self.act_order else (),
         )
         return CodedWeight([part])
 

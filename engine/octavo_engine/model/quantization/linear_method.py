@@ -44,8 +44,8 @@ class Weights:
     input_scale: nn.Parameter | None = None
     """The checkpoint's static scale of the input, float32 [1]."""
     coded: CodedWeight | None = None
-    """The same memory as the C kernels for CPUs read it, if the numbers are codes with scales. Where there are such
-    kernels they compute the products instead of the method."""
+    """The same memory as kernels that multiply codes read it, if the numbers are codes with scales. Where there are
+    such kernels they compute the products instead of the method."""
     first_column: int = 0
     """The place of the first column in a group of columns that share a scale, if ranks' parts begin within groups."""
     dtype: torch.dtype = torch.float32

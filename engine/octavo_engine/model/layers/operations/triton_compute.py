@@ -11,6 +11,8 @@ from torch import Tensor
 from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.activation import ACTIVATIONS, act_mul, act_mul_fp8
 from octavo_engine.kernels.causal_conv import causal_conv
+from octavo_engine.kernels.coded_linear import can_multiply, coded_linear, decode, most_tokens
+from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.gated_delta_net import gated_delta_net, has_tiles_for
@@ -53,6 +55,7 @@ def triton_compute() -> Compute:
     return Compute(
         product=cublas_product,
         logits_product=cublas_logits,
+        coded_product=triton_coded_product,
         logits_dtype=None,  # float32 would be another pass, and twice as much for the kernels that sample to read
         pointwise=TritonPointwise(),
         experts=TritonExperts(),
@@ -71,6 +74,15 @@ def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tenso
     if bias is not None:
         return addend.add_(F.linear(x, weight, bias))
     return addend.addmm_(x, weight.t())
+
+
+def triton_coded_product(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
+    """Compute a `CodedProduct` with codes, or of many tokens by cuBLAS with numbers that are written for this call."""
+    if not can_multiply(weight):
+        return None
+    if len(x) > most_tokens(weight):
+        return cublas_product(x, decode(weight, x.dtype), bias, addend)
+    return coded_linear(x, weight, bias, addend)
 
 
 def cublas_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:

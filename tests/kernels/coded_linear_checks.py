@@ -1,0 +1,259 @@
+"""Checks of products with weights of 4 and 8 bits, against float64 of the numbers that the codes stand for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.coded_linear import (
+    can_multiply,
+    coded_linear,
+    coded_linear_kernel,
+    decode,
+    decode_kernel,
+    sum_kernel,
+    tiles_for,
+)
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.model.checkpoint import Span
+from octavo_engine.model.layers.operations.triton_compute import triton_coded_product
+from octavo_engine.model.quantization.gguf import GGUFBlocks
+from octavo_engine.model.quantization.grouped import Grouped
+from octavo_engine.model.quantization.int8 import INT8
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape
+from tests.kernels.check import Build, Check
+from tests.kernels.poison import half_precision, poisoned
+
+_SUPER = 256
+
+
+def _part(kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device) -> CodedPart:
+    """Return random codes of one kind: `zeros` as of AWQ, `minimum` as of GGUF's Q4_1, `supers` as of its Q4_K."""
+    groups = 1 if group is None else -(-columns // group)
+    least, most = (-128, 128) if kind == "signed" else (0, 256)
+    kind_of_codes = torch.int8 if kind == "signed" else torch.uint8
+    codes = torch.randint(least, most, (rows, columns * bits // 8), device=device).to(kind_of_codes)
+    scale = torch.rand(rows, groups, device=device) * 0.02 + 0.001
+    part = partial(CodedPart, codes=codes, bits=bits, columns=columns, group=group)
+    middle = float(1 << (bits - 1))
+    match kind:
+        case "symmetric" | "order":
+            order = torch.randint(0, groups, (2, columns), dtype=torch.int32, device=device)
+            sections = (rows // 3, rows - rows // 3)
+            return part(
+                scale=scale,
+                offset=middle,
+                **({"column_groups": order, "sections": sections} if kind == "order" else {}),
+            )
+        case "zeros":
+            return part(scale=scale, zero=torch.randint(0, 1 << bits, (rows, groups), device=device).to(torch.uint8))
+        case "minimum":
+            return part(scale=scale.bfloat16(), minimum=(-middle * scale).bfloat16())
+        case "signed":
+            return part(scale=scale)
+    wholes = torch.randint(1, 64, (2, rows, groups), device=device).to(torch.int8)
+    supers = (torch.rand(2, rows, columns // _SUPER, device=device) * 0.001).half()
+    return part(scale=wholes[0], minimum=wholes[1], super_scale=supers[0], super_minimum=supers[1])
+
+
+def _numbers(part: CodedPart) -> Tensor:
+    """Return what the codes stand for, float64 [rows, columns]: the exact reference."""
+    codes = part.codes
+    if part.bits == 4:
+        codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(1)
+    if part.column_groups is None:
+        group = (torch.arange(part.columns, device=codes.device) // (part.group or part.columns)).expand(codes.shape)
+    else:
+        group = torch.cat([each.expand(n, -1) for each, n in zip(part.column_groups, part.sections, strict=True)])
+
+    def of_columns(values: Tensor, supers: Tensor | None) -> Tensor:
+        wide = values.double()
+        if supers is not None:
+            wide *= supers.double().repeat_interleave(wide.shape[1] // supers.shape[1], dim=1)
+        return wide.gather(1, group.long())
+
+    numbers = codes.double() - part.offset
+    if part.zero is not None:
+        numbers -= of_columns(part.zero, None)
+    numbers *= of_columns(part.scale, part.super_scale)
+    return numbers if part.minimum is None else numbers + of_columns(part.minimum, part.super_minimum)
+
+
+def _product(
+    kind: str, bits: int, tokens: int, rows: int, columns: int, group: int | None, device: torch.device,
+    *, half: bool = False, sums: bool = False,
+) -> None:  # fmt: skip
+    """The weight has two parts; `sums`: bias and addend are added to their products."""
+    dtype = half_precision(device) if half else torch.float32
+    weight = CodedWeight([_part(kind, bits, count, columns, group, device) for count in (rows, 24)])
+    exact = torch.cat([_numbers(part) for part in weight.parts]).to(dtype)
+    with poisoned():
+        found = decode(weight, dtype)
+    steps = {torch.float32: 3e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+    largest = float(exact.abs().max())
+    torch.testing.assert_close(found, exact, rtol=steps[dtype], atol=2e-6 * largest)
+    x = torch.randn(tokens, columns + 8, device=device).to(dtype)[:, :columns]
+    expected = x.double() @ exact.double().T
+    bias, addend = (torch.randn(*size, rows + 24, device=device).to(dtype) for size in ((), (tokens,)))
+    if sums:
+        expected += bias.double() + addend.double()
+    with poisoned():
+        product = coded_linear(x, weight, bias if sums else None, addend if sums else None)
+    assert product.dtype == dtype
+    close = 1e-5 if dtype == torch.float32 else steps[dtype]
+    torch.testing.assert_close(product.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
+
+
+def _unknown(device: torch.device) -> None:
+    """Columns that are not complete words, and groups that end within words, are left to the linear method."""
+    for columns, group in ((36, None), (64, 12)):
+        assert not can_multiply(CodedWeight([_part("zeros", 4, 16, columns, group, device)]))
+
+
+def _methods() -> list[LinearMethod]:
+    """Return linear methods of all forms that the kernels read."""
+    grouped = partial(Grouped, stored=lambda *_: iter(()))
+    return [
+        grouped("awq", 4, 32, has_zeros=True),
+        grouped("gptq", 8, 32, has_zeros=True, act_order=True),
+        grouped("pack_quantized", 4, None),
+        grouped("torchao", 4, 32, has_minimum=True, wide=True),
+        grouped("int4", 4, 32, has_minimum=True),
+        INT8(online=True),
+        *(GGUFBlocks(name) for name in ("Q4_0", "Q5_1", "Q4_K", "Q6_K")),
+    ]
+
+
+def _as_the_linear_method_says(device: torch.device) -> None:
+    """Weights of two projections as methods create them, against what the methods say that they stand for."""
+    shape = LinearShape((8, 16), Span(0, 256, 256, "columns"))
+    for method in _methods():
+        weights = method.create(shape, torch.float32, device, fp8_products=False)
+        for name, values in weights.parameters.items():
+            if name == "column_groups":
+                values.random_(0, 8)
+            elif values.is_floating_point():
+                values.uniform_(0.01, 0.1)
+            else:
+                values.random_(1, 127 if values.dtype == torch.int8 else 255)
+        x = torch.randn(19, 256, device=device)
+        coded = weights.coded
+        assert coded is not None, method.name
+        exact = method.dequantized(weights, torch.float64)
+        for tokens in (19, 2):  # with each column's group stored, 19 are too many
+            found = triton_coded_product(x[:tokens], coded, None, None)
+            assert found is not None, method.name
+            expected = x[:tokens].double() @ exact.T
+            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+
+
+_CASES = [
+    ("zeros", 4, 1, 40, 1088, 64),  # columns are split, and tiles end beyond rows and columns
+    ("zeros", 4, 19, 72, 160, 32),
+    ("symmetric", 4, 5, 70, 256, 128),
+    ("symmetric", 4, 3, 64, 136, None),
+    ("minimum", 4, 2, 40, 144, 32),
+    ("order", 4, 4, 60, 160, 32),
+    ("supers", 4, 1, 24, 512, 32),
+    ("zeros", 8, 7, 66, 192, 64),
+    ("signed", 8, 17, 33, 100, None),
+    ("supers", 8, 2, 16, 256, 16),
+]
+CHECKS = [
+    *(
+        Check(
+            f"{kind}-{bits}-{tokens}x{rows}x{columns}-{group}",
+            partial(_product, kind, bits, tokens, rows, columns, group),
+        )
+        for kind, bits, tokens, rows, columns, group in _CASES
+    ),
+    Check("many_tokens", partial(_product, "zeros", 4, 130, 136, 96, 32, sums=True)),
+    Check("half_precision_with_bias_and_addend", partial(_product, "zeros", 4, 5, 40, 1024, 128, half=True, sums=True)),
+    Check("half_precision_of_8_bits", partial(_product, "signed", 8, 3, 40, 128, None, half=True, sums=True)),
+    Check("of_other_sizes", _unknown),
+    Check("as_the_linear_method_says", _as_the_linear_method_says),
+    *(
+        Check(
+            f"large-{kind}-{bits}-{tokens}",
+            partial(_product, kind, bits, tokens, 4096, 14336, group, half=True, sums=True),
+            large=True,
+        )
+        for tokens in (1, 16, 50, 256)
+        for kind, bits, group in (("zeros", 4, 128), ("minimum", 4, 32), ("order", 4, 128), ("signed", 8, None))
+    ),
+]
+
+_NUMBERS = dict.fromkeys(("N", "K", "words", "groups", "columns"), "i32:16")
+_PRODUCT = {"output": "*bf16", "x": "*bf16", "codes": "*i32", "M": "i32", "x_stride": "i32", "output_stride": "i32"}
+_OF_KIND: dict[str, tuple[dict[str, str], dict[str, object]]] = {
+    "zeros": ({"scale": "*fp32", "zero": "*u8"}, {"BITS": 4, "GROUP": 128, "OFFSET": 16.0}),
+    "minimum": ({"scale": "*bf16", "minimum": "*bf16"}, {"BITS": 4, "GROUP": 32, "OFFSET": 16.0}),
+    "order": ({"scale": "*fp32", "zero": "*u8", "column_groups": "*i32"}, {"BITS": 4, "GROUP": 128, "OFFSET": 16.0}),
+    "supers": (
+        {"scale": "*i8", "minimum": "*i8", "super_scale": "*fp16", "super_minimum": "*fp16"},
+        {"BITS": 4, "GROUP": 32, "SUPER": 8, "OFFSET": 16.0},
+    ),
+    "signed": ({"scale": "*fp32"}, {"BITS": 8, "GROUP": 0, "SIGNED": True, "OFFSET": 384.0}),
+}
+_WEIGHT = ("scale", "zero", "minimum", "super_scale", "super_minimum", "column_groups")
+
+
+def _weight(kind: str) -> tuple[dict[str, str], dict[str, object]]:
+    """Return the types and constants of a kind's codes."""
+    types, constants = _OF_KIND[kind]
+    return types, {"SIGNED": False, "SUPER": 1} | constants | {name: None for name in _WEIGHT if name not in types}
+
+
+def _build(kind: str, tokens: int, registers: int, shared: int, loop: int, *, products: str) -> Build:
+    """Return the product of so many tokens; of few tokens its columns are split."""
+    types, constants = _weight(kind)
+    cut, split = tiles_for(tokens, ordered=kind == "order"), tokens <= 64
+    signature = _PRODUCT | _NUMBERS | types | ({"output": "*fp32"} if split else {})
+    sizes = {"BLOCK_M": cut.tokens, "BLOCK_N": cut.rows, "BLOCK_K": cut.columns, "SPLIT": split, "ADDS": not split}
+    return Build(
+        f"coded_linear_{kind}_{tokens}",
+        coded_linear_kernel,
+        signature,
+        constants | sizes | {"bias": None, "PRECISION": "tf32"},
+        warps=cut.warps,
+        stages=cut.stages,
+        max_registers=registers,
+        max_shared=shared * 1024,
+        sass=(products,),
+        max_loop={"all": loop},
+    )
+
+
+BUILDS = [
+    _build("zeros", 16, 128, 25, 476, products="HMMA"),
+    _build("zeros", 64, 168, 73, 497, products="HGMMA"),
+    _build("zeros", 256, 144, 73, 309, products="HGMMA"),
+    _build("minimum", 16, 160, 40, 550, products="HMMA"),
+    _build("order", 16, 168, 20, 432, products="HMMA"),
+    _build("supers", 16, 168, 40, 757, products="HMMA"),
+    _build("signed", 16, 128, 52, 413, products="HMMA"),
+    _build("signed", 256, 128, 80, 264, products="HGMMA"),
+    Build(
+        "coded_linear_sum",
+        sum_kernel,
+        {"output": "*bf16", "parts": "*fp32", "M": "i32", "N": "i32:16", "output_stride": "i32"},
+        {"PARTS": 4, "BLOCK": 1024, "ADDS": True, "bias": None},
+        max_registers=32,
+    ),
+    *(
+        Build(
+            f"decode_{kind}",
+            decode_kernel,
+            {"output": "*bf16", "codes": "*i32"}
+            | dict.fromkeys(("N", "K", "words", "groups"), "i32:16")
+            | _weight(kind)[0],
+            _weight(kind)[1] | {"BLOCK_N": 32, "BLOCK_K": 128},
+            max_registers=registers,
+            max_shared=16 * 1024,
+            sass=("STG.E.128",),
+        )
+        for kind, registers in (("zeros", 48), ("order", 168))
+    ),
+]
