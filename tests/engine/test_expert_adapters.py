@@ -22,6 +22,7 @@ from octavo_engine.engine.resolved_config import make_blueprint, resolve_for_est
 from octavo_engine.engine.sizing import memory_need
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.layers.adapters.lora import slot_rank
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import lora_targets
 from octavo_engine.model.shard import UNSHARDED
@@ -99,6 +100,22 @@ def test_adapters_of_experts_answer_as_merged_weights(
         model = model_of(family) if name is None else ADAPTERS[family][name.replace("-", " ")].merge(model_of(family))
         own = [answer for (asked_for, _), answer in zip(asked, answers, strict=True) if asked_for == name]
         assert_same(model, own, GREEDY.max_tokens)
+
+
+def test_fused_experts_have_adapters_of_twice_the_rank(bases: dict[str, Path], folder: Path) -> None:
+    """An adapter of rank 256 of gate and one of up are one of rank 512 of both."""
+    wide = StackedAdapter(512, ("gate_up_proj",), alpha=200, seed=7)
+    adapters = [f"wide={wide.save(model_of('Mixtral'), folder / 'wide')}"]
+    llm = LLM(str(bases["Mixtral"]), enable_lora=True, lora_modules=adapters, max_lora_rank=512, **SETTINGS)
+    answers = llm.generate(PROMPTS[:2], GREEDY, adapter="wide")
+    llm.close()
+    assert_same(wide.merge(model_of("Mixtral")), answers, GREEDY.max_tokens)
+
+
+def test_ranks_that_are_too_large_for_a_gpu_are_refused() -> None:
+    assert slot_rank(256, torch.device("cuda")) == 256
+    with pytest.raises(ConfigurationError, match=r"--max-lora-rank 257 is more than the 256 .* on a GPU"):
+        slot_rank(257, torch.device("cuda"))
 
 
 def test_a_router_in_float32_has_adapters(folder: Path) -> None:

@@ -154,7 +154,11 @@ class EngineConfig:
         maximum=256,
     )
     max_lora_rank: int = setting(
-        16, "int", "largest rank of an adapter; memory is reserved for it", minimum=1, maximum=256
+        16,
+        "int",
+        "largest rank of an adapter; memory is reserved for it; on a GPU at most 256",
+        minimum=1,
+        maximum=512,
     )
     max_cpu_loras: int | None = setting(
         None,

@@ -31,7 +31,7 @@ class CPUAdapters:
         self._kernels, self.a, self.b = kernels, a, b
         slots, rank, rows = b.shape
         self.ranks = torch.zeros(slots, len(parts), dtype=torch.int32)
-        """The rank of each part of what is in a slot, at most MAX_RANK of kernels.h; 0: nothing."""
+        """The rank of each part of what is in a slot, at most that of the slots; 0: nothing."""
         self._ends = torch.tensor(parts).cumsum(0)
         pointers = (tensor.data_ptr() for tensor in (a, b, self.ranks, self._ends))
         self.structure = AdaptersStructure(*pointers, len(parts), rank, a.shape[2], rows)

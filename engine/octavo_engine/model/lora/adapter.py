@@ -215,7 +215,7 @@ def _about(path: Path) -> Iterator[None]:
 
 
 def _too_large(where: Path, rank: int, most: int) -> ModelLoadError:
-    advice = f"raise --max-lora-rank to {rank}" if rank <= 256 else "no more than 256 is supported"
+    advice = f"raise --max-lora-rank to {rank}" if rank <= 512 else "no more than 512 is supported"
     return ModelLoadError(f"{where}: the adapter has rank {rank}, and --max-lora-rank is {most}; {advice}")
 
 
