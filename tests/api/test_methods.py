@@ -57,3 +57,11 @@ def test_heads_are_those_of_gets(with_files: Served) -> None:
         assert (head.status_code, head.content) == (200, b"")
         for name in ("content-length", "content-type"):
             assert head.headers[name] == whole.headers[name]
+
+
+def test_a_request_for_a_websocket_is_answered_by_http_and_logs_no_advice(
+    with_files: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    assert with_files.http.get("/v1/models", headers=headers).json()["object"] == "list"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []

@@ -293,6 +293,13 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
     assert NO_GPU in waits and serves.split() == ["llm", "good", "good", "1/1", "Serving", "-", "-"]
     assert calls(cluster)[-1] == "get llmservices.octavo.dev --all-namespaces --output=json"
 
+    write("llmservices.octavo.dev", {"items": []})
+    for where, said in (["-A"], "in this cluster"), (["-n", "llm"], "in the namespace llm"), ([], "the context's"):
+        assert cli.main(["status", *where]) == 0  # also where the user may not get namespaces
+        assert "no LLMServices found in" in (error := capsys.readouterr().err) and said in error
+    assert cli.main([]) == 0
+    assert "kubectl octavo why llama-8b" in capsys.readouterr().out
+
     write("llmservices.octavo.dev", service(serving, ready=1))
     assert cli.main(["status", "good"]) == 0
     assert [row.split()[1] for row in capsys.readouterr().out.splitlines()] == ["NAME", "good"]

@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"kubectl-octavo {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, **page_of(text, KUBECTL_EXAMPLES[name]))
@@ -134,10 +134,24 @@ def _status(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
         return 0
     services = kubectl.items(_SERVICES, *_scope(arguments))
     if not services:
-        sys.stderr.write("no LLMServices found\n")
+        sys.stderr.write(f"no LLMServices found{_where(kubectl, arguments)}\n")
         return 0
     sys.stdout.write(status_table(services))
     return 0
+
+
+def _where(kubectl: Kubectl, arguments: argparse.Namespace) -> str:
+    """Return where nothing was found; KubectlError if the namespace that was given does not exist."""
+    if arguments.all_namespaces:
+        return " in this cluster"
+    if arguments.namespace is None:
+        return " in the context's namespace; -A looks into all"
+    try:
+        kubectl.get("namespace", arguments.namespace)
+    except KubectlError as error:
+        if "(NotFound)" in str(error):  # another error, such as a missing right, says nothing about it
+            raise
+    return f" in the namespace {arguments.namespace}; -A looks into all"
 
 
 def _why(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
@@ -154,7 +168,7 @@ def _top(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     else:
         pods = kubectl.items("pods", f"--selector={engine_pods()}", *_scope(arguments))
     if not pods:
-        sys.stderr.write("no pods of LLMServices found\n")
+        sys.stderr.write(f"no pods of LLMServices found{_where(kubectl, arguments)}\n")
         return 0
     readings = pod_readings(kubectl, pods, arguments.seconds)
     sys.stdout.write(top_table(readings))
@@ -253,7 +267,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_command(argv: Sequence[str] | None) -> int:
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:  # as kubectl does
+        parser.print_help()
+        return 0
     try:
         return _COMMANDS[arguments.command](_kubectl(arguments), arguments)
     except KubectlError as error:

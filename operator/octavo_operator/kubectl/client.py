@@ -23,6 +23,7 @@ _HINTS = {
     'have a resource type "llmservices': _NO_CRD,
     'no matches for kind "LLMService"': _NO_CRD,
     "(NotFound): llmservices": "kubectl octavo status -A lists the LLMServices of all namespaces",
+    'namespaces "': "kubectl get namespaces lists the namespaces; kubectl create namespace NAME makes one",
     "(AlreadyExists)": "talk to it with kubectl octavo chat, or give another --name",
 }
 

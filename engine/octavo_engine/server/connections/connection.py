@@ -109,6 +109,13 @@ class ClientConnection(H11Protocol):
         self.has_been_read = False
         """False until bytes of the client have been read. Some wait for that: the acceptor passes on no silent one."""
 
+    def _should_upgrade(self) -> bool:
+        """Return False: a client that asks for a WebSocket gets the answer of HTTP.
+
+        uvicorn would advise in the log to install a library, with which this server would speak no WebSocket either.
+        """
+        return False
+
     @property
     def idle(self) -> bool:
         """True if no request is being answered."""
