@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.errors import THREADS
+from octavo_engine.server.openai.body import Body, StrictBody
 from octavo_engine.server.openai.fields import MAX_TOKENS, Name, StopString, Text, TokenCount, ToolName
-from octavo_engine.server.openai.protocol import Body, IgnoredObject, SamplingFields, StrictBody
+from octavo_engine.server.openai.protocol import IgnoredObject, SamplingFields
 from octavo_engine.server.openai.structured_outputs import SchemaObject
 from octavo_engine.server.openai.tools import MAX_TOOLS
 from octavo_engine.structured.grammar import MAX_CHARACTERS

@@ -1,4 +1,4 @@
-"""Parses and checks the JSON body of a request, which becomes an object of a subclass of `Body`."""
+"""The base classes of request bodies, and how a body is parsed and checked."""
 
 from __future__ import annotations
 
@@ -7,11 +7,28 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from octavo_engine.server.errors import APIError, from_validation, param_of
-from octavo_engine.server.openai.protocol import Body
 from octavo_engine.server.openai.unknown_fields import check_names
+
+
+class Body(BaseModel):
+    """A request body, or an object in one. Each value must have the field's type: no value is converted."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
+
+
+class StrictBody(Body):
+    """A body in which an unknown field is an error, unless it is `null`, which means absent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+
 
 AnyBody = TypeVar("AnyBody", bound=Body)
 

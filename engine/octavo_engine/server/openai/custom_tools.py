@@ -8,38 +8,35 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from octavo_engine.output_parsing.formats.tool import Tool
+from octavo_engine.server.openai.body import Body
 from octavo_engine.server.openai.fields import ToolDescription, ToolName
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
-
-
-class TextInput(_Body):
+class TextInput(Body):
     """An input that is any text."""
 
     type: Literal["text"]
 
 
-class InputGrammar(_Body):
+class InputGrammar(Body):
     """A grammar, and the language in which it is written."""
 
     syntax: Literal["lark", "regex"]
     definition: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 
 
-class GrammarInput(_Body):
+class GrammarInput(Body):
     """An input that follows a grammar."""
 
     type: Literal["grammar"]
     grammar: InputGrammar
 
 
-class CustomDefinition(_Body):
+class CustomDefinition(Body):
     """A tool that takes a text."""
 
     name: ToolName
@@ -47,7 +44,7 @@ class CustomDefinition(_Body):
     format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
 
 
-class CustomTool(_Body):
+class CustomTool(Body):
     """An entry of `tools` whose input is a text."""
 
     type: Literal["custom"]
@@ -80,13 +77,13 @@ class CustomTool(_Body):
         if isinstance(self.custom.format, GrammarInput):
             grammar = self.custom.format.grammar
             if grammar.syntax == "regex":
-                schema["pattern"] = _whole(grammar.definition)
+                schema["pattern"] = _anchored(grammar.definition)
             else:
                 schema["description"] = f"A text of this Lark grammar:\n{grammar.definition}"
         return {"type": "object", "properties": {"input": schema}, "required": ["input"], "additionalProperties": False}
 
 
-def _whole(regex: str) -> str:
+def _anchored(regex: str) -> str:
     """Return the pattern of texts that a regular expression matches in full, whether it has anchors or not."""
     inner = regex.removeprefix("^")
     if inner.endswith("$") and (len(inner) - len(inner[:-1].rstrip("\\"))) % 2:
@@ -94,14 +91,14 @@ def _whole(regex: str) -> str:
     return f"^(?:{inner})$"
 
 
-class CalledCustomTool(_Body):
+class CalledCustomTool(Body):
     """The custom tool that a call in an earlier answer named."""
 
     name: Annotated[str, Field(max_length=256)]
     input: Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 
-class CustomToolCall(_Body):
+class CustomToolCall(Body):
     """A call of a custom tool in an earlier answer."""
 
     id: Annotated[str, Field(max_length=256)] | None = None

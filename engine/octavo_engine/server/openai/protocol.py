@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from octavo_engine.server.openai.body import Body
 from octavo_engine.server.openai.fields import (
     MAX_N,
     MAX_TOKENS,
@@ -45,23 +46,6 @@ from octavo_engine.server.openai.refused import (
 )
 from octavo_engine.server.openai.structured_outputs import StructuredFields
 from octavo_engine.server.openai.tools import ToolCalls, ToolFields
-
-
-class Body(BaseModel):
-    """A request body. Each value must have the field's type: no value is converted."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
-
-
-class StrictBody(Body):
-    """A body in which an unknown field is an error, unless it is `null`, which means absent."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, value: Any) -> Any:
-        return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
 class IgnoredObject(BaseModel):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from octavo_engine.server.openai.body import Body
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 _MAX_DEPTH = 8
@@ -26,8 +27,8 @@ _KINDS = (
 Words = Annotated[str, Field(max_length=4096)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
+class _Part(Body):
+    model_config = ConfigDict(extra="forbid")
 
 
 class ConstString(_Part):

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.body import Body
 from octavo_engine.server.openai.refused import NotYet
 from octavo_engine.server.openai.structural_tags import Form, Structure, Triggers, older_form
 from octavo_engine.structured.grammar import (
@@ -67,10 +68,10 @@ Choices = Annotated[
 ]
 
 
-class _Strict(BaseModel):
+class _Strict(Body):
     """An object in which an unknown field is an error: it could change what is asked for."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 class NamedSchema(_Strict):

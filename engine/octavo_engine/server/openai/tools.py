@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.body import Body
 from octavo_engine.server.openai.custom_tools import CustomTool, CustomToolCall
 from octavo_engine.server.openai.fields import ToolDescription, ToolName
 from octavo_engine.server.openai.structured_outputs import OptionalSchemaObject
@@ -23,11 +24,7 @@ MAX_CALLS = 128
 """The most calls in one message."""
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
-
-
-class FunctionDefinition(_Body):
+class FunctionDefinition(Body):
     """A function that the model may call."""
 
     name: ToolName
@@ -48,7 +45,7 @@ FunctionType = Annotated[Literal["function"], BeforeValidator(_is_function)]
 """The type of functions. Tools that OpenAI's servers run are refused by name."""
 
 
-class FunctionTool(_Body):
+class FunctionTool(Body):
     """An entry of `tools` that is a function."""
 
     type: FunctionType
@@ -84,13 +81,13 @@ ToolDefinition = Annotated[
 """An entry of `tools`."""
 
 
-class ToolReference(_Body):
+class ToolReference(Body):
     """A tool, by its name."""
 
     name: ToolName
 
 
-class NamedFunction(_Body):
+class NamedFunction(Body):
     """A function that may or must be called."""
 
     type: Literal["function"]
@@ -102,7 +99,7 @@ class NamedFunction(_Body):
         return self.function.name
 
 
-class NamedCustomTool(_Body):
+class NamedCustomTool(Body):
     """A custom tool that may or must be called."""
 
     type: Literal["custom"]
@@ -117,14 +114,14 @@ class NamedCustomTool(_Body):
 NamedTool = NamedFunction | NamedCustomTool
 
 
-class AllowedTools(_Body):
+class AllowedTools(Body):
     """Some of the tools, and whether one of them must be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[Annotated[NamedTool, Field(discriminator="type")]], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
-class AllowedToolsChoice(_Body):
+class AllowedToolsChoice(Body):
     """The tools that the model may call: the prompt lists no others."""
 
     type: Literal["allowed_tools"]
@@ -157,14 +154,14 @@ Choice = Annotated[
 ]
 
 
-class CalledFunction(_Body):
+class CalledFunction(Body):
     """The function that a call in an earlier answer named."""
 
     name: Annotated[str, Field(max_length=256)]
     arguments: Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 
-class FunctionCall(_Body):
+class FunctionCall(Body):
     """A call of a function in an earlier answer."""
 
     id: Annotated[str, Field(max_length=256)] | None = None

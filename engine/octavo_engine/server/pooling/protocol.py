@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
+from octavo_engine.server.openai.body import Body
 from octavo_engine.server.openai.fields import (
     MAX_INPUTS,
     MAX_TOKENS,
@@ -20,7 +21,6 @@ from octavo_engine.server.openai.fields import (
     Text,
     Timeout,
 )
-from octavo_engine.server.openai.protocol import Body
 from octavo_engine.server.openai.refused import NotYet, OnlyFalse
 
 

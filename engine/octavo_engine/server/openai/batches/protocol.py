@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from octavo_engine.server.openai.body import StrictBody
 from octavo_engine.server.openai.fields import Metadata
-from octavo_engine.server.openai.protocol import StrictBody
 
 Endpoint = Literal[
     "/v1/chat/completions",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from octavo_engine.server.openai.body import Body, StrictBody
 from octavo_engine.server.openai.custom_tools import InputGrammar, TextInput
 from octavo_engine.server.openai.fields import (
     MAX_TEXT,
@@ -24,7 +25,7 @@ from octavo_engine.server.openai.fields import (
     ToolName,
     TopLogprobs,
 )
-from octavo_engine.server.openai.protocol import Body, IgnoredFields, SamplingFields, StrictBody
+from octavo_engine.server.openai.protocol import IgnoredFields, SamplingFields
 from octavo_engine.server.openai.refused import OnlyFalse
 from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalSchemaObject
 from octavo_engine.server.openai.tools import MAX_TOOLS
