@@ -77,7 +77,7 @@ def _template_values(value: Any) -> Any:
         if re.search("tool|function", name, re.IGNORECASE):
             raise PydanticCustomError(
                 "unsupported_parameter",
-                "{name}: tools are not supported by this version yet",
+                "{name}: is not taken as a variable of the chat template; give tools in the field tools",
                 {"name": repr(name[:100])},
             )
     count, characters = _measure(value, _MAX_DEPTH)
