@@ -38,7 +38,7 @@ class ChatWriter:
 
     def __init__(self, name: str, prepared: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
-        self._logprobs = prepared.sampling.logprobs is not None
+        self._has_logprobs = prepared.sampling.logprobs is not None
         self._prepared = prepared
         self._answers = [ChatAnswer(prepared.form, model.tokenizer) for _ in range(prepared.sequences)]
         kind = "chat.completion.chunk" if prepared.stream else "chat.completion"
@@ -59,10 +59,10 @@ class ChatWriter:
         logprobs, token_ids = self._logprobs_of(output), self._ids(output)
         if not deltas and ((logprobs and output.logprobs) or token_ids):
             deltas = [Delta(content="")]
-        found = []
+        chunks = []
         for delta in deltas:
             choice = ChatChunkChoice(output.index, delta, logprobs, token_ids=token_ids)
-            found.append(self._frame.chunk(choice, self._counting(usage)))
+            chunks.append(self._frame.chunk(choice, self._usage_of_chunk(usage)))
             logprobs, token_ids = None, UNSET
         if output.finish_reason is not None:
             end = ChatChunkChoice(
@@ -71,12 +71,12 @@ class ChatWriter:
                 finish_reason=answer.finish_reason(output.finish_reason),
                 stop_reason=output.stop_reason,
             )
-            found.append(self._frame.chunk(end, self._counting(usage)))
-        return found
+            chunks.append(self._frame.chunk(end, self._usage_of_chunk(usage)))
+        return chunks
 
     def closing(self, usage: Usage) -> list[bytes]:
         """Return the chunk of the usage, if the client asked for it, and [DONE]."""
-        return self._frame.closing(self._counted(usage))
+        return self._frame.closing(self._with_reasoning_tokens(usage))
 
     def failure(self, error: APIError) -> bytes:
         """Return the error event; no [DONE] follows."""
@@ -86,18 +86,18 @@ class ChatWriter:
         """Return the complete answer."""
         choices = [self._choice(output) for output in answers]
         of_prompt: dict[str, Any] = {"prompt_token_ids": self._prompt_ids()}
-        if (most := self._prepared.prompt_logprobs) is not None:
-            found = prompt_logprobs(answers[0].prompt_logprobs or (), self._tokenizer, most)
-            of_prompt["prompt_logprobs"] = found
-        return self._frame.full(choices, self._counted(usage), **of_prompt)
+        if (num_top := self._prepared.prompt_logprobs) is not None:
+            logprobs = answers[0].prompt_logprobs or ()
+            of_prompt["prompt_logprobs"] = prompt_logprobs(logprobs, self._tokenizer, num_top)
+        return self._frame.full(choices, self._with_reasoning_tokens(usage), **of_prompt)
 
-    def _counted(self, usage: Usage) -> Usage:
+    def _with_reasoning_tokens(self, usage: Usage) -> Usage:
         """Return the usage, to which the number of reasoning tokens is added."""
         usage.completion_tokens_details.reasoning_tokens = sum(each.reasoning.count for each in self._answers)
         return usage
 
-    def _counting(self, usage: UsageSoFar) -> UsageSoFar:
-        return usage if self._prepared.form.plain else lambda: self._counted(usage())
+    def _usage_of_chunk(self, usage: UsageSoFar) -> UsageSoFar:
+        return usage if self._prepared.form.plain else lambda: self._with_reasoning_tokens(usage())
 
     def _choice(self, output: SequenceOutput) -> ChatChoice:
         answer = self._answers[output.index]
@@ -114,7 +114,7 @@ class ChatWriter:
         return output.token_ids if self._prepared.token_ids else UNSET
 
     def _logprobs_of(self, output: SequenceOutput) -> ChatLogprobs | None:
-        if not self._logprobs:
+        if not self._has_logprobs:
             return None
         name = id_name if self._prepared.names_by_id else None
         return ChatLogprobs(content_logprobs(output.logprobs, self._tokenizer, name))

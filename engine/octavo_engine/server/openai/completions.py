@@ -35,8 +35,8 @@ class TextWriter:
 
     def __init__(self, name: str, prepared: PreparedRequest, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer
-        self._logprobs = prepared.sampling.logprobs is not None
-        self._name = id_name if prepared.names_by_id else model.tokenizer.token_text
+        self._has_logprobs = prepared.sampling.logprobs is not None
+        self._token_name = id_name if prepared.names_by_id else model.tokenizer.token_text
         self._prepared, self._echoes, self._n = prepared, prepared.echoes, prepared.n
         self._offsets = [TextOffsets(model.tokenizer, len(echo)) for echo in prepared.echoes for _ in range(self._n)]
         self._frame = Frame(name, prepared, "cmpl", "text_completion", model.fingerprint)
@@ -56,19 +56,19 @@ class TextWriter:
 
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
         """Return the chunk of an output's text, and one of its own with the reason why the sequence ended."""
-        found = []
+        chunks = []
         if output.prompt_logprobs is not None and self._prepared.scores_echo:
             echo = self._echoes[output.index // self._n]
-            found.append(self._frame.chunk(TextChoice(output.index, echo, self._of_prompt(output)), usage))
+            chunks.append(self._frame.chunk(TextChoice(output.index, echo, self._of_prompt(output)), usage))
         if output.text or output.logprobs or (output.token_ids and self._prepared.token_ids):
             added = TextChoice(output.index, output.text, self._logprobs_of(output))
             if self._prepared.token_ids:
                 added.token_ids = output.token_ids
-            found.append(self._frame.chunk(added, usage))
+            chunks.append(self._frame.chunk(added, usage))
         if output.finish_reason is not None:
             end = TextChoice(output.index, "", finish_reason=output.finish_reason, stop_reason=output.stop_reason)
-            found.append(self._frame.chunk(end, usage))
-        return found
+            chunks.append(self._frame.chunk(end, usage))
+        return chunks
 
     def closing(self, usage: Usage) -> list[bytes]:
         """Return the chunk of the usage, if the client asked for it, and [DONE]."""
@@ -88,8 +88,8 @@ class TextWriter:
         if logprobs is not None and self._prepared.scores_echo:
             logprobs = join(self._of_prompt(output), logprobs)
         choice = TextChoice(output.index, text, logprobs, output.finish_reason, output.stop_reason)
-        if (most := self._prepared.prompt_logprobs) is not None:
-            choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs or (), self._tokenizer, most)
+        if (num_top := self._prepared.prompt_logprobs) is not None:
+            choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs or (), self._tokenizer, num_top)
         if self._prepared.token_ids:
             choice.prompt_token_ids, choice.token_ids = (
                 self._prepared.prompts[output.index // self._n],
@@ -100,13 +100,13 @@ class TextWriter:
     def _of_prompt(self, output: SequenceOutput) -> TextLogprobs:
         """Return the log probabilities of the prompt, whose offsets the answer's own continue."""
         first = self._prepared.prompts[output.index // self._n][0]
-        most = self._prepared.sampling.logprobs or 0
-        return prompt_text_logprobs(first, output.prompt_logprobs or (), self._tokenizer, most, self._name)
+        num_top = self._prepared.sampling.logprobs or 0
+        return prompt_text_logprobs(first, output.prompt_logprobs or (), self._tokenizer, num_top, self._token_name)
 
     def _logprobs_of(self, output: SequenceOutput) -> TextLogprobs | None:
-        if not self._logprobs:
+        if not self._has_logprobs:
             return None
-        return text_logprobs(output.logprobs, self._tokenizer, self._offsets[output.index], self._name)
+        return text_logprobs(output.logprobs, self._tokenizer, self._offsets[output.index], self._token_name)
 
 
 def routes(serving: Serving) -> APIRouter:

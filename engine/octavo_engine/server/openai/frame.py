@@ -1,4 +1,4 @@
-"""The fields that an answer shares with all of its chunks, for every endpoint."""
+"""The fields that an answer shares with all of its chunks, for chat and text completions alike."""
 
 from __future__ import annotations
 

@@ -45,23 +45,23 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
 def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]:
     keep = truncated_length(body, _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens, model.info)
     special = body.add_special_tokens is not False
-    found = []
+    prompts = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
             ids = encode_prompt(model, prompt, special, "prompt", keep)
         else:
             ids = prompt if keep is None else prompt[-keep:]
-        found.append(check_prompt(ids, model.info, "prompt"))
-    return found
+        prompts.append(check_prompt(ids, model.info, "prompt"))
+    return prompts
 
 
 def _echoes(body: CompletionBody, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]) -> list[str]:
     """Return the text that each prompt's answers begin with: what was kept of the prompt if `echo`, else ""."""
     if not body.echo:
         return [""] * len(prompts)
-    kept = body.truncate_prompt_tokens is None
+    is_complete = body.truncate_prompt_tokens is None
     echoes = [
-        text if isinstance(text, str) and kept else tokenizer.decode(ids)
+        text if isinstance(text, str) and is_complete else tokenizer.decode(ids)
         for text, ids in zip(body.prompt, prompts, strict=True)
     ]
     answers = len(echoes) * (body.n or 1)

@@ -47,15 +47,15 @@ def encode_text(
 
     A text that cannot fit, whatever its tokens are, is refused, or cut, before it is tokenized.
     """
-    whole = len(text)
+    length = len(text)
     if keep is not None and keep <= model.info.max_model_len:
-        text = text[-(characters_of(model, keep) or _most_read(model)) :]
+        text = text[-(characters_of(model, keep) or _most_characters(model)) :]
     check_text(model, text, param)
     ids = model.tokenizer.encode(text, add_special_tokens)
     if keep is None:
         return ids
-    if len(ids) < keep and len(text) < whole:  # the part that was cut off may have tokens that would have to be kept
-        raise _too_long(model, whole, param)
+    if len(ids) < keep and len(text) < length:  # the part that was cut off may have tokens that would have to be kept
+        raise _too_long(model, length, param)
     return ids[-keep:]
 
 
@@ -83,14 +83,14 @@ def characters_of(model: LoadedModel, keep: int) -> int | None:
 
     None if there is no such limit, or if `keep` tokens are more than the context has.
     """
-    most = model.tokenizer.most_characters
-    return None if most is None or keep > model.info.max_model_len else keep * most
+    per_token = model.tokenizer.most_characters
+    return None if per_token is None or keep > model.info.max_model_len else keep * per_token
 
 
 def check_text(model: LoadedModel, text: str, param: str) -> None:
     """Raise APIError 400 for a text that is too long for the context or for the tokenizer, or is not valid Unicode."""
-    most = characters_of(model, model.info.max_model_len)
-    if len(text) > (_most_read(model) if most is None else most):
+    limit = characters_of(model, model.info.max_model_len)
+    if len(text) > (_most_characters(model) if limit is None else limit):
         raise _too_long(model, len(text), param)
     try:
         text.encode()
@@ -98,7 +98,7 @@ def check_text(model: LoadedModel, text: str, param: str) -> None:
         raise APIError(400, f"{param}: contains an unpaired surrogate", param=param) from None
 
 
-def _most_read(model: LoadedModel) -> int:
+def _most_characters(model: LoadedModel) -> int:
     """Return the most characters of a text whose number of tokens is not known before it is tokenized."""
     return max(MAX_CHARACTERS, model.info.max_model_len * _CHARACTERS_PER_TOKEN)
 
@@ -107,8 +107,8 @@ def _too_long(model: LoadedModel, length: int, param: str) -> APIError:
     longest = model.info.max_model_len
     message = f"a text of {length} characters cannot fit into this model's context of {longest} tokens"
     if model.tokenizer.most_characters is None:
-        most = _most_read(model)
-        message = f"a text of {length} characters is too long: with this model's tokenizer at most {most} are read"
+        limit = _most_characters(model)
+        message = f"a text of {length} characters is too long: with this model's tokenizer at most {limit} are read"
     return APIError(400, message, param=param, code="context_length_exceeded")
 
 
@@ -148,9 +148,9 @@ def _for_template(turn: Message) -> dict[str, Any]:
         "tool_call_id": turn.tool_call_id,
         "tool_calls": [call.for_template() for call in turn.tool_calls or ()] or None,
     }
-    given = {name: value for name, value in optional.items() if value is not None}
+    present = {name: value for name, value in optional.items() if value is not None}
     return {
         "role": "system" if turn.role == "developer" else turn.role,
         "content": turn.content or turn.refusal or "",
-        **given,
+        **present,
     }

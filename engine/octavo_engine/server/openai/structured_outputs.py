@@ -85,7 +85,7 @@ class NamedSchema(_Strict):
 
 
 class StructuralTag(_Strict):
-    """Tags in a text, in xgrammar's form (`format`) or in the older one."""
+    """Tags in a text, in xgrammar's form (`format`) or in the older outputs."""
 
     type: Literal["structural_tag"] = "structural_tag"
     format: Form | None = None
@@ -191,12 +191,12 @@ class StructuredFields(BaseModel):
 
 def grammar_of(body: StructuredFields, tokenizer: Tokenizer) -> str | None:
     """Return the checked grammar that the answer must follow, None for any text; APIError 400 names the field."""
-    asked = list(_asked(body))
-    if not asked:
+    forms = list(_forms(body))
+    if not forms:
         return None
-    (param, make), *others = asked
+    (param, make), *others = forms
     if others:
-        names = ", ".join(name for name, _ in asked)
+        names = ", ".join(name for name, _ in forms)
         raise APIError(400, f"{names}: only one of these may be given in a request", param=param)
     try:
         grammar = make()
@@ -207,14 +207,14 @@ def grammar_of(body: StructuredFields, tokenizer: Tokenizer) -> str | None:
 
 
 def schema_of_content(body: StructuredFields) -> dict[str, Any] | None:
-    """Return the JSON schema that `response_format` asks for; None if it asks for none."""
+    """Return the JSON schema that `response_format` asks for; None if it asks for noutputs."""
     form = body.response_format
     if not isinstance(form, ResponseFormat) or form.type == "text":
         return None
     return {"type": "object"} if form.json_schema is None else form.json_schema.schema_
 
 
-def _asked(body: StructuredFields) -> Iterator[tuple[str, Callable[[], str]]]:
+def _forms(body: StructuredFields) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield each field that asks for a form, with the function that makes its grammar."""
     form = body.response_format
     if isinstance(form, StructuralTag):
@@ -223,22 +223,26 @@ def _asked(body: StructuredFields) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "response_format", partial(json_schema_grammar, form.json_schema.schema_)
     elif form is not None and form.type == "json_object":
         yield "response_format", json_object_grammar
-    given: list[tuple[str, Any, Callable[[Any], str]]] = [
+    fields: list[tuple[str, Any, Callable[[Any], str]]] = [
         ("guided_json", body.guided_json, json_schema_grammar),
         ("guided_regex", body.guided_regex, regex_grammar),
         ("guided_choice", body.guided_choice, choice_grammar),
         ("guided_grammar", body.guided_grammar, lark_grammar),
     ]
-    if (one := body.structured_outputs) is not None:
-        compact = bool(one.disable_any_whitespace)
-        given += [
-            ("structured_outputs.json", one.json_, partial(json_schema_grammar, compact=compact)),
-            ("structured_outputs.regex", one.regex, regex_grammar),
-            ("structured_outputs.choice", one.choice, choice_grammar),
-            ("structured_outputs.grammar", one.grammar, lark_grammar),
-            ("structured_outputs.json_object", one.json_object or None, lambda _: json_object_grammar(compact=compact)),
-            ("structured_outputs.structural_tag", one.structural_tag, StructuralTag.grammar),
+    if (outputs := body.structured_outputs) is not None:
+        compact = bool(outputs.disable_any_whitespace)
+        fields += [
+            ("structured_outputs.json", outputs.json_, partial(json_schema_grammar, compact=compact)),
+            ("structured_outputs.regex", outputs.regex, regex_grammar),
+            ("structured_outputs.choice", outputs.choice, choice_grammar),
+            ("structured_outputs.grammar", outputs.grammar, lark_grammar),
+            (
+                "structured_outputs.json_object",
+                outputs.json_object or None,
+                lambda _: json_object_grammar(compact=compact),
+            ),
+            ("structured_outputs.structural_tag", outputs.structural_tag, StructuralTag.grammar),
         ]
-    for param, value, make in given:
+    for param, value, make in fields:
         if value is not None:
             yield param, partial(make, value)

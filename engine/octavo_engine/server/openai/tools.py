@@ -230,18 +230,18 @@ def demand(fields: ToolFields) -> Demand | None:
         return None
     if not tools:
         raise APIError(400, "tool_choice: there are no tools to choose from", param="tool_choice")
-    wanted = _chosen(choice)
-    if (missing := next((name for name in wanted if name not in names), None)) is not None:
+    chosen = _names_in(choice)
+    if (missing := next((name for name in chosen if name not in names), None)) is not None:
         raise APIError(400, f"tool_choice: there is no tool {missing!r} among the tools", param="tool_choice")
     if isinstance(choice, AllowedToolsChoice) and choice.allowed_tools.mode == "auto":
         return None
-    if wanted:
-        tools = [tool for tool in tools if tool.name in wanted]
+    if chosen:
+        tools = [tool for tool in tools if tool.name in chosen]
     several = not isinstance(choice, NamedTool) and fields.parallel_tool_calls is not False
     return Demand([tool.tool() for tool in tools], several)
 
 
-def _chosen(choice: Any) -> list[str]:
+def _names_in(choice: Any) -> list[str]:
     """Return the names of the tools that a choice lists; none if the choice is a word."""
     if isinstance(choice, NamedTool):
         return [choice.name]
