@@ -15,8 +15,8 @@ from octavo_engine.server.openai.batches.storage import Owned, Storage
 class FileContent(FileResponse):
     """A response with a file's content. As RFC 9110 says, an unreadable Range is ignored; one beyond the end is 416."""
 
-    def __init__(self, storage: Storage, owner: Owned, path: Path, found: os.stat_result) -> None:
-        super().__init__(path, media_type="application/jsonl", stat_result=found)
+    def __init__(self, storage: Storage, owner: Owned, path: Path, stat_result: os.stat_result) -> None:
+        super().__init__(path, media_type="application/jsonl", stat_result=stat_result)
         self._storage, self._owner = storage, owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -26,6 +26,7 @@ from octavo_engine.server.openai.batches.upload import receive_file
 from octavo_engine.server.openai.body import parse
 
 FILES = "/v1/files"
+_FILE = f"{FILES}/{{file_id}}"
 Listed = TypeVar("Listed", FileObject, BatchObject)
 _MOST_BYTES = 64 << 10
 """The most bytes of the body of POST /v1/batches."""
@@ -39,9 +40,9 @@ def routes(batches: Batches | None, unread: BytesInUse) -> APIRouter:
     router = APIRouter()
     if batches is None:
         for path in (FILES, "/v1/batches"):
-            for each in (path, path + "/{rest:path}"):
+            for route in (path, path + "/{rest:path}"):
                 router.add_api_route(
-                    each, _disabled, methods=["GET", "HEAD", "POST", "DELETE"], include_in_schema=False
+                    route, _disabled, methods=["GET", "HEAD", "POST", "DELETE"], include_in_schema=False
                 )
         return router
     _add_files(router, batches, unread)
@@ -67,31 +68,31 @@ def _add_files(router: APIRouter, batches: Batches, unread: BytesInUse) -> None:
         except ClientDisconnect:
             return Response(status_code=499)
 
-    @router.head("/v1/files", include_in_schema=False)
-    @router.get("/v1/files", response_model=None)
+    @router.head(FILES, include_in_schema=False)
+    @router.get(FILES, response_model=None)
     async def list_files(request: Request) -> Response:
         files = (await own(request)).files
         if (purpose := request.query_params.get("purpose")) is not None:
             files = {name: file for name, file in files.items() if file.purpose == purpose}
-        return _list(_page(request, files, most=10_000), unread)
+        return _list(_page(request, files, default=10_000, most=10_000), unread)
 
-    @router.head("/v1/files/{file_id}", include_in_schema=False)
-    @router.get("/v1/files/{file_id}", response_model=None)
+    @router.head(_FILE, include_in_schema=False)
+    @router.get(_FILE, response_model=None)
     async def get_file(request: Request, file_id: str) -> Response:
         return _json(_file(await own(request), file_id))
 
-    @router.head("/v1/files/{file_id}/content", include_in_schema=False)
-    @router.get("/v1/files/{file_id}/content", response_model=None)
+    @router.head(f"{_FILE}/content", include_in_schema=False)
+    @router.get(f"{_FILE}/content", response_model=None)
     async def get_content(request: Request, file_id: str) -> Response:
         owner = await own(request)
         path = owner.path(_file(owner, file_id).id)
         try:
-            found = await asyncio.to_thread(path.stat)
+            stat_result = await asyncio.to_thread(path.stat)
         except FileNotFoundError:  # it has expired, or was deleted, just now
             raise _no_file(file_id) from None
-        return FileContent(storage, owner, path, found)
+        return FileContent(storage, owner, path, stat_result)
 
-    @router.delete("/v1/files/{file_id}", response_model=None)
+    @router.delete(_FILE, response_model=None)
     async def delete_file(request: Request, file_id: str) -> Response:
         owner = await own(request)
         file = _file(owner, file_id)
@@ -118,7 +119,7 @@ def _add_batches(router: APIRouter, batches: Batches, unread: BytesInUse) -> Non
     @router.head("/v1/batches", include_in_schema=False)
     @router.get("/v1/batches", response_model=None)
     async def list_batches(request: Request) -> Response:
-        return _list(_page(request, (await own(request)).batches, most=100), unread)
+        return _list(_page(request, (await own(request)).batches, default=20, most=100), unread)
 
     @router.head("/v1/batches/{batch_id}", include_in_schema=False)
     @router.get("/v1/batches/{batch_id}", response_model=None)
@@ -147,9 +148,9 @@ async def _owner(request: Request, storage: Storage) -> Owned:
 
 
 def _file(owner: Owned, file_id: str) -> FileObject:
-    if (found := owner.files.get(file_id)) is None:
+    if (file := owner.files.get(file_id)) is None:
         raise _no_file(file_id)
-    return found
+    return file
 
 
 def _no_file(file_id: str) -> APIError:
@@ -157,31 +158,31 @@ def _no_file(file_id: str) -> APIError:
 
 
 def _batch(owner: Owned, batch_id: str) -> BatchObject:
-    if (found := owner.batches.get(batch_id)) is None:
+    if (batch := owner.batches.get(batch_id)) is None:
         raise APIError(404, f"there is no batch {batch_id[:100]!r}", param="batch_id", code="batch_not_found")
-    return found
+    return batch
 
 
-def _page(request: Request, every: Mapping[str, Listed], most: int) -> Page:
+def _page(request: Request, entries: Mapping[str, Listed], *, default: int, most: int) -> Page:
     """Return the part of a list that the query asks for; APIError 400 if the query is not valid.
 
-    It begins after `after`, has at most `limit` entries, and has the newest first unless `order` is `asc`.
+    It begins after `after`, has at most `limit` entries (1 to `most`), the newest first unless `order` is `asc`.
     """
     query = request.query_params
-    text = query.get("limit", "20" if most == 100 else str(most))
+    text = query.get("limit", str(default))
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
         raise APIError(400, f"limit: must be a whole number from 1 to {most}", param="limit")
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise APIError(400, "order: must be asc or desc", param="order")
-    names = list(every) if order == "asc" else list(every)[::-1]
+    names = list(entries) if order == "asc" else list(entries)[::-1]
     if (after := query.get("after")) is not None:
-        if after not in every:
+        if after not in entries:
             raise APIError(400, f"after: there is no {after[:100]!r} in this list", param="after")
         names = names[names.index(after) + 1 :]
     shown = names[: int(text)]
     return Page(
-        data=[every[name] for name in shown],
+        data=[entries[name] for name in shown],
         first_id=shown[0] if shown else None,
         last_id=shown[-1] if shown else None,
         has_more=len(names) > len(shown),
