@@ -69,10 +69,10 @@ class MessageWriter:
     def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (the last event says it)
         """Return the events of an output: changes of the blocks."""
         last = output.finish_reason is not None
-        found = [_event(_block_event(event)) for event in self._answer.push(output.text, last=last)]
+        events = [_event(_block_event(event)) for event in self._answer.push(output.text, last=last)]
         if last:
             self._end = self._end_of(output)
-        return found
+        return events
 
     def closing(self, usage: Usage) -> list[bytes]:
         """Return the last events: the message's end and its usage."""
@@ -87,14 +87,14 @@ class MessageWriter:
         [output] = answers
         self._answer.push(output.text, last=True)
         end = self._end_of(output)
-        whole = msgspec.structs.replace(
+        message = msgspec.structs.replace(
             self._message,
             content=[_complete(part) for part in self._answer.parts],
             stop_reason=end.stop_reason,
             stop_sequence=end.stop_sequence,
             usage=_usage(usage),
         )
-        return encode(whole)
+        return encode(message)
 
     def _end_of(self, output: SequenceOutput) -> End:
         if output.finish_reason == "length":

@@ -105,13 +105,13 @@ def _items(value: Any) -> Any:
         return [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
         raise ValueError("must be a text or a list of items")
-    found = [{"type": "message", **item} if isinstance(item, dict) and "role" in item else item for item in value]
-    for item in found:
+    items = [{"type": "message", **item} if isinstance(item, dict) and "role" in item else item for item in value]
+    for item in items:
         kind = item.get("type") if isinstance(item, dict) else None
         if isinstance(kind, str) and kind not in _ITEMS:
             message = "items of type {kind} are not supported by this version"
             raise PydanticCustomError("unsupported_parameter", message, {"kind": kind[:100]})
-    return found
+    return items
 
 
 Item = Annotated[

@@ -53,18 +53,18 @@ def chat_body(body: ResponsesBody) -> ChatCompletionBody:
 
 def _messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     """Return the messages of items. The reasoning, text and calls of one answer are several items, but one message."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     answer: dict[str, Any] | None = None
     for item in items:
         if isinstance(item, FunctionCallOutputItem) or (isinstance(item, MessageItem) and item.role != "assistant"):
             answer = None
-            found.append(_other(item))
+            messages.append(_other(item))
             continue
         if answer is None or isinstance(item, ReasoningItem) or (isinstance(item, MessageItem) and answer["content"]):
             answer = {"role": "assistant", "content": None}
-            found.append(answer)
+            messages.append(answer)
         _add(answer, item)
-    return [message for message in found if len(message) > 2 or message["content"] is not None]
+    return [message for message in messages if len(message) > 2 or message["content"] is not None]
 
 
 def _other(item: MessageItem | FunctionCallOutputItem) -> dict[str, Any]:

@@ -103,17 +103,18 @@ class ResponseWriter:
         """Return the events of an output. Its log probabilities belong to the first message to which it adds text."""
         if output.finish_reason is not None:
             self._status = "incomplete" if output.finish_reason == "length" else "completed"
-        found: list[Event] = []
+        item_events: list[Event] = []
         logprobs = output.logprobs
         events = self._answer.push(output.text, last=output.finish_reason is not None)
         self._reasoning.add(output.text, output.token_ids, events)
         for event in events:
-            more = self._of_text(event, logprobs)
-            logprobs = () if more else logprobs
-            found += self._item_events(event, more)
-        return found
+            of_event = self._keep_logprobs(event, logprobs)
+            logprobs = () if of_event else logprobs
+            item_events += self._item_events(event, of_event)
+        return item_events
 
-    def _of_text(self, event: PartEvent, positions: Sequence[TokenLogprobs]) -> list[ContentLogprob]:
+    def _keep_logprobs(self, event: PartEvent, positions: Sequence[TokenLogprobs]) -> list[ContentLogprob]:
+        """Keep the log probabilities of the text that the event adds, and return them; none if it adds no text."""
         if not isinstance(event, PartGrown) or event.part.kind != "text":
             return []
         self._logprobs.setdefault(event.part.index, []).extend(positions)
@@ -213,11 +214,11 @@ def _done(part: Part, logprobs: list[ContentLogprob], place: dict[str, Any]) -> 
     content = _content(part, text, logprobs)
     match part.kind:
         case "text":
-            whole: Event = TextDone(type="response.output_text.done", text=text, logprobs=logprobs, **place)
+            text_done: Event = TextDone(type="response.output_text.done", text=text, logprobs=logprobs, **place)
         case "reasoning":
-            whole = ReasoningDone(type="response.reasoning_text.done", text=text, **place)
+            text_done = ReasoningDone(type="response.reasoning_text.done", text=text, **place)
         case "call" if part.input is None:
             return [ArgumentsDone(type=f"{_ARGUMENTS}.done", name=part.name, arguments=text, **place)]
         case "call":
             return [InputDone(type=f"{_INPUT}.done", input=text, **place)]
-    return [whole, ContentEvent(type="response.content_part.done", part=content, **place)]
+    return [text_done, ContentEvent(type="response.content_part.done", part=content, **place)]
