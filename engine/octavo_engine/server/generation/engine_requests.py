@@ -19,12 +19,12 @@ def engine_requests(
 
     `adapter` is None for the base model.
     """
-    name = uuid.uuid4().hex
-    found: list[Request] = []
+    prefix = uuid.uuid4().hex
+    requests: list[Request] = []
     seconds = prepared.second_texts or (0,) * len(prepared.prompts)
     for prompt, second in zip(prepared.prompts, seconds, strict=True):
         first = Request(
-            request_id=f"{name}-{len(found)}",
+            request_id=f"{prefix}-{len(requests)}",
             prompt_token_ids=prompt,
             sampling=prepared.sampling,
             pooled=prepared.pooled is not None,
@@ -37,16 +37,16 @@ def engine_requests(
             adapter="" if adapter is None else adapter.digest,
             timeout=seconds_left,
         )
-        found.append(first)
+        requests.append(first)
         for choice in range(1, prepared.n):
             fork = replace(
                 first,
-                request_id=f"{name}-{len(found)}",
+                request_id=f"{prefix}-{len(requests)}",
                 sampling=_of_choice(prepared.sampling, choice),
                 fork_of=first.request_id,
             )
-            found.append(fork)
-    return tuple(found)
+            requests.append(fork)
+    return tuple(requests)
 
 
 def _of_choice(sampling: SamplingParams, choice: int) -> SamplingParams:

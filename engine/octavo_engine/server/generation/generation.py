@@ -205,9 +205,9 @@ class Generation:
                 sequences=[times for each in self.sequences if (times := each.times(sent)) is not None],
             )
         )
-        wrong = [each.outcome for each in self.sequences if each.outcome in ("error", "timeout")]
-        if wrong:
-            self._span.failed(wrong[0])
+        failures = [each.outcome for each in self.sequences if each.outcome in ("error", "timeout")]
+        if failures:
+            self._span.failed(failures[0])
 
     def _count_prompts(self) -> None:
         metrics, request = self._serving.metrics, self.request

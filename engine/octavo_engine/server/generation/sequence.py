@@ -62,13 +62,13 @@ class Sequence:
         self._metrics = metrics
         self._ends, self._include_stop, self._include_end = options.ends, options.include_stop, options.include_end
         self._arrival = arrival
-        self._begun_at = self._last_at = self._ended_at = 0.0
+        self._first_token_at = self._last_token_at = self._ended_at = 0.0
         self._queue_seconds = 0.0
         self._logprobs: list[TokenLogprobs] = []
         self._token_ids: list[int] = []
         self._end_logprobs = options.end_logprobs
         self._prompt: PromptOutput | None = None
-        self._prompt_given = False
+        self._has_prompt = False
         self._detokenizer = Detokenizer(
             tokenizer,
             stop=options.stop,
@@ -85,7 +85,7 @@ class Sequence:
     @property
     def begun(self) -> bool:
         """True once the sequence has its first token, or, if max_tokens is 0, the output about its prompt."""
-        return self._begun_at > 0
+        return self._first_token_at > 0
 
     def take(self, output: RequestOutput) -> SequenceOutput | None:
         """Return the part of the answer that an engine output adds; None if nothing can be shown yet.
@@ -102,8 +102,8 @@ class Sequence:
         self.num_tokens += len(counted)
         self._token_ids += counted
         self._logprobs += output.logprobs[: None if self._end_logprobs and delta.stop is None else delta.tokens]
-        if output.prompt is not None and not self._prompt_given:
-            self._prompt, self._prompt_given = output.prompt, True
+        if output.prompt is not None and not self._has_prompt:
+            self._prompt, self._has_prompt = output.prompt, True
         finish_reason = FinishReason.STOP.value if delta.stop is not None else output.finish_reason
         if not delta.text and finish_reason is None:
             return None
@@ -115,7 +115,7 @@ class Sequence:
         return added if prompt is None else replace(added, prompt_logprobs=prompt.logprobs, pooled=prompt.pooled)
 
     def _shows_stop(self, output: RequestOutput) -> bool:
-        """Return False if the output's last token ended the answer and does not belong to its text."""
+        """Return True unless the output's last token ended the answer and does not belong to its text."""
         if output.stop_token is None:
             return True
         return self._include_end if self._stop_token(output) is None else self._include_stop
@@ -147,21 +147,21 @@ class Sequence:
         if not output.token_ids and output.finish_reason != FinishReason.LENGTH:
             return
         if not self.begun:
-            self._begun_at = now
+            self._first_token_at = now
             self._queue_seconds = output.queue_seconds
             self._metrics.first_token.observe(now - self._arrival)
             self._metrics.queue.observe(output.queue_seconds)
         elif output.token_ids:
-            self._metrics.between_tokens.observe((now - self._last_at) / len(output.token_ids))
-        self._last_at = now
+            self._metrics.between_tokens.observe((now - self._last_token_at) / len(output.token_ids))
+        self._last_token_at = now
         self._metrics.generated_tokens.add(len(output.token_ids))
 
     def times(self, sent: float) -> SequenceTimes | None:
         """Return the times of a sequence that the engine got at `sent` (monotonic seconds), None if it has none yet."""
         if self.outcome is None or not self.begun:
             return None
-        started = min(sent + self._queue_seconds, self._begun_at)
-        return SequenceTimes(started, self._begun_at, self._ended_at, self.num_tokens, self.outcome)
+        started = min(sent + self._queue_seconds, self._first_token_at)
+        return SequenceTimes(started, self._first_token_at, self._ended_at, self.num_tokens, self.outcome)
 
     def end(self, outcome: Outcome) -> None:
         """Record how the sequence ended, and its times."""
@@ -174,7 +174,7 @@ class Sequence:
             return
         started = self._arrival + self._queue_seconds
         self._metrics.inference.observe(now - started)
-        self._metrics.prefill.observe(self._begun_at - started)
-        self._metrics.decode.observe(now - self._begun_at)
+        self._metrics.prefill.observe(self._first_token_at - started)
+        self._metrics.decode.observe(now - self._first_token_at)
         if self.num_tokens > 1:
-            self._metrics.per_token.observe((self._last_at - self._begun_at) / (self.num_tokens - 1))
+            self._metrics.per_token.observe((self._last_token_at - self._first_token_at) / (self.num_tokens - 1))
