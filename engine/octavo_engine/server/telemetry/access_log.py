@@ -55,7 +55,7 @@ class AccessLog:
 
 
 def _names(scope: Scope) -> dict[str, str]:
-    """Return those of a request that exist: its id, the name of its API key, the id of its trace."""
+    """Return the names of a request for its line: its id, its API key's name, its trace's id; those that it has."""
     state = scope.get("state", {})
     trace: TraceContext | None = state.get("trace")
     names = {
@@ -69,7 +69,7 @@ def _names(scope: Scope) -> dict[str, str]:
 def _path_of(scope: Scope) -> str:
     """Return the path without keys, and with the %-escapes that keep it from beginning another line."""
     raw = scope.get("raw_path") or scope["path"].encode()
-    path = _NEEDLESS_ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), raw[:_MOST_READ])
+    path = _NEEDLESS_ESCAPE.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw[:_MOST_READ])
     return without_keys(path.decode("ascii", errors="replace"), scope)[:_LONGEST_PATH]
 
 

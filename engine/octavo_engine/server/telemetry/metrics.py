@@ -146,39 +146,40 @@ class Metrics:
         self._label_twin(self._outcomes, "vllm:request_success", "finished_reason", _VLLM_OUTCOMES)
         self._rejections = self._count_by("octavo_requests_rejected", "reason", _REJECTIONS, "Requests rejected")
         self._label_twin(self._rejections, "vllm:admission_rejections", "reason", _VLLM_REJECTIONS)
-        self._latencies()
-        self._shapes()
+        self._add_latencies()
+        self._add_lengths()
 
-    def _latencies(self) -> None:
-        seen = self._histogram
-        self.first_token = seen(
+    def _add_latencies(self) -> None:
+        self.first_token = self._histogram(
             "octavo_time_to_first_token_seconds",
             ("vllm:time_to_first_token_seconds",),
             "Arrival to first token",
             _FIRST_TOKEN,
             _FIRST_TOKEN_THRESHOLDS,
         )
-        self.between_tokens = seen(
+        self.between_tokens = self._histogram(
             "octavo_inter_token_latency_seconds",
             ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
             "Time between tokens",
             _BETWEEN_TOKENS,
         )
-        self.duration = seen(
+        self.duration = self._histogram(
             "octavo_request_duration_seconds", ("vllm:e2e_request_latency_seconds",), "Arrival to end", _LATENCY
         )
-        self.queue = seen(
+        self.queue = self._histogram(
             "octavo_request_queue_seconds", ("vllm:request_queue_time_seconds",), "Wait for the first step", _LATENCY
         )
-        self._step = seen("octavo_step_seconds", (), "Duration of a step", _STEP)
-        self.inference = seen("", ("vllm:request_inference_time_seconds",), "First step to end", _LATENCY)
-        self.prefill = seen("", ("vllm:request_prefill_time_seconds",), "First step to first token", _LATENCY)
-        self.decode = seen("", ("vllm:request_decode_time_seconds",), "First token to end", _LATENCY)
-        self.per_token = seen(
+        self._step = self._histogram("octavo_step_seconds", (), "Duration of a step", _STEP)
+        self.inference = self._histogram("", ("vllm:request_inference_time_seconds",), "First step to end", _LATENCY)
+        self.prefill = self._histogram(
+            "", ("vllm:request_prefill_time_seconds",), "First step to first token", _LATENCY
+        )
+        self.decode = self._histogram("", ("vllm:request_decode_time_seconds",), "First token to end", _LATENCY)
+        self.per_token = self._histogram(
             "", ("vllm:request_time_per_output_token_seconds",), "Mean time between tokens", _BETWEEN_TOKENS
         )
 
-    def _shapes(self) -> None:
+    def _add_lengths(self) -> None:
         self.prompt_length = self._histogram("", ("vllm:request_prompt_tokens",), "Tokens of a prompt", _TOKENS)
         self.answer_length = self._histogram("", ("vllm:request_generation_tokens",), "Tokens of an answer", _TOKENS)
         self.max_tokens = self._histogram("", ("vllm:request_params_max_tokens",), "max_tokens asked for", _TOKENS)
@@ -213,19 +214,19 @@ class Metrics:
         """Create a histogram. `more` are bounds that only `name` has, in addition to `buckets`."""
         names = self._names(name, twins)
         own = sorted((*buckets, *more))
-        found = Distribution(text, names, [own if each == name else buckets for each, _ in names])
-        self._registry.register(found)
-        return found
+        histogram = Distribution(text, names, [own if each == name else buckets for each, _ in names])
+        self._registry.register(histogram)
+        return histogram
 
     def _count(self, name: str, twin: str, text: str) -> Total:
-        found = Total(text, self._names(name, (twin,)))
-        self._registry.register(found)
-        return found
+        counter = Total(text, self._names(name, (twin,)))
+        self._registry.register(counter)
+        return counter
 
     def _count_by(self, name: str, label: str, values: Mapping[str, str], text: str) -> TwinCounter:
-        found = TwinCounter()
-        found.add_labelled(self._labelled(name, label, values, text, {"model_name": self._model_name}))
-        return found
+        counter = TwinCounter()
+        counter.add_labelled(self._labelled(name, label, values, text, {"model_name": self._model_name}))
+        return counter
 
     def _label_twin(self, counter: TwinCounter, name: str, label: str, values: Mapping[str, str]) -> None:
         if self._vllm:

@@ -74,7 +74,7 @@ class OtlpTracing:
         """Begin the span of a request whose headers have arrived; its parent is the span in `traceparent`."""
         headers = Headers(scope=scope)
         parent = trace_context(headers.get("traceparent", ""))
-        context = None if parent is None else set_span_in_context(_remote(parent, headers.get("tracestate", "")))
+        context = None if parent is None else set_span_in_context(_parent_span(parent, headers.get("tracestate", "")))
         operation = _OPERATIONS.get(scope["path"]) or scope["path"].rpartition("/")[2]
         span = self._tracer.start_span(
             f"{operation} {self._model}",
@@ -115,25 +115,25 @@ class OtlpSpan:
             return
         self._span.update_name(f"{self._operation} {answered.model}")
         self._span.set_attributes(_attributes(answered, self._began))
-        within = self._part("prepare", self._began, answered.sent)
+        sent = self._phase("prepare", self._began, answered.sent)
         for index, times in enumerate(answered.sequences[:_MOST_SEQUENCES]):
-            self._sequence(index, times, within)
+            self._phases_of(index, times, sent)
 
-    def _sequence(self, index: int, times: SequenceTimes, sent: float) -> None:
-        named: dict[str, AttributeValue] = {"octavo.sequence.index": index}
-        started = self._part("queue", sent, max(sent, times.started), named)
-        first = self._part("prefill", started, times.first_token, named)
-        decoded = {**named, "gen_ai.usage.output_tokens": times.tokens}
-        self._part("decode", first, times.ended, decoded)
+    def _phases_of(self, index: int, times: SequenceTimes, sent: float) -> None:
+        attributes: dict[str, AttributeValue] = {"octavo.sequence.index": index}
+        started = self._phase("queue", sent, max(sent, times.started), attributes)
+        first = self._phase("prefill", started, times.first_token, attributes)
+        with_tokens = {**attributes, "gen_ai.usage.output_tokens": times.tokens}
+        self._phase("decode", first, times.ended, with_tokens)
 
-    def _part(
+    def _phase(
         self, name: str, began: float, ended: float, attributes: Mapping[str, AttributeValue] | None = None
     ) -> float:
         """Record a span within this one (monotonic seconds), and return its end, where the next one begins."""
-        part = self._tracer.start_span(
+        phase = self._tracer.start_span(
             name, set_span_in_context(self._span), attributes=attributes, start_time=self._at(began)
         )
-        part.end(self._at(ended))
+        phase.end(self._at(ended))
         return ended
 
     def _at(self, monotonic: float) -> int:
@@ -156,7 +156,7 @@ class OtlpSpan:
 def _attributes(answered: Answered, began: float) -> dict[str, AttributeValue]:
     """Return the attributes of a request's own span."""
     sampling, sequences = answered.sampling, answered.sequences
-    found: dict[str, AttributeValue] = {
+    attributes: dict[str, AttributeValue] = {
         "gen_ai.request.model": answered.model,
         "gen_ai.response.model": answered.model,
         "gen_ai.request.choice.count": answered.n,
@@ -170,13 +170,13 @@ def _attributes(answered: Answered, began: float) -> dict[str, AttributeValue]:
     }
     if sequences:
         first = min(each.first_token for each in sequences) - began
-        found["gen_ai.response.time_to_first_chunk"] = found["gen_ai.latency.time_to_first_token"] = first
-        found["gen_ai.latency.time_in_queue"] = max(0.0, min(each.started for each in sequences) - answered.sent)
-        found["gen_ai.latency.e2e"] = max(each.ended for each in sequences) - began
-    return found
+        attributes["gen_ai.response.time_to_first_chunk"] = attributes["gen_ai.latency.time_to_first_token"] = first
+        attributes["gen_ai.latency.time_in_queue"] = max(0.0, min(each.started for each in sequences) - answered.sent)
+        attributes["gen_ai.latency.e2e"] = max(each.ended for each in sequences) - began
+    return attributes
 
 
-def _remote(parent: TraceContext, tracestate: str) -> NonRecordingSpan:
+def _parent_span(parent: TraceContext, tracestate: str) -> NonRecordingSpan:
     flags = TraceFlags(int(parent.flags, 16) & TraceFlags.SAMPLED)
     state = TraceState.from_header([tracestate]) if tracestate else None
     own = SpanContext(int(parent.trace_id, 16), int(parent.parent_id, 16), True, flags, state)

@@ -30,10 +30,10 @@ class TraceContext:
 
 def trace_context(traceparent: str) -> TraceContext | None:
     """Return the trace context of a request with this `traceparent`; None if the header is not valid."""
-    found = _HEADER.fullmatch(traceparent)
-    if found is None:
+    match = _HEADER.fullmatch(traceparent)
+    if match is None:
         return None
-    version, trace_id, parent_id, flags, more = found.groups()
+    version, trace_id, parent_id, flags, more = match.groups()
     known = version == "00"
     if version == "ff" or (known and more is not None) or not int(trace_id, 16) or not int(parent_id, 16):
         return None
