@@ -88,10 +88,10 @@ class GGUFArchitecture:
     """How files of one `general.architecture`, with experts or without, are read."""
 
     name: str
-    family: str
-    """The class's name in config.json."""
+    model_class: str
+    """The name of the model's class in config.json, by which the family is found."""
     experts: bool = False
-    others: tuple[str, ...] = ()
+    other_classes: tuple[str, ...] = ()
     """Further model classes that are converted to the same architecture and computed in the same way."""
     read: Callable[[Header], dict[str, Any]] = _nothing
     """Fields of config.json beside those that all architectures have."""
@@ -166,9 +166,9 @@ def _window(header: Header) -> dict[str, Any]:
 
 def _experts(header: Header) -> dict[str, Any]:
     count, chosen = header.integer("expert_count"), header.integer("expert_used_count")
-    found = {"num_experts": count, "num_local_experts": count, "num_experts_per_tok": chosen}
+    sizes = {"num_experts": count, "num_local_experts": count, "num_experts_per_tok": chosen}
     width = "expert_feed_forward_length"
-    return {**found, "moe_intermediate_size": header.integer(width)} if header.has(width) else found
+    return {**sizes, "moe_intermediate_size": header.integer(width)} if header.has(width) else sizes
 
 
 def _mixtral(header: Header) -> dict[str, Any]:
@@ -303,63 +303,67 @@ def _of_gpt_oss(spec: ModelSpec) -> ModelSpec:
 
 
 ARCHITECTURES = (
-    GGUFArchitecture(name="llama", family="LlamaForCausalLM", others=("MistralForCausalLM",), interleaves_rope=True),
-    GGUFArchitecture(name="llama", family="MixtralForCausalLM", experts=True, read=_mixtral, interleaves_rope=True),
-    GGUFArchitecture(name="qwen2", family="Qwen2ForCausalLM"),
-    GGUFArchitecture(name="qwen3", family="Qwen3ForCausalLM"),
-    GGUFArchitecture(name="qwen2moe", family="Qwen2MoeForCausalLM", experts=True, read=_qwen2_moe),
-    GGUFArchitecture(name="qwen3moe", family="Qwen3MoeForCausalLM", experts=True, read=_qwen3_moe),
-    GGUFArchitecture(name="gemma", family="GemmaForCausalLM", change=_norms_as_stored),
-    GGUFArchitecture(name="gemma2", family="Gemma2ForCausalLM", read=_gemma2, change=_norms_as_stored),
-    GGUFArchitecture(name="gemma3", family="Gemma3ForCausalLM", read=_gemma3, change=_norms_as_stored),
-    GGUFArchitecture(name="phi2", family="PhiForCausalLM"),
-    GGUFArchitecture(name="phi3", family="Phi3ForCausalLM", read=_phi3),
-    GGUFArchitecture(name="granite", family="GraniteForCausalLM", read=_granite, interleaves_rope=True),
+    GGUFArchitecture(
+        name="llama", model_class="LlamaForCausalLM", other_classes=("MistralForCausalLM",), interleaves_rope=True
+    ),
+    GGUFArchitecture(
+        name="llama", model_class="MixtralForCausalLM", experts=True, read=_mixtral, interleaves_rope=True
+    ),
+    GGUFArchitecture(name="qwen2", model_class="Qwen2ForCausalLM"),
+    GGUFArchitecture(name="qwen3", model_class="Qwen3ForCausalLM"),
+    GGUFArchitecture(name="qwen2moe", model_class="Qwen2MoeForCausalLM", experts=True, read=_qwen2_moe),
+    GGUFArchitecture(name="qwen3moe", model_class="Qwen3MoeForCausalLM", experts=True, read=_qwen3_moe),
+    GGUFArchitecture(name="gemma", model_class="GemmaForCausalLM", change=_norms_as_stored),
+    GGUFArchitecture(name="gemma2", model_class="Gemma2ForCausalLM", read=_gemma2, change=_norms_as_stored),
+    GGUFArchitecture(name="gemma3", model_class="Gemma3ForCausalLM", read=_gemma3, change=_norms_as_stored),
+    GGUFArchitecture(name="phi2", model_class="PhiForCausalLM"),
+    GGUFArchitecture(name="phi3", model_class="Phi3ForCausalLM", read=_phi3),
+    GGUFArchitecture(name="granite", model_class="GraniteForCausalLM", read=_granite, interleaves_rope=True),
     GGUFArchitecture(
         name="granitemoe",
-        family="GraniteMoeSharedForCausalLM",
-        others=("GraniteMoeForCausalLM",),
+        model_class="GraniteMoeSharedForCausalLM",
+        other_classes=("GraniteMoeForCausalLM",),
         experts=True,
         read=_granite_moe,
         change=_numbered_experts,
         interleaves_rope=True,
     ),
-    GGUFArchitecture(name="olmo", family="OlmoForCausalLM", read=_olmo, interleaves_rope=True),
-    GGUFArchitecture(name="olmo2", family="Olmo2ForCausalLM", read=_olmo2),
-    GGUFArchitecture(name="olmoe", family="OlmoeForCausalLM", experts=True, read=_experts),
-    GGUFArchitecture(name="starcoder2", family="Starcoder2ForCausalLM", read=_starcoder2),
-    GGUFArchitecture(name="stablelm", family="StableLmForCausalLM", read=_stablelm),
-    GGUFArchitecture(name="command-r", family="CohereForCausalLM", read=_command_r),
-    GGUFArchitecture(name="cohere2", family="Cohere2ForCausalLM", read=_cohere2),
-    GGUFArchitecture(name="falcon", family="FalconForCausalLM", read=_falcon, change=_ungrouped_qkv),
-    GGUFArchitecture(name="gpt2", family="GPT2LMHeadModel", read=_gpt2, change=_as_rows),
-    GGUFArchitecture(name="bloom", family="BloomForCausalLM", change=_ungrouped_qkv),
-    GGUFArchitecture(name="gptneox", family="GPTNeoXForCausalLM", read=_neox, change=_ungrouped_qkv),
-    GGUFArchitecture(name="smollm3", family="SmolLM3ForCausalLM", interleaves_rope=True),
-    GGUFArchitecture(name="arcee", family="ArceeForCausalLM", interleaves_rope=True),
-    GGUFArchitecture(name="nemotron", family="NemotronForCausalLM", read=_nemotron, change=_norms_as_stored),
-    GGUFArchitecture(name="seed_oss", family="SeedOssForCausalLM"),
-    GGUFArchitecture(name="hunyuan-dense", family="HunYuanDenseV1ForCausalLM"),
-    GGUFArchitecture(name="ernie4_5", family="Ernie4_5ForCausalLM"),
-    GGUFArchitecture(name="gpt-oss", family="GptOssForCausalLM", experts=True, read=_gpt_oss, change=_of_gpt_oss),
+    GGUFArchitecture(name="olmo", model_class="OlmoForCausalLM", read=_olmo, interleaves_rope=True),
+    GGUFArchitecture(name="olmo2", model_class="Olmo2ForCausalLM", read=_olmo2),
+    GGUFArchitecture(name="olmoe", model_class="OlmoeForCausalLM", experts=True, read=_experts),
+    GGUFArchitecture(name="starcoder2", model_class="Starcoder2ForCausalLM", read=_starcoder2),
+    GGUFArchitecture(name="stablelm", model_class="StableLmForCausalLM", read=_stablelm),
+    GGUFArchitecture(name="command-r", model_class="CohereForCausalLM", read=_command_r),
+    GGUFArchitecture(name="cohere2", model_class="Cohere2ForCausalLM", read=_cohere2),
+    GGUFArchitecture(name="falcon", model_class="FalconForCausalLM", read=_falcon, change=_ungrouped_qkv),
+    GGUFArchitecture(name="gpt2", model_class="GPT2LMHeadModel", read=_gpt2, change=_as_rows),
+    GGUFArchitecture(name="bloom", model_class="BloomForCausalLM", change=_ungrouped_qkv),
+    GGUFArchitecture(name="gptneox", model_class="GPTNeoXForCausalLM", read=_neox, change=_ungrouped_qkv),
+    GGUFArchitecture(name="smollm3", model_class="SmolLM3ForCausalLM", interleaves_rope=True),
+    GGUFArchitecture(name="arcee", model_class="ArceeForCausalLM", interleaves_rope=True),
+    GGUFArchitecture(name="nemotron", model_class="NemotronForCausalLM", read=_nemotron, change=_norms_as_stored),
+    GGUFArchitecture(name="seed_oss", model_class="SeedOssForCausalLM"),
+    GGUFArchitecture(name="hunyuan-dense", model_class="HunYuanDenseV1ForCausalLM"),
+    GGUFArchitecture(name="ernie4_5", model_class="Ernie4_5ForCausalLM"),
+    GGUFArchitecture(name="gpt-oss", model_class="GptOssForCausalLM", experts=True, read=_gpt_oss, change=_of_gpt_oss),
 )
 
 
 def gguf_architecture(header: Header) -> GGUFArchitecture:
     """Return the architecture of a file; ModelLoadError if its files are not read."""
     experts = header.integer("expert_count", 0, 1 << 16, default=0) > 0
-    found = [each for each in ARCHITECTURES if each.name == header.file.architecture]
-    for each in found:
-        if each.experts == experts:
-            return each
+    of_name = [each for each in ARCHITECTURES if each.name == header.file.architecture]
+    for architecture in of_name:
+        if architecture.experts == experts:
+            return architecture
     kind = "the GGUF architecture"
-    if found:
+    if of_name:
         kind += " with experts" if experts else " without experts"
     supported = ", ".join(dict.fromkeys(each.name for each in ARCHITECTURES))
     name = header.file.architecture
     raise ModelLoadError(f"{header.fields.origin}: {kind} {name!r} is not supported (supported: {supported})")
 
 
-def of_family(architecture: str) -> GGUFArchitecture | None:
+def architecture_of(model_class: str) -> GGUFArchitecture | None:
     """Return the GGUF architecture of a model class; None if GGUF files of it are not read."""
-    return next((each for each in ARCHITECTURES if architecture in (each.family, *each.others)), None)
+    return next((each for each in ARCHITECTURES if model_class in (each.model_class, *each.other_classes)), None)

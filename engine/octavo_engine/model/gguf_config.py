@@ -28,7 +28,7 @@ def gguf_config(path: Path) -> tuple[dict[str, Any], GGUFArchitecture]:
         )
     architecture = gguf_architecture(header)
     config = {
-        "architectures": [architecture.family],
+        "architectures": [architecture.model_class],
         "num_hidden_layers": header.integer("block_count", 1, 4096),
         "intermediate_size": header.integer("feed_forward_length"),
         **_attention(header),

@@ -9,7 +9,7 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration import quantized_online
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.families.wrappers import WRAPPERS
-from octavo_engine.model.gguf_architectures import of_family
+from octavo_engine.model.gguf_architectures import architecture_of
 from octavo_engine.model.quantization.registry import ONLINE_SCHEMES
 from octavo_engine.model.spec import ModelSpec
 
@@ -96,7 +96,7 @@ def _describe(family: Family) -> SupportedModel:
         any(getattr(mixer, "window", None) is not None for mixer in spec.attention_mixers),
         tuple(name for name in ONLINE_SCHEMES if _quantizes(spec, name)),
         "text" if spec.head is not None else "embeddings" if spec.classifier is None else "classes",
-        of_family(family.architecture) is not None,
+        architecture_of(family.architecture) is not None,
     )
 
 

@@ -15,7 +15,7 @@ from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels, cpu_kernels
 from octavo_engine.kernels.cpu.pages import LINE, HugePages
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.gguf_architectures import of_family
+from octavo_engine.model.gguf_architectures import architecture_of
 from octavo_engine.model.layers.adapters.expert_lora import ExpertLora
 from octavo_engine.model.layers.adapters.latent_lora import LatentLora
 from octavo_engine.model.layers.adapters.lora import LoraBatch, LoraLayer, slot_rank, slot_rows
@@ -163,7 +163,7 @@ def lora_targets(
 
     `gguf`: the weights come from a GGUF file. `wanted`: ends of names, and `experts`; none: all layers.
     """
-    stored = of_family(decoder.spec.architecture) if gguf else None
+    stored = architecture_of(decoder.spec.architecture) if gguf else None
     reordered = stored is not None and stored.interleaves_rope
     every: dict[str, Target] = {**linear_targets(decoder, gguf=reordered)}
     every.update(latent_targets(decoder))
