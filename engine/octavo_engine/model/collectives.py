@@ -132,11 +132,11 @@ class SymmetricSums:
 
         EngineDeadError if they do not end, since a kernel that runs on the device cannot be cancelled.
         """
-        for wanted in expected:
-            found = trial_numbers(self._shard, len(wanted), self._device, self._dtype)
-            self.all_reduce(found)
+        for expected_sum in expected:
+            numbers = trial_numbers(self._shard, len(expected_sum), self._device, self._dtype)
+            self.all_reduce(numbers)
             _wait_for(self._device)
-            if not torch.equal(found, wanted):
+            if not torch.equal(numbers, expected_sum):
                 raise RuntimeError("its sums are not those of NCCL")
 
     def takes(self, x: Tensor) -> bool:

@@ -90,8 +90,8 @@ class Fields:
 
     def with_defaults(self, **values: Any) -> Fields:
         """Return the same mapping with these values for the fields that it omits."""
-        given = {name: value for name, value in self.values.items() if value is not None}
-        return replace(self, values={**values, **given})
+        present = {name: value for name, value in self.values.items() if value is not None}
+        return replace(self, values={**values, **present})
 
     def without(self, *names: str) -> Fields:
         """Return the same mapping without some fields."""

@@ -88,14 +88,16 @@ def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
     mixers = [mixer for mixer in decoder.attentions() if isinstance(mixer, Attention)]
     sizes = {(mixer.heads.size, mixer.spec.head_dim, mixer.distance_terms is not None) for mixer in mixers}
     itemsize = decoder.dtype.itemsize
-    each = (scratch_bytes(heads, size, max_tokens, longest, itemsize, distances=terms) for heads, size, terms in sizes)
-    return max(each, default=0)
+    by_layer = (
+        scratch_bytes(heads, size, max_tokens, longest, itemsize, distances=terms) for heads, size, terms in sizes
+    )
+    return max(by_layer, default=0)
 
 
 def compressed_attention_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
     """Return the scratch bytes of attention to compressed keys or chosen tokens, in the layer that needs most."""
-    each = (mixer.scratch_bytes(max_tokens, longest) for mixer in decoder.choosing_attentions())
-    return max(each, default=0)
+    by_layer = (mixer.scratch_bytes(max_tokens, longest) for mixer in decoder.choosing_attentions())
+    return max(by_layer, default=0)
 
 
 def checkpoint_bytes(files: ModelFiles) -> int | None:
@@ -170,8 +172,8 @@ def graph_bytes(decoder: Decoder, sizes: GraphSizes, max_model_len: int, block_s
     groups = len(decoder.kv_groups)
     step = step_bytes(decoder, sizes.tokens, sizes.sequences, scratch)
     tables = groups * -(-max_model_len // block_size) * _INT32_BYTES
-    kept = sizes.sequences * (logits_width(decoder) * _FLOAT32_BYTES + tables) + sizes.tokens * input_bytes(groups)
-    return step + kept + sizes.graphs * len(decoder.layers) * _NODES_OF_A_LAYER * _NODE_BYTES
+    inputs = sizes.sequences * (logits_width(decoder) * _FLOAT32_BYTES + tables) + sizes.tokens * input_bytes(groups)
+    return step + inputs + sizes.graphs * len(decoder.layers) * _NODES_OF_A_LAYER * _NODE_BYTES
 
 
 def input_bytes(groups: int) -> int:

@@ -36,13 +36,13 @@ def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
 
 
 def _checked(fields: Fields) -> SamplingDefaults:
-    given = {name: fields.number(name, -_LARGEST, _LARGEST) for name in _NUMBERS if fields.has(name)}
-    if given.get("top_p") == 0:  # greedy, as in a request
-        given["top_p"] = LEAST_TOP_P
+    numbers = {name: fields.number(name, -_LARGEST, _LARGEST) for name in _NUMBERS if fields.has(name)}
+    if numbers.get("top_p") == 0:  # greedy, as in a request
+        numbers["top_p"] = LEAST_TOP_P
     top_k = fields.number("top_k", -1, _LARGEST, 0)
     if not top_k.is_integer():
         raise fields.wrong("top_k", top_k, "is not a whole number")
-    defaults = SamplingDefaults(**given, top_k=max(0, int(top_k)))
+    defaults = SamplingDefaults(**numbers, top_k=max(0, int(top_k)))
     try:
         check_sampling(SamplingParams(max_tokens=1, **asdict(defaults)))
     except NotAdmissibleError as error:

@@ -179,17 +179,17 @@ class _Parser:
         `string` reads those that end beyond the data, and raises their error.
         """
         data, end = self.data, min(len(self.data), self.size, _MAX_HEADER_BYTES)
-        offset, found = self.offset, list[str]()
+        offset, strings = self.offset, list[str]()
         for _ in range(length):
             begin = offset + _LENGTH.size
             if begin > end or (offset := begin + _LENGTH.unpack_from(data, offset)[0]) > end:
                 self.offset = begin - _LENGTH.size
-                found.append(self.string())
+                strings.append(self.string())
                 offset = self.offset
             else:
-                found.append(str(data[begin:offset], "utf-8"))
+                strings.append(str(data[begin:offset], "utf-8"))
         self.offset = offset
-        return found
+        return strings
 
     def tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         name, dimensions = self.string(), self.scalar("I")

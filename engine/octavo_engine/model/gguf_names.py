@@ -24,7 +24,7 @@ def stored_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[
 
     architecture = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == file.architecture)
     mapping = gguf.get_tensor_name_map(architecture, num_layers)
-    found: dict[str, str] = {}
+    names_of_stored: dict[str, str] = {}
     for name in names:
         expert = _EXPERT.fullmatch(name)
         stem, number = (f"{expert[1]}{expert[3]}", f".{expert[2]}") if expert else (name, "")
@@ -36,14 +36,14 @@ def stored_names(file: GGUFFile, num_layers: int, names: Iterable[str]) -> dict[
         stored = f"{theirs}{number}{dot}{ending}"
         if not ending and f"{stored}.weight" in file.tensors:
             stored += ".weight"  # parameters outside modules have no such ending in checkpoints
-        found[stored] = name
-    return found
+        names_of_stored[stored] = name
+    return names_of_stored
 
 
 def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, CheckpointTensor]) -> dict[str, GGUFTensor]:
     """Return the file's tensors by Hugging Face's names, by their own where nothing is expected of such a name."""
     names = stored_names(file, num_layers, expected)
-    found: dict[str, GGUFTensor] = {}
+    tensors: dict[str, GGUFTensor] = {}
     for stored in file.tensors.values():
         if stored.name in _READ_WITH_THE_SPEC:
             continue
@@ -51,8 +51,8 @@ def named_tensors(file: GGUFFile, num_layers: int, expected: Mapping[str, Checkp
             name = names.get(tensor.name, tensor.name)
             shape = expected[name].shape if name in expected else None
             row = shape is not None and shape == (1, *tensor.shape)  # the converter stores one row as a vector
-            found[name] = replace(tensor, shape=shape) if row and shape is not None else tensor
-    return found
+            tensors[name] = replace(tensor, shape=shape) if row and shape is not None else tensor
+    return tensors
 
 
 def _split_experts(stored: GGUFTensor, names: Mapping[str, str]) -> Iterator[GGUFTensor]:

@@ -40,11 +40,17 @@ class GGUFSource:
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
         """Fill the tensors in parts of bounded size, each directly into its place; numpy releases the GIL."""
         data = np.memmap(self.where, mode="r", dtype=np.uint8)
-        wanted = {name: tensor for name, tensor in self._named(tensors).items() if name in tensors}
-        meter = Meter(sum(tensor.num_bytes for name, tensor in wanted.items() if tensors[name].pieces), progress)
+        stored_tensors = {name: tensor for name, tensor in self._named(tensors).items() if name in tensors}
+        meter = Meter(
+            sum(tensor.num_bytes for name, tensor in stored_tensors.items() if tensors[name].pieces), progress
+        )
         meter.add(0)
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="dequantize") as pool:
-            jobs = [pool.submit(job) for name, stored in wanted.items() for job in _jobs(data, stored, tensors[name])]
+            jobs = [
+                pool.submit(job)
+                for name, stored in stored_tensors.items()
+                for job in _jobs(data, stored, tensors[name])
+            ]
             try:
                 for job in as_completed(jobs):
                     meter.add(job.result())
@@ -56,7 +62,7 @@ class GGUFSource:
 def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterator[Callable[[], int]]:
     """Yield tasks that fill the pieces of one tensor; each returns the bytes that it has read."""
     rows = sum(piece.part[0].stop - piece.part[0].start for piece in tensor.pieces)
-    kept = stored.type_name in tensor.types and stored.type_name not in FLOATS
+    stays_quantized = stored.type_name in tensor.types and stored.type_name not in FLOATS
     for piece in tensor.pieces:
         if len(stored.shape) == 1:  # a vector is one row of the file
             count = stored.num_bytes * (piece.part[0].stop - piece.part[0].start) // rows
@@ -65,7 +71,7 @@ def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterat
         begin, end = piece.part[0].start, piece.part[0].stop
         for first, last in [(begin, end)] if tensor.at_once else row_pieces(stored, begin, end):
             count = stored.num_bytes * (last - first) // rows
-            yield partial(_fill_blocks if kept else _fill_rows, data, stored, piece, first, last, count)
+            yield partial(_fill_blocks if stays_quantized else _fill_rows, data, stored, piece, first, last, count)
 
 
 def _fill_vector(data: _Memory, stored: GGUFTensor, piece: Piece, num_bytes: int) -> int:

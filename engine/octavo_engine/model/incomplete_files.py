@@ -24,12 +24,12 @@ def own(file: Path) -> Path:
 def take(file: Path, size: int) -> Path:
     """Return the path at which this process downloads `file` of `size` bytes, after taking over an earlier download."""
     mine = own(file)
-    for found in begun(file):
+    for earlier in begun(file):
         with suppress(OSError):  # another process was faster, or open files cannot be renamed here
-            if found.stat().st_size > size:
-                found.unlink()
+            if earlier.stat().st_size > size:
+                earlier.unlink()
                 continue
-            found.replace(mine)
+            earlier.replace(mine)
             break
     return mine
 
@@ -37,15 +37,15 @@ def take(file: Path, size: int) -> Path:
 def begun(file: Path) -> list[Path]:
     """Return all incomplete downloads of `file`, largest first; those of `file`.index.json do not count."""
     name = re.compile(re.escape(file.name) + r"\.[\w-]+\.incomplete")
-    found = [path for path in file.parent.iterdir() if name.fullmatch(path.name)] if file.parent.is_dir() else []
-    return sorted(found, key=size_of, reverse=True)
+    paths = [path for path in file.parent.iterdir() if name.fullmatch(path.name)] if file.parent.is_dir() else []
+    return sorted(paths, key=size_of, reverse=True)
 
 
 def clear(file: Path) -> None:
     """Remove all other incomplete downloads of `file`, now that it is complete."""
-    for found in begun(file):
+    for other in begun(file):
         with suppress(OSError):
-            found.unlink()
+            other.unlink()
 
 
 def size_of(file: Path) -> int:

@@ -16,8 +16,10 @@ def commit_of(files: ModelFiles) -> str | None:
         return files.commit
     # A file in the cache is a link to its content, so only the folder around it names the commit.
     folder = files.directory or (files.gguf.parent if files.gguf else None)
-    found = folder.resolve() if folder else None
-    return found.name if found and found.parent.name == "snapshots" and _COMMIT.fullmatch(found.name) else None
+    resolved = folder.resolve() if folder else None
+    if resolved is None or resolved.parent.name != "snapshots" or not _COMMIT.fullmatch(resolved.name):
+        return None
+    return resolved.name
 
 
 def size_of(files: ModelFiles) -> int:

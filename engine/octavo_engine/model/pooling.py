@@ -50,15 +50,15 @@ def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
     """Return the pooling of the model in `files`: a classifier's by its head, all others' by their files."""
     if spec.classifier is not None:
         return PoolingConfig(spec.classifier.pooling, normalize=False)
-    found = read_pooling(files)
-    if found.dense and found.dense[0].inputs != spec.hidden_size:
-        sizes = f"{found.dense[0].inputs} numbers, and the model's vectors have {spec.hidden_size}"
-        raise ModelLoadError(f"{found.dense[0].folder}: takes {sizes}")
-    for before, after in pairwise(found.dense):
+    pooling = read_pooling(files)
+    if pooling.dense and pooling.dense[0].inputs != spec.hidden_size:
+        sizes = f"{pooling.dense[0].inputs} numbers, and the model's vectors have {spec.hidden_size}"
+        raise ModelLoadError(f"{pooling.dense[0].folder}: takes {sizes}")
+    for before, after in pairwise(pooling.dense):
         if after.inputs != before.outputs:
             raise ModelLoadError(f"{after.folder}: takes {after.inputs} numbers, and gets {before.outputs}")
     # An encoder's last token is a separator; sentence-transformers take the mean where no file says anything.
-    return found if spec.causal or _says_pooling(files) else PoolingConfig("mean")
+    return pooling if spec.causal or _says_pooling(files) else PoolingConfig("mean")
 
 
 def read_pooling(files: ModelFiles) -> PoolingConfig:

@@ -69,12 +69,12 @@ def weight_files(directory: Path) -> tuple[Path, ...]:
         return (single,)
     if has_file(index):
         return tuple(directory / name for name in _indexed_names(index))
-    found = sorted(directory.glob("*.safetensors"))
-    if len(found) == 1:
-        return tuple(found)
-    if found:
+    files = sorted(directory.glob("*.safetensors"))
+    if len(files) == 1:
+        return tuple(files)
+    if files:
         raise ModelLoadError(
-            f"{directory}: {len(found)} safetensors files but no {index.name} that says which tensor is in which file"
+            f"{directory}: {len(files)} safetensors files but no {index.name} that says which tensor is in which file"
         )
     pickled = [*directory.glob("*.bin"), *directory.glob("*.pt"), *directory.glob("*.pth")]
     reason = (
