@@ -17,13 +17,13 @@ class KeptWorker(Worker):
     def __init__(self, program: Sequence[str], setup: Setup) -> None:
         self._key = tuple(program), setup
         self._busy = True
-        found = next((each for each in self.idle if each._key == self._key), None)
-        self._reused = found is not None
-        if found is None:
+        idle = next((worker for worker in self.idle if worker._key == self._key), None)
+        self._reused = idle is not None
+        if idle is None:
             super().__init__(program, setup)
         else:
-            self.idle.remove(found)
-            self._socket, self._process, self._setup = found._socket, found._process, found._setup
+            self.idle.remove(idle)
+            self._socket, self._process, self._setup = idle._socket, idle._process, idle._setup
 
     async def start(self) -> None:
         if not self._reused:

@@ -19,7 +19,7 @@ class RealServer:
     """A server process; its log is kept for a failing test to show."""
 
     def __init__(self, log: Path, model: str = "smollm2", *options: str) -> None:
-        """`options` in the place of those that smollm2 is served with."""
+        """Start the server; `options` replace those with which smollm2 is served."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
@@ -54,6 +54,6 @@ class RealServer:
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
 
     def end(self) -> int:
-        """The exit code after SIGTERM."""
+        """End the server by SIGTERM, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(120)

@@ -204,6 +204,6 @@ def scripted_prompt(request: Request) -> PromptOutput | None:
 
 
 def scripted_logprobs(token: int, top: int) -> TokenLogprobs:
-    """Log probabilities in which the token is second to token 100; token 101 is impossible."""
+    """Return log probabilities in which the token is second to token 100; token 101 is impossible."""
     others = ((100, -0.25), (token, -1.5), (101, float("-inf")))
     return TokenLogprobs(token, -1.5, 2, others[:top])

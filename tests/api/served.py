@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,26 +30,29 @@ PATIENCE = 120
 """Seconds in which the server has to answer, begin or end: no test waits so long unless something is wrong."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServerSetup:
+    """What a test's server has besides its ServerConfig."""
+
+    load: bool = True
+    """Whether the engine is ready at once; otherwise it stays loading."""
+    priorities: bool = False
+    """Whether requests may have priorities."""
+    program: Sequence[str] = PROGRAM
+    """The program of the text workers."""
+    tracing: Tracing | None = None
+
+
 class Served:
     """A running server; `engine` must only be touched through `do`."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        config: ServerConfig,
-        tokenizer: Tokenizer,
-        load: bool,
-        priorities: bool,
-        program: Sequence[str],
-        tracing: Tracing | None = None,
-    ) -> None:
+    def __init__(self, listener: socket.socket, config: ServerConfig, tokenizer: Tokenizer, setup: ServerSetup) -> None:
         self.tokenizer = tokenizer
         self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx2.Client(base_url=self.url, timeout=PATIENCE)
         self.outcome: int | BaseException | None = None
-        self._listener, self._config, self._load, self._priorities = listener, config, load, priorities
-        self._program, self._tracing = program, tracing
+        self._listener, self._config, self._setup = listener, config, setup
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -62,12 +66,12 @@ class Served:
 
     async def _main(self) -> int:
         self.loop = asyncio.get_running_loop()
-        self.engine = ScriptedEngine(load=self._load)
+        self.engine = ScriptedEngine(load=self._setup.load)
         path = self._config.api_key_file
         keys = KeyRing(path) if path is not None else None
         names = tuple(self._config.served_model_name or ["smollm2"])
-        self.serving = Serving(self._config, self.engine, names, keys, self._priorities, self._tracing)
-        self.serving.text = TextPool(self.serving.several_keys, program=self._program)
+        self.serving = Serving(self._config, self.engine, names, keys, self._setup.priorities, self._setup.tracing)
+        self.serving.text = TextPool(self.serving.several_keys, program=self._setup.program)
         self.server = Server(self.serving, EngineConfig(model="smollm2"), self._listener)
         self.loop.call_later(0.01, self._started.set)
         return await self.server.run()
@@ -78,7 +82,7 @@ class Served:
         assert self._started.wait(PATIENCE)
         if self.outcome is not None:
             return
-        if self._load:
+        if self._setup.load:
             self.wait_until(lambda: self.serving.loaded)
         self.wait_until(lambda: self.outcome is not None or self._answers())
 
@@ -106,7 +110,7 @@ class Served:
         self.loop.call_soon_threadsafe(self.server.on_signal)
 
     def join(self) -> int | BaseException | None:
-        """The return value or exception of `serve`."""
+        """Wait for the server's end, and return its exit code or the exception that ended it."""
         self._thread.join(PATIENCE)
         if self._thread.is_alive():
             faulthandler.dump_traceback()
@@ -115,6 +119,7 @@ class Served:
         return self.outcome
 
     def stop(self) -> None:
+        """End the server without a drain: a second signal ends the first one's."""
         if self.outcome is None:
             self.signal()
             self.signal()
@@ -149,7 +154,8 @@ def serve(
 ) -> Iterator[Served]:
     """Start a server with these settings of ServerConfig, and this program as its text workers."""
     listener = bind("127.0.0.1", 0)
-    served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, load, priorities, program, tracing)
+    setup = ServerSetup(load=load, priorities=priorities, program=program, tracing=tracing)
+    served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, setup)
     served.start()
     try:
         yield served
