@@ -143,19 +143,18 @@ namespaces does not run it. */ -}}
 shows that no other server is registered (KEDA, prometheus-adapter). helm template and Argo CD cannot read the cluster,
 so with them Auto never registers it. */ -}}
 {{- define "octavo.registersMetricsApi" -}}
-{{- $known := lookup "apiregistration.k8s.io/v1" "APIService" "" "v1beta1.external.metrics.k8s.io" | default dict }}
-{{- $seen := lookup "v1" "Namespace" "" "kube-system" }}
-{{- $release := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $known }}
-{{- $namespace := dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" $known }}
-{{- $service := dig "spec" "service" dict $known | default dict }}
-{{- $named := and (eq (dig "name" "" $service) (include "octavo.metricsApi.name" .)) (eq (dig "namespace" "" $service) .Release.Namespace) }}
-{{- $own := or $named (and (eq $release .Release.Name) (eq $namespace .Release.Namespace)) }}
-{{- $free := and $seen (or (not $known) $own) }}
+{{- $apiService := lookup "apiregistration.k8s.io/v1" "APIService" "" "v1beta1.external.metrics.k8s.io" | default dict }}
+{{- $canRead := lookup "v1" "Namespace" "" "kube-system" }}
+{{- $release := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $apiService }}
+{{- $namespace := dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" $apiService }}
+{{- $service := dig "spec" "service" dict $apiService | default dict }}
+{{- $isOwnService := and (eq (dig "name" "" $service) (include "octavo.metricsApi.name" .)) (eq (dig "namespace" "" $service) .Release.Namespace) }}
+{{- $own := or $isOwnService (and (eq $release .Release.Name) (eq $namespace .Release.Namespace)) }}
+{{- $free := and $canRead (or (not $apiService) $own) }}
 {{- $choice := .Values.metricsApi.apiService }}
-{{- if and (eq $choice "Always") $known (not $own) }}
-{{- $holder := dig "spec" "service" dict $known | default dict }}
-{{- $what := "the cluster's only APIService v1beta1.external.metrics.k8s.io belongs to another server" }}
-{{- fail (printf "%s (Service %s/%s): set metricsApi.apiService to Never and use KEDA or the adapter that is there, or delete that APIService first" $what (dig "namespace" "?" $holder) (dig "name" "?" $holder)) }}
+{{- if and (eq $choice "Always") $apiService (not $own) }}
+{{- $problem := "the cluster's only APIService v1beta1.external.metrics.k8s.io belongs to another server" }}
+{{- fail (printf "%s (Service %s/%s): set metricsApi.apiService to Never and use KEDA or the adapter that is there, or delete that APIService first" $problem (dig "namespace" "?" $service) (dig "name" "?" $service)) }}
 {{- end }}
 {{- if or (eq $choice "Always") (and (eq $choice "Auto") $free) }}true{{ end }}
 {{- end }}
