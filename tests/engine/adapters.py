@@ -25,18 +25,18 @@ class RandomAdapter:
 
     rank: int
     modules: Sequence[str] = ALL
-    """What the names of modules end with."""
+    """The endings of the names of modules that have the adapter."""
     alpha: float = 16
     rslora: bool = False
     layers: Sequence[int] | None = None
     alpha_pattern: dict[str, float] = field(default_factory=dict)
-    """By what names of modules end with."""
+    """Other values of alpha, by the endings of modules' names."""
     seed: int = 0
     std: float = 0.1
 
     def deltas(self, model: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor, float]]:
-        """A, B and scale of each module by its name."""
-        generator, found = torch.Generator().manual_seed(self.seed), {}
+        """Return A [rank, columns], B [rows, rank] and the scale of each module by its name."""
+        generator, deltas = torch.Generator().manual_seed(self.seed), {}
         for name, module in model.named_modules():
             layer = next((int(part) for part in name.split(".") if part.isdigit()), None)
             if not name.endswith(tuple(self.modules)) or (self.layers is not None and layer not in self.layers):
@@ -45,12 +45,12 @@ class RandomAdapter:
             a = torch.randn(self.rank, columns, generator=generator) * self.std
             b = torch.randn(rows, self.rank, generator=generator) * self.std
             alpha = next((own for end, own in self.alpha_pattern.items() if name.endswith(end)), self.alpha)
-            found[name] = a, b, alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
-        assert found
-        return found
+            deltas[name] = a, b, alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+        assert deltas
+        return deltas
 
     def save(self, model: Any, folder: Path, **config: Any) -> Path:
-        """In PEFT's layout; `config` changes fields of its configuration."""
+        """Save the adapter in PEFT's layout, and return its folder; `config` changes fields of its configuration."""
         tensors = {}
         for name, (a, b, _) in self.deltas(model).items():
             tensors[f"{PREFIX}{name}.lora_A.weight"], tensors[f"{PREFIX}{name}.lora_B.weight"] = a, b
@@ -72,7 +72,7 @@ class RandomAdapter:
         return write_adapter(folder, tensors, {**values, **config})
 
     def merge(self, model: Any) -> Any:
-        """The model with the adapter in its weights."""
+        """Add the adapter to the model's weights, and return the model."""
         with torch.no_grad():
             for name, (a, b, scale) in self.deltas(model).items():
                 module = model.get_submodule(name)
@@ -86,7 +86,7 @@ def _as_columns(module: Any) -> bool:
 
 
 def write_adapter(folder: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> Path:
-    """A directory in PEFT's layout."""
+    """Write a folder in PEFT's layout, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(config))

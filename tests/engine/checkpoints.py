@@ -51,7 +51,7 @@ UNEVEN: dict[str, Any] = {
 
 
 def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any) -> Any:
-    """A LlamaForCausalLM, or of another family, in float32 whose every weight matters: norms and biases are random.
+    """Return a Llama, or a model of another family, in float32 whose every weight matters: norms and biases are random.
 
     `changes`: of SIZES; `...` leaves a field out. `std`: of matrices other than embeddings; where it is large, layers
     drown what tokens are embedded as. Older families call their class LMHeadModel, those of images as well as text
@@ -86,7 +86,7 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
 
 
 def _is_computed(name: str, parameter: Any) -> bool:
-    """True for sinusoidal positions, which transformers keeps as parameters."""
+    """Return True for sinusoidal positions, which transformers keeps as parameters."""
     return ".embed_positions." in name and not parameter.requires_grad
 
 
@@ -115,14 +115,14 @@ def num_parameters(model: Any) -> int:
 
 
 def save(model: Any, directory: Path, *, shard_size: str = "5GB", dtype: torch.dtype = torch.float32) -> Path:
-    """The model in Hugging Face layout, without a tokenizer."""
+    """Save the model in Hugging Face layout, without a tokenizer, and return the folder."""
     model.to(dtype).save_pretrained(directory, max_shard_size=shard_size)
     model.float()
     return directory
 
 
 def save_words(directory: Path, count: int) -> None:
-    """A tokenizer of `count` words, each said as its id: the text of an answer tells its tokens."""
+    """Save a tokenizer of `count` words, each the name of its id, so that the text of an answer shows its tokens."""
     from tokenizers import Tokenizer, models
 
     words = {f"w{token}": token for token in range(count)}
@@ -130,7 +130,7 @@ def save_words(directory: Path, count: int) -> None:
 
 
 def save_smollm2(gguf: Path, directory: Path) -> Path:
-    """SmolLM2 of the file in Hugging Face layout, with its tokenizer and chat template, in bfloat16."""
+    """Save the SmolLM2 of a GGUF file in Hugging Face layout, with tokenizer and chat template, in bfloat16."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from tests.gguf_reading import quick_gguf

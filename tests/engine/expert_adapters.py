@@ -20,11 +20,11 @@ class StackedAdapter:
     parameters: tuple[str, ...] = ("gate_up_proj", "down_proj")
     alpha: float = 12
     before_019: bool = False
-    """As PEFT saved it that took rows for columns."""
+    """Whether it is saved as by PEFT before 0.19, which took rows for columns."""
     seed: int = 0
 
     def deltas(self, model: Any) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-        """Module and parameter, A of each expert [E, r, columns] and B [E, rows, r]."""
+        """Yield module and parameter, A of each expert [E, r, columns] and B [E, rows, r]."""
         generator = torch.Generator().manual_seed(self.seed)
         for name, module in model.named_modules():
             if not name.endswith(".experts"):
@@ -36,7 +36,7 @@ class StackedAdapter:
                 yield name, parameter, a, torch.randn(count, rows, self.rank, generator=generator) * 0.1
 
     def save(self, model: Any, folder: Path, **config: Any) -> Path:
-        """In PEFT's layout; the first of two parameters of a module is wrapped by the second."""
+        """Save the adapter in PEFT's layout; the first of two parameters of a module is wrapped by the second."""
         tensors = {}
         for name, parameter, a, b in self.deltas(model):
             inner = ".base_layer" if len(self.parameters) > 1 and parameter == self.parameters[0] else ""
@@ -49,7 +49,7 @@ class StackedAdapter:
         return write_adapter(folder, tensors, {**values, "target_parameters": list(self.parameters), **config})
 
     def merge(self, model: Any) -> Any:
-        """The model with the adapter in its weights."""
+        """Add the adapter to the model's weights, and return the model."""
         with torch.no_grad():
             for name, parameter, a, b in self.deltas(model):
                 module = model.get_submodule(name)
@@ -69,7 +69,7 @@ class NumberedAdapter:
     seed: int = 0
 
     def deltas(self, model: Any) -> Iterator[tuple[str, int, str, Tensor, Tensor]]:
-        """Module, expert and role, A [r, columns] and B [rows, r]."""
+        """Yield module, expert and role, A [r, columns] and B [rows, r]."""
         generator = torch.Generator().manual_seed(self.seed)
         for name, module in model.named_modules():
             if not name.endswith(".experts"):
@@ -81,7 +81,7 @@ class NumberedAdapter:
                     yield name, expert, role, a, torch.randn(rows, self.rank, generator=generator) * 0.1
 
     def save(self, model: Any, folder: Path) -> Path:
-        """In PEFT's layout."""
+        """Save the adapter in PEFT's layout, and return its folder."""
         tensors = {}
         for name, expert, role, a, b in self.deltas(model):
             module = f"{PREFIX}{self.name_of(name, expert, role)}"
@@ -89,7 +89,7 @@ class NumberedAdapter:
         return write_adapter(folder, tensors, {"peft_type": "LORA", "r": self.rank, "lora_alpha": 2 * self.rank})
 
     def merge(self, model: Any) -> Any:
-        """The model with the adapter in its weights."""
+        """Add the adapter to the model's weights, and return the model."""
         with torch.no_grad():
             for name, expert, role, a, b in self.deltas(model):
                 module = model.get_submodule(name)

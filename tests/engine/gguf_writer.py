@@ -12,7 +12,7 @@ from gguf.quants import quantize
 
 
 def permute(weights: np.ndarray, heads: int) -> np.ndarray:
-    """convert_hf_to_gguf.py's `permute`: rows of a head from (half, pair) order to (pair, half) order."""
+    """Return the rows of each head in (pair, half) instead of (half, pair) order, as convert_hf_to_gguf.py does."""
     return (
         weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
         .swapaxes(1, 2)
@@ -21,7 +21,7 @@ def permute(weights: np.ndarray, heads: int) -> np.ndarray:
 
 
 def write_gguf(model: Any, path: Path, kind: Kind = Kind.F32, changes: Any = None, drop: tuple[str, ...] = ()) -> Path:
-    """`model` as a GGUF file with matrices of type `kind`; `changes(writer)` may add metadata."""
+    """Write `model` as a GGUF file, matrices as `kind`, and return its path; `changes(writer)` may add metadata."""
     config, state = model.config, model.state_dict()
     writer = gguf.GGUFWriter(path, config.model_type)
     architecture = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[config.model_type]

@@ -44,7 +44,7 @@ def make_batch(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> Batch:
-    """A batch of (query length, context length) with shuffled blocks and unused table entries set to 0."""
+    """Return a batch of (query length, context length), with shuffled blocks and unused table entries set to 0."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -84,7 +84,7 @@ def make_batch(
 
 
 def poisoned_cache(backend: AttentionBackend, batch: Batch) -> LayerCache:
-    """A cache that holds what earlier steps wrote, and NaN wherever no request of this batch has written."""
+    """Return a cache that holds what earlier steps wrote, and NaN wherever no request of this batch has written."""
     total = int(max(table.max() for table in batch.inputs.block_tables)) + 4
     cache = backend.allocate(batch.group, total, batch.block_size, batch.query.dtype, batch.query.device)[0]
     assert not cache.key.any() and not cache.value.any(), "allocate gives zeroed caches"
@@ -104,7 +104,7 @@ def poisoned_cache(backend: AttentionBackend, batch: Batch) -> LayerCache:
 
 
 def run(backend: AttentionBackend, batch: Batch) -> Tensor:
-    """One step of one layer by `backend`."""
+    """Return the attention [T, H, D] of one step of one layer, computed by `backend`."""
     cache = poisoned_cache(backend, batch)
     metadata = backend.prepare(batch.inputs, 0, batch.block_size, batch.group.window)
     query = write_heads(backend, cache, projection(batch), unrotated(batch.query), None, metadata)
@@ -112,18 +112,21 @@ def run(backend: AttentionBackend, batch: Batch) -> Tensor:
 
 
 def projection(batch: Batch) -> Tensor:
-    """Queries, keys and values of the step as a layer's fused projection gives them, [T, H + 2 K, D]."""
+    """Return queries, keys and values of the step as a layer's fused projection gives them, [T, H + 2 K, D]."""
     return torch.cat((batch.query, batch.step_key, batch.step_value), dim=1)
 
 
 def unrotated(query: Tensor) -> Rope:
-    """Angles that leave heads [T, H, D] as they are."""
+    """Return angles that leave heads [T, H, D] as they are."""
     angles = torch.zeros(len(query), 1, query.shape[2] // 2, device=query.device)
     return Rope(angles.cos(), angles)
 
 
 def plain_attention(batch: Batch) -> Tensor:
-    """Sequence by sequence, all scores at once, in float64; query heads that share a key head get copies of it."""
+    """Return the attention [T, H, D] in float64, sequence by sequence and with all scores at once.
+
+    Query heads that share a key head get copies of it.
+    """
     outputs = []
     group = batch.query.shape[1] // batch.group.num_kv_heads
     queries = batch.query.double().split(batch.inputs.query_lens_host)

@@ -18,7 +18,7 @@ class Peak:
 
 @contextmanager
 def peak_memory() -> Iterator[Peak]:
-    """The largest sum of tensors allocated in the block and alive at once."""
+    """Measure the largest sum of bytes of tensors that are allocated in the block and alive at once."""
     peak, live = Peak(), 0
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         yield peak

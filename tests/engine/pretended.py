@@ -14,7 +14,7 @@ VOCABULARY = 64
 
 
 def bits(allowed: Sequence[int], vocab: int = VOCABULARY) -> Tensor:
-    """A mask of one line [ceil(vocab / 32)] that allows these tokens."""
+    """Return a mask of one line [ceil(vocab / 32)] that allows these tokens."""
     words = [0] * -(-vocab // 32)
     for token in set(allowed):
         words[token // 32] |= 1 << token % 32

@@ -51,7 +51,7 @@ class Operation:
         return all(t.untyped_storage().data_ptr() in inputs for t in tensors(self.result))
 
     def replay(self) -> None:
-        """Do it again, into the same memory."""
+        """Repeat the operation, into the same memory."""
         again = self.function(*self.args, **self.kwargs)
         if not self.function._schema.is_mutable:
             for old, new in zip(tensors(self.result), tensors(again), strict=True):

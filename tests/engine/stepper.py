@@ -17,24 +17,38 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.runner.kv_cache import group_indices, row_group_indices
 
 
-def step_inputs(
-    rows: list[tuple[list[int], int, list[int]]], block_size: int, sample: list[int] | None = None, groups: int = 1
-) -> StepInputs:
-    """Inputs from (token ids of the step, tokens before them, block table) per sequence, the same for all KV groups.
+@dataclass(frozen=True)
+class StepRow:
+    """A sequence's part of a step."""
 
-    `sample` are the sampled rows; by default all.
+    token_ids: list[int]
+    start: int
+    """The number of tokens that are computed already."""
+    block_table: list[int]
+
+    @property
+    def positions(self) -> range:
+        """The positions of the step's tokens."""
+        return range(self.start, self.start + len(self.token_ids))
+
+
+def step_inputs(rows: list[StepRow], block_size: int, sample: list[int] | None = None, groups: int = 1) -> StepInputs:
+    """Return the inputs of a step, in which all KV groups have the same block tables.
+
+    `sample` are the indices of the tokens that are sampled; by default all.
     """
-    tokens = [token for ids, _, _ in rows for token in ids]
-    positions = [start + i for ids, start, _ in rows for i in range(len(ids))]
+    tokens = [token for row in rows for token in row.token_ids]
+    positions = [position for row in rows for position in row.positions]
     slots = [
-        table[(start + i) // block_size] * block_size + (start + i) % block_size
-        for ids, start, table in rows
-        for i in range(len(ids))
+        row.block_table[position // block_size] * block_size + position % block_size
+        for row in rows
+        for position in row.positions
     ]
-    query_lens = [len(ids) for ids, _, _ in rows]
-    contexts = [start + len(ids) for ids, start, _ in rows]
-    width = max(len(table) for _, _, table in rows)
-    tables = torch.tensor([t + [0] * (width - len(t)) for _, _, t in rows], dtype=torch.int32)
+    query_lens = [len(row.token_ids) for row in rows]
+    contexts = [row.positions.stop for row in rows]
+    width = max(len(row.block_table) for row in rows)
+    padded = [row.block_table + [0] * (width - len(row.block_table)) for row in rows]
+    tables = torch.tensor(padded, dtype=torch.int32)
     return StepInputs(
         token_ids=torch.tensor(tokens, dtype=torch.int32),
         positions=torch.tensor(positions),
@@ -99,14 +113,14 @@ class Stepper:
 
     @torch.inference_mode()
     def step(self, work: list[tuple[Sequence, int]], sample: list[int] | None = None) -> list[Tensor]:
-        """Compute n more tokens of each sequence; their logits [n, vocab], or those of the rows `sample` in one."""
+        """Return the logits [n, vocab] of n more tokens of each sequence, or of the tokens `sample` in one tensor."""
         rows = []
         for sequence, count in work:
             ids = sequence.tokens[sequence.computed : sequence.computed + count]
             assert len(ids) == count
             while len(sequence.blocks) * self.block_size < sequence.computed + count:
                 sequence.blocks.append(self.free.pop())
-            rows.append((ids, sequence.computed, sequence.blocks))
+            rows.append(StepRow(ids, sequence.computed, sequence.blocks))
             sequence.computed += count
         inputs = step_inputs(rows, self.block_size, sample, len(self.groups))
         group_of_layer = group_indices(self.groups, states=False)

@@ -13,7 +13,7 @@ WINDOW = 10
 
 
 def windowed(spec: ModelSpec, window: int, **changes: Any) -> ModelSpec:
-    """`spec`, of three layers, with LAYERS and with `changes` of each one's attention."""
+    """Return `spec`, of three layers, with LAYERS and with `changes` of each one's attention."""
     windows = (window if kind == "sliding_attention" else None for kind in LAYERS)
     mixers = (replace(layer.mixer, window=own, **changes) for layer, own in zip(spec.layers, windows, strict=True))
     layers = tuple(replace(layer, mixer=mixer) for layer, mixer in zip(spec.layers, mixers, strict=True))
