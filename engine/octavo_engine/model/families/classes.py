@@ -44,12 +44,12 @@ def _activation(fields: Fields, count: int) -> Literal["softmax", "sigmoid", "id
         if problem not in _PROBLEMS:
             raise fields.wrong("problem_type", problem, f"is not one of {', '.join(_PROBLEMS)}")
         return _PROBLEMS[problem]
-    noted, name = fields.mapping("sentence_transformers"), "activation_fn"
-    if noted is None or not noted.has(name):
-        noted, name = fields, "sbert_ce_default_activation_function"
-    if not noted.has(name):
+    holder, name = fields.mapping("sentence_transformers"), "activation_fn"
+    if holder is None or not holder.has(name):
+        holder, name = fields, "sbert_ce_default_activation_function"
+    if not holder.has(name):
         return "sigmoid" if count == 1 else "softmax"
-    module = noted.text(name)
+    module = holder.text(name)
     if module not in _MODULES:
-        raise noted.wrong(name, module, f"is not supported; supported: {', '.join(_MODULES)}")
+        raise holder.wrong(name, module, f"is not supported; supported: {', '.join(_MODULES)}")
     return _MODULES[module]

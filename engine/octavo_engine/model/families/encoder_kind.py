@@ -34,7 +34,7 @@ def task_kinds(fields: Fields) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderKind:
-    """What differs between the encoders that this module reads."""
+    """The parts in which one kind of encoder differs from the others that encoder.py reads."""
 
     prefixes: tuple[str, ...]
     """Prefixes of the encoder's tensor names where it is a part of a model with a head."""

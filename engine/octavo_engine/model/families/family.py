@@ -39,17 +39,17 @@ class Family:
         config = {name: value for name, value in config.items() if name not in self.left_out}
         renamed = {common: config[own] for own, common in self.aliases.items() if config.get(own) is not None}
         config = {**config, **renamed}
-        given = {name: value for name, value in config.items() if value is not None}
+        present = {name: value for name, value in config.items() if value is not None}
         defaults = {
             name: value
             for name, value in self.defaults.items()
             if not (name in self.nullable and name in config and config[name] is None)
         }
-        if "rope_scaling" in given:  # the older field for all of RoPE: no default is added to it
+        if "rope_scaling" in present:  # the older field for all of RoPE: no default is added to it
             defaults.pop("rope_parameters", None)
-        fields = Fields(origin, {**defaults, **given})
-        if _contradict(given.get("rope_scaling"), given.get("rope_parameters"), fields.values.get("rope_theta")):
-            raise fields.wrong("rope_scaling", given["rope_scaling"], "is not what rope_parameters says")
+        fields = Fields(origin, {**defaults, **present})
+        if _contradict(present.get("rope_scaling"), present.get("rope_parameters"), fields.values.get("rope_theta")):
+            raise fields.wrong("rope_scaling", present["rope_scaling"], "is not what rope_parameters says")
         return fields
 
 

@@ -32,10 +32,10 @@ def own_values(fields: Fields, layer: int) -> Fields | None:
 
 def rope_of_type(fields: Fields, kind: str) -> Mapping[str, Any] | None:
     """Return the fields of one layer type's RoPE, without the rotated share of a head; None if the file has none."""
-    given = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
-    if given is not None and _TYPES & set(given.values):
-        own = given.mapping(kind)
+    rope = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
+    if rope is not None and _TYPES & set(rope.values):
+        own = rope.mapping(kind)
         if own is None:
-            raise given.wrong(kind, None, "is missing, and some layers are of that type")
-        given = own.without("truncate")  # which transformers reads beside the types alone
-    return None if given is None else given.without("partial_rotary_factor").values
+            raise rope.wrong(kind, None, "is missing, and some layers are of that type")
+        rope = own.without("truncate")  # which transformers reads beside the types alone
+    return None if rope is None else rope.without("partial_rotary_factor").values

@@ -215,13 +215,13 @@ def window(fields: Fields) -> int | None:
 
 def rotates(fields: Fields) -> tuple[bool, ...]:
     """Return for each layer whether it has RoPE: 1 in `no_rope_layers`, or by default by `no_rope_layer_interval`."""
-    count, given = num_layers(fields), fields.integers("no_rope_layers")
-    if not given:
+    count, flags = num_layers(fields), fields.integers("no_rope_layers")
+    if not flags:
         interval = fields.integer("no_rope_layer_interval", 1, 4096)
         return tuple((layer + 1) % interval != 0 for layer in range(count))
-    if len(given) != count:
-        raise fields.wrong("no_rope_layers", given, f"does not name {count} layers")
-    return tuple(map(bool, given))
+    if len(flags) != count:
+        raise fields.wrong("no_rope_layers", flags, f"does not name {count} layers")
+    return tuple(map(bool, flags))
 
 
 def layer_types(fields: Fields, known: set[str], default: Callable[[int], str], name: str = "layer_types") -> list[str]:

@@ -27,11 +27,11 @@ def family_without_head(architecture: str, families: Mapping[str, Family]) -> Fa
         if not architecture.endswith(ending):
             continue
         stem = architecture.removesuffix(ending)
-        names = (f"{stem}{head}" for stem in (stem, stem.removesuffix("Text")) for head in _HEADS)
-        if (found := next((families[name] for name in names if name in families), None)) is None:
+        names = (f"{prefix}{head}" for prefix in (stem, stem.removesuffix("Text")) for head in _HEADS)
+        if (family := next((families[name] for name in names if name in families), None)) is None:
             return None
-        read = partial(_read, found, architecture, classifies=ending == _CLASSIFYING)
-        return replace(found, architecture=architecture, read=read)
+        read = partial(_read, family, architecture, classifies=ending == _CLASSIFYING)
+        return replace(family, architecture=architecture, read=read)
     return None
 
 

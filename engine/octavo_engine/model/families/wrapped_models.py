@@ -1,4 +1,4 @@
-"""How the language model inside a model that also takes images or sound is found, and how its logits are computed."""
+"""Tables about models that also take images or sound: their language models, their heads, and modules not read."""
 
 from __future__ import annotations
 
