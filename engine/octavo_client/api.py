@@ -58,7 +58,9 @@ def api_base(url: str) -> str:
 def server_url(url: str) -> str:
     """Return the URL without /v1; UsageError if it is not an http(s) URL."""
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"{url}: a server's URL begins with http:// or https://; try http://{url}")
+        raise UsageError(
+            f"{url}: a server's URL begins with http:// or https://; try http://{url.rpartition('://')[2]}"
+        )
     try:
         problem = "" if httpx2.URL(url).host else "it names no host"
     except httpx2.InvalidURL as error:

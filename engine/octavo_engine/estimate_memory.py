@@ -48,6 +48,8 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """
     given: str | None = args.gpu_memory
     size: int = 0 if given is None else Setting("size", "", minimum=1).parse("gpu-memory", given)
+    if given is not None and size < 1 << 20:
+        raise ConfigurationError(f"--gpu-memory {given} is {format_size(size)}; give a unit, as in 80GiB")
     config = read_engine_config(args, environ)
     if size and config.device == "cpu":
         raise ConfigurationError(

@@ -58,7 +58,10 @@ class _Output:
 def run(config: EngineConfig, source: Path, target: Path) -> int:
     """Answer every line of `source` that has no answer in `target` yet; return the exit code."""
     done = _finished(target)
-    tasks = [task for task in _read(source) if task.index not in done]
+    every = list(_read(source))
+    tasks = [task for task in every if task.index not in done]
+    if not every:
+        raise ConfigurationError(f"--input {source} holds no prompts: each line that is not empty is one")
     if not tasks:
         sys.stderr.write(f"{target}: all {len(done)} answers are there already\n")
         return 0
