@@ -20,6 +20,7 @@ def test_an_operator_with_nothing_to_do_writes_nothing(cluster: Client, request:
     assert measured.idle_writes == 0
     assert measured.idle_changed_objects == 0
     assert measured.takeover_writes == 0
+    assert measured.takeover_rss_mib > 0
     assert len(measured.changes_after) == SMALL.changes
     assert measured.samples[-1].children == 3 * SMALL.services
 
@@ -29,8 +30,10 @@ def test_the_page_names_what_was_seen() -> None:
     result = {"plan": {"services": 1, "replicas": 1}, "machine": {"cores": 2, "cpu": "x"}, "samples": [sample],
               "all_children": 1.5, "all_reported": 2.5, "changes_in_burst": [], "changes_after": [0.1, 0.3],
               "idle_seconds": 10, "idle_writes": 0, "idle_changed_objects": 0, "idle_cpu_percent": 0.5,
-              "takeover_seconds": 1.0, "takeover_writes": 0.0, "repeated_requests": 0, "load_before": 0.5}  # fmt: skip
+              "takeover_seconds": 1.0, "takeover_writes": 0.0, "takeover_rss_mib": 98.7, "repeated_requests": 0,
+              "load_before": 0.5}  # fmt: skip
     text = page("a-title", result)
     assert "| from the first apply to all children | 1.5 s |" in text
     assert "p50 100 ms, p99 300 ms" in text
     assert "123 MiB" in text
+    assert "| resident memory of the new leader, most | 99 MiB |" in text
