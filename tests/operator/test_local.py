@@ -146,7 +146,7 @@ def test_adapters_are_fetched_beside_the_engine(tmp_path: Path, monkeypatch: pyt
             said = (home / "adapters.json").read_text() if (home / "adapters.json").exists() else ""
     mine, far = json.loads(said)["adapters"]
     assert mine["path"] == str(tmp_path / "tunes/mine")
-    assert "the hub cannot be reached" in far["message"]
+    assert "127.0.0.1:9 cannot be reached: Connection refused" in far["message"]
 
 
 @pytest.mark.usefixtures("misbehaving")
