@@ -194,7 +194,8 @@ def test_lark_grammars_of_many_tools_are_checked_together_and_may_name_control_t
     checked.reset_mock()
     del body["tools"][-1]
     assert accepts(tokenizer, prepare(model, json.dumps(body).encode()).sampling.grammar or "", "<tool_call>\nf1\ny")
-    assert checked.call_count == 1
+    # Under load a check begins anew in a second child, of the same grammar.
+    assert len({call.args[0] for call in checked.call_args_list}) == 1
 
 
 def test_a_grammar_that_cannot_be_checked_now_is_503(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
