@@ -136,8 +136,6 @@ def step_bytes(
     of_layers = fused_bytes(spec, max_tokens) if fused else max_tokens * max(layer.step_bytes() for layer in layers)
     # The last one is made from angles, which may have frequencies of their own.
     per_token = sum(angles) + max(angles, default=0) + extra + input_bytes(len(decoder.kv_groups))
-    if any(layer.shortcut is not None for layer in layers):  # its result is added after the next layer
-        per_token += 2 * spec.hidden_size * decoder.dtype.itemsize
     logits = logits_bytes(spec.hidden_size, logits_width(decoder), decoder.dtype, max_seqs)
     per_sequence = max(layer.sequence_bytes() for layer in layers)
     return of_layers + max_tokens * per_token + max_seqs * per_sequence + attention_scratch + logits

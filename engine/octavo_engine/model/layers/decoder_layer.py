@@ -287,6 +287,7 @@ class DecoderLayer(nn.Module):
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
         apart |= self.spec.norms.stream_scales != (1, 1) or self.spec.stream_weights
         beside += 0 if self.stacked is None else self.stacked.step_bytes()
+        beside += 2 * hidden * size  # the result of a shortcut, added after the next layer
         return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
 
 
