@@ -18,7 +18,7 @@ import signal
 import time
 from collections import OrderedDict
 from functools import cache
-from typing import IO, NoReturn
+from typing import NamedTuple, NoReturn
 
 from llguidance import LLTokenizer
 
@@ -36,10 +36,24 @@ _NICENESS = 10
 """What is added to a text worker's nice value."""
 _SCHEDULED_TIME = 2
 """Linux' CPUCLOCK_SCHED: with a process's id it makes the id of the clock of its CPU time."""
+_SHORTEST_TIMER = 0.01
+"""Seconds; a timer of 0 would be none."""
 _MOST_PASSED = 4096
 _BYTES = LLTokenizer("byte")
 _passed: OrderedDict[tuple[LLTokenizer, bytes], None] = OrderedDict()
 """Vocabularies with digests of grammars that could be compiled with them, the one that was used last at the end."""
+
+
+_killed: list[int] = []
+"""The child that was given up and has not ended yet, if there is one."""
+
+
+class _Child(NamedTuple):
+    """A process that checks a grammar."""
+
+    pid: int
+    pipe: int
+    """The file descriptor from which its answer can be read."""
 
 
 class CheckImpossibleError(Exception):
@@ -53,10 +67,7 @@ def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES) -> None:
     """
     key = vocabulary, hashlib.sha256(grammar.encode(errors="surrogatepass")).digest()
     if key not in _passed:
-        error = _error_in_child(grammar, vocabulary, idle=True)
-        if error is None:
-            error = _error_in_child(grammar, vocabulary, idle=False)
-        if error:
+        if error := _error_in_child(grammar, vocabulary):
             raise GrammarError(error)
         _passed[key] = None
     _passed.move_to_end(key)
@@ -79,17 +90,23 @@ def most_seconds() -> float:
     return max(_LEAST_SECONDS, _TIMES * (time.process_time() - begin))
 
 
-def _error_in_child(grammar: str, vocabulary: LLTokenizer, *, idle: bool) -> str | None:
-    """Return why the grammar cannot be compiled; empty if it can; None if a child on `idle` cores got too little."""
-    child, reading = _start(grammar, vocabulary, idle)
-    with os.fdopen(reading, encoding="utf-8") as pipe:
-        starved = idle and not _is_answered(pipe, child)
-        if starved:
-            os.kill(child, signal.SIGKILL)
+def _error_in_child(grammar: str, vocabulary: LLTokenizer) -> str:
+    """Return why the grammar cannot be compiled; empty if it can."""
+    seconds = most_seconds()
+    if _reaped():
+        first = _start(grammar, vocabulary, seconds, idle=True)
+        if (used := _starved_after(first)) is None:
+            return _error_of(first)
+        _give_up(first)
+        seconds = max(_SHORTEST_TIMER, seconds - used)
+    return _error_of(_start(grammar, vocabulary, seconds, idle=False))
+
+
+def _error_of(child: _Child) -> str:
+    """Wait for the child's answer and end, and return why the grammar cannot be compiled; empty if it can."""
+    with os.fdopen(child.pipe, encoding="utf-8") as pipe:
         error = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if starved:
-        return None
+    status = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
     if status == -signal.SIGPROF:
         return (
             f"it takes more than {most_seconds():.2g} s of CPU time to compile; use fewer patterns, patternProperties "
@@ -98,10 +115,24 @@ def _error_in_child(grammar: str, vocabulary: LLTokenizer, *, idle: bool) -> str
     return error if status == 0 else "it is nested too deep, or takes too much memory to compile; simplify it"
 
 
-def _start(grammar: str, vocabulary: LLTokenizer, idle: bool) -> tuple[int, int]:
-    """Start the child; return its id, and the pipe from which its answer can be read."""
+def _give_up(child: _Child) -> None:
+    """Kill the child without waiting for its end, for which it needs idle cores as well."""
+    os.kill(child.pid, signal.SIGKILL)
+    os.close(child.pipe)
+    _killed.append(child.pid)
+
+
+def _reaped() -> bool:
+    """Return True if no child that was given up is left, so that there is one of them at most."""
+    while _killed and os.waitpid(_killed[-1], os.WNOHANG)[0]:
+        _killed.pop()
+    return not _killed
+
+
+def _start(grammar: str, vocabulary: LLTokenizer, seconds: float, *, idle: bool) -> _Child:
+    """Start a child that may use so many seconds of CPU time."""
     pipe: tuple[int, ...] = ()
-    seconds, worker = most_seconds(), os.getpid()
+    worker = os.getpid()
     try:
         reading, writing = pipe = os.pipe()
         child = os.fork()
@@ -112,19 +143,20 @@ def _start(grammar: str, vocabulary: LLTokenizer, idle: bool) -> tuple[int, int]
     if child == 0:
         _answer(writing, grammar, vocabulary, seconds, worker, idle)
     os.close(writing)
-    return child, reading
+    return _Child(child, reading)
 
 
-def _is_answered(pipe: IO[str], child: int) -> bool:
-    """Wait for the child's answer or end; return False if idle cores alone do not suffice for it."""
-    clock = (~child << 3) | _SCHEDULED_TIME
+def _starved_after(child: _Child) -> float | None:
+    """Wait for the child's answer or end; return its CPU seconds if idle cores alone do not suffice, else None."""
+    clock = (~child.pid << 3) | _SCHEDULED_TIME
     begin = time.monotonic()
-    while not select.select([pipe], [], [], _LOOK_AGAIN)[0]:
+    while not select.select([child.pipe], [], [], _LOOK_AGAIN)[0]:
         waited = time.monotonic() - begin
         with contextlib.suppress(OSError):  # it has just ended
-            if waited > _IDLE_SECONDS or time.clock_gettime(clock) < _IDLE_SHARE * waited:
-                return False
-    return True
+            used = time.clock_gettime(clock)
+            if waited > _IDLE_SECONDS or used < _IDLE_SHARE * waited:
+                return used
+    return None
 
 
 def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float, worker: int, idle: bool) -> NoReturn:
