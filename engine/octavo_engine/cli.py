@@ -54,7 +54,7 @@ class _Parser(argparse.ArgumentParser):
         flags = [flag for action in self._actions for flag in action.option_strings if action.dest != "help"]
         name = unknown[0].split("=")[0]
         if name == "--model" and any(action.dest == "model" for action in self._actions):
-            self.error(f"the model has no flag before it, as in {self.prog} smollm2")
+            self.error(f"the model is given without --model, as in {self.prog} smollm2")
         close = difflib.get_close_matches(name, flags, 1)
         kind = "flag" if name.startswith("-") else "argument"
         self.error(f"unknown {kind} {name}" + (f", did you mean {close[0]}?" if close else ""))
@@ -182,7 +182,8 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _generate(args: argparse.Namespace) -> int:
     try:
-        args.input.open("rb").close()  # before an import of seconds
+        if not args.input.is_fifo():  # a pipe can be opened once only
+            args.input.open("rb").close()  # before an import of seconds
     except OSError as error:
         raise ConfigurationError(f"--input {args.input} cannot be read: {error.strerror}") from None
     sleep_soon(os.environ)

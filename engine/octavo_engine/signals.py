@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Iterator
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
+_STANDARD_ERROR = 2
 
 
 @contextlib.contextmanager
@@ -19,12 +19,14 @@ def ended_at_once(note: str = "") -> Iterator[None]:
     """
 
     def end(number: int, _: object) -> None:
-        if note:
-            sys.stderr.write(f"\n{note}\n")
-            sys.stderr.flush()
-        os._exit(128 + number)
+        try:
+            if note:
+                os.write(_STANDARD_ERROR, f"\n{note}\n".encode())
+        finally:
+            os._exit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in _ENDING}
+    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as in a script's `&`
+    before = {number: signal.signal(number, end) for number in heard}
     try:
         yield
     finally:

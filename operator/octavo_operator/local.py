@@ -23,6 +23,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -167,7 +168,7 @@ class LocalEngine:
 
     def _progress(self) -> str:
         """Return what the engine does, as its startup probe says: `loading, 40%, 5 MiB of 12 MiB`."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, HTTPException, ValueError, KeyError, TypeError):
             state = json.loads(self._startup_state())
             return ", ".join(filter(None, (state["phase"], f"{state['progress']:.0%}", state["detail"])))
         return "the engine does not answer yet"

@@ -214,6 +214,16 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"before"]
 
 
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / ("f" * 250)
+    file.touch(mode=0o600)
+    write_whole(file, b"after")
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"after", 0o600)
+    for impossible in (file / "below", tmp_path, Path("/")):
+        with pytest.raises(ClientError, match="cannot be written"):
+            write_whole(impossible, b"")
+
+
 def test_percentiles_are_nearest_rank() -> None:
     found = percentiles([n / 1000 for n in range(1, 101)])
     assert (found.mean, found.p50, found.p90, found.p99) == pytest.approx((50.5, 50, 90, 99))

@@ -22,6 +22,7 @@ from octavo_engine import cli
 from octavo_engine import program as engine_program
 from octavo_engine.help_examples import EXAMPLES
 from octavo_engine.imports import lasting_imports
+from octavo_engine.signals import ended_at_once
 from octavo_engine.written_output import with_written_output
 from octavo_operator import cli as operator_cli
 from octavo_operator import program as operator_program
@@ -104,7 +105,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["compare", "/none", "/none"], "/none: cannot be read: No such file or directory"),
         (["generate", "m", "--input", "/none", "--output", "x"], "--input /none cannot be read: No such file or dir"),
         (["doctor", "--hep"], "unknown flag --hep; see octavo-engine doctor --help"),
-        (["serve", "--model", "x"], "the model has no flag before it, as in octavo-engine serve smollm2; see"),
+        (["serve", "--model", "x"], "the model is given without --model, as in octavo-engine serve smollm2; see"),
         (["pull", "m", "--revison", "x"], "unknown flag --revison, did you mean --revision? See octavo-engine pull"),
     ],
 )
@@ -194,6 +195,23 @@ def test_a_signal_ends_a_long_command_although_a_thread_works(number: signal.Sig
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (128 + number, "\nto go on\n")
+    program = f"import os\nos.close(2)\n{program}"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 128 + number
+
+
+def test_a_signal_that_is_ignored_ends_no_long_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell starts what a script ends with `&` so that the script's Ctrl-C does not reach it."""
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
+    before = signal.getsignal(signal.SIGINT)
+    with ended_at_once():
+        assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_generate_leaves_a_pipe_to_the_reader_of_its_prompts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setitem(sys.modules, "octavo_engine.generate", None)  # an import of it fails
+    with pytest.raises(ImportError):
+        cli.main(["generate", "m", "--input", str(tmp_path / "pipe"), "--output", "x"])
 
 
 @pytest.mark.parametrize(("output", "why"), [("none/x", "No such file or directory"), ("", "Is a directory")])

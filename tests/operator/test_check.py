@@ -188,8 +188,11 @@ HOSTILE = [
     ("indented too little", b"a:\n  b: 1\n c: 1", "line 3: 1 spaces before this, and 0 before what it should"),
     ("an open bracket", b"a: {b: c\nd: 1", "line 2: the bracket that opens on line 1 is not closed"),
     ("an open quote", b"a: 'b\nc: 1", "the quote that opens on line 1 is not closed"),
+    ("a quote too many", b"a: 'it's'", "line 1: expected <block end>"),
+    ("a bracket too many", b"key: [a, b]]", "line 1: expected <block end>"),
+    ("an item among fields", b"a: 1\n- b", "line 2: expected <block end>"),
     ("a colon too many", b"a: b: c", "line 1: there is one ':' too many"),
-    ("no colon", b"a: 1\nspec\n  b: 1", "line 3: is no 'field: value'"),
+    ("no colon", b"a: 1\nspec\n  b: 1", "line 3: this is no 'field: value'"),
     (
         "two documents, one bad",
         yaml.safe_dump_all([VALID, merged(VALID, {"spec": {"replicas": -3}})]).encode(),

@@ -298,6 +298,15 @@ def test_the_real_engine_answers_and_leaves_nothing(short_folder: Path) -> None:
         process.kill()
 
 
+@pytest.mark.parametrize(
+    "body", [b"[]", b'{"phase": 1, "progress": 0, "detail": ""}', b'{"progress": null}', b"<html>"]
+)
+def test_another_programs_answer_is_no_progress(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    engine = local.LocalEngine(SimpleNamespace(poll=lambda: None), {}, 1, 0)  # type: ignore[arg-type]
+    monkeypatch.setattr(engine, "_startup_state", lambda: body)
+    assert engine._progress() == "the engine does not answer yet"
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_terminal_has_the_engines_own_bar_and_no_lines_between(
     monkeypatch: pytest.MonkeyPatch, terminal: bool

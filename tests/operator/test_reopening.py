@@ -55,6 +55,17 @@ KOPFS_OWN = (
 )
 
 
+def test_indexes_are_complete_once_all_kinds_are_listed_in_all_namespaces_though_there_is_no_object() -> None:
+    """Only an LLMService made them so: where none was left, the children's owners stayed in the queue."""
+    complete: list[bool] = []
+    filled = indexes.Indexes([LLMSERVICE, POD], ["a", "b"], lambda _: None, lambda: complete.append(True))
+    for kind in (LLMSERVICE, POD):
+        for namespace in ("a", "b"):
+            assert not complete
+            filled.listed(kind, namespace)
+    assert complete
+
+
 class ApiServer:
     """Lists and watches in which nothing happens; `optional` are the kinds whose CRDs are installed."""
 

@@ -191,7 +191,7 @@ def coded_linear_kernel(
         total = tl.dot(left, tl.trans(right), total, input_precision=PRECISION)
     inside = (m < M) & (n < N)[None, :]
     if SPLIT:
-        tl.store(output + (tl.program_id(2) * M + m) * N.to(tl.int64) + n[None, :], total, mask=inside)
+        tl.store(output + (tl.program_id(2) * M + m).to(tl.int64) * N + n[None, :], total, mask=inside)
         return
     target = output + m.to(tl.int64) * output_stride + n[None, :]
     if bias is not None:
@@ -201,7 +201,7 @@ def coded_linear_kernel(
     tl.store(target, total.to(output.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "N"])
 def sum_kernel(
     output,  # [M, N], rows output_stride apart
     parts,  # float32 [PARTS, M, N]

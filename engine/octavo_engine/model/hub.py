@@ -161,7 +161,7 @@ def _unreached(error: BaseException | None) -> str | None:
     from huggingface_hub import errors
 
     if isinstance(error, errors.OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE forbids to ask the hub; unset it, or pull the model where there is a network"
+        return "HF_HUB_OFFLINE does not allow asking the hub; unset it, or pull the model where there is a network"
     if isinstance(error, httpx2.TransportError):
         why = re.sub(r"^\[Errno -?\d+\] ", "", _first_line(error))
         return f"{_host()} cannot be reached: {why}; pull it where there is a network, or set HF_ENDPOINT to a mirror"

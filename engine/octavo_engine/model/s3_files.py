@@ -101,7 +101,7 @@ class ObjectFiles:
         return size == entry.size
 
     def _is_good(self, entry: Entry, partial: Path) -> bool:
-        """Compare what lies on the disk with the ETag; fetch it once more if they differ. False as of `_fill`."""
+        """Compare what lies on the disk with the ETag; if they differ, fetch it again as `_fill` does."""
         expected = _MD5.fullmatch(entry.etag) if self.etags_are_digests is not False else None
         if expected is None:
             return True

@@ -164,22 +164,28 @@ def _explain(error: yaml.YAMLError) -> str:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     if "cannot start any token" in problem and r"\t" in problem:
         problem = "a tab is used to indent; YAML wants spaces"
-    elif mark and begin and problem.startswith("expected <block end>"):
+    elif mark and begin and problem.startswith("expected <block end>") and _begins_its_line(mark, begin):
         problem = (
             f"{mark.column} spaces before this, and {begin.column} before what it should belong to, on line"
             f" {begin.line + 1}: fields of one mapping, and items of one list, are indented alike"
         )
     elif begin and problem.startswith(("expected ',' or", "did not find expected ',' or")):
         problem = (
-            f"the bracket that opens on line {begin.line + 1} is not closed before this line, or a comma is missing"
+            f"the bracket that opens on line {begin.line + 1} is not closed, or a comma is missing before this place"
         )
     elif begin and problem == "found unexpected end of stream":
         problem = f"the quote that opens on line {begin.line + 1} is not closed"
     elif problem.startswith("mapping values are not allowed"):
         problem = "there is one ':' too many: put a value with ': ' in quotes, or indent as the lines above"
     elif problem.startswith("could not find expected ':'"):
-        problem = "is no 'field: value': a ':' or a space after it is missing, or the line above ends too early"
+        problem = "this is no 'field: value': a ':' or a space after it is missing, or the line above ends too early"
     return f"line {mark.line + 1}: {problem}" if mark else str(problem)
+
+
+def _begins_its_line(mark: yaml.Mark, begin: yaml.Mark) -> bool:
+    """Return True if only spaces, and not as many as before `begin`, are before the mark in its line."""
+    before = mark.buffer[mark.pointer - mark.column : mark.pointer] if mark.buffer else None
+    return before is not None and not before.strip(" ") and mark.column != begin.column
 
 
 def _kind_of(content: Any) -> str:

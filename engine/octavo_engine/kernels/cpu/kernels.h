@@ -79,7 +79,6 @@ void top_p_thresholds(const float *logits, const float *peaks, const float *temp
 
 void apply_masks(float *logits, const uint32_t *masks, const int64_t *rows, long count, long vocab, int threads);
 
-#define MAX_RANK 256
 /* What is in the slots of one linear layer: A [slots][parts * rank][columns], B^T [slots][rank][rows], the rank of each
    part of each slot (0: nothing), and where the rows of each part end. */
 struct adapters {

@@ -46,7 +46,9 @@ def _auto_round(config: Fields) -> Quantization:
     rules = [Rule(method=method, names=name) for method, name in plain]
     rules += [Rule(method=method, parts=name) for method, name in plain]
     rules += [Rule(method=methods[text], patterns=(pattern,)) for text, pattern in zip(texts, patterns, strict=True)]
-    head = any(name.endswith("lm_head") and method is not UNQUANTIZED for name, method in methods.items())
+    of_head = [method for method, names in plain if any(name.endswith("lm_head") for name in names)]
+    of_head += [methods[text] for text, pattern in zip(texts, patterns, strict=True) if pattern.match("lm_head")]
+    head = any(method is not UNQUANTIZED for method in of_head)
     return Quantization(_method(config, read), tuple(rules), head=head)
 
 

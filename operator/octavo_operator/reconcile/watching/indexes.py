@@ -51,11 +51,19 @@ class KindIndex(Mapping[Key, Sequence[Object]]):
 
 
 class Indexes:
-    """The indexes of `kinds`, by the kinds' plurals. `changed` is called with the owner of each child that changes."""
+    """The indexes of `kinds`, by the kinds' plurals. `changed` is called with the owner of each child that changes, and
+    `complete` when all kinds in all `namespaces` have been listed."""
 
-    def __init__(self, kinds: Sequence[Kind], changed: Callable[[Key], object]) -> None:
+    def __init__(
+        self,
+        kinds: Sequence[Kind],
+        namespaces: Sequence[str],
+        changed: Callable[[Key], object],
+        complete: Callable[[], object],
+    ) -> None:
         self.by_plural = {kind.plural: KindIndex() for kind in kinds}
-        self._changed = changed
+        self._changed, self._complete = changed, complete
+        self._unlisted = {(kind.plural, namespace) for kind in kinds for namespace in namespaces}
 
     def take(self, kind: Kind, body: Object) -> Object:
         """Note an object as it is now; return what is kept of it."""
@@ -67,6 +75,12 @@ class Indexes:
             index.put(uid, key, kept)
         self._report(kind, {before, key})
         return kept
+
+    def listed(self, kind: Kind, namespace: str) -> None:
+        """Note that all objects of a kind in a namespace ("": in all) have been taken."""
+        self._unlisted.discard((kind.plural, namespace))
+        if not self._unlisted:
+            self._complete()
 
     def drop(self, kind: Kind, uid: str) -> Object | None:
         """Note that an object is gone; return what was kept of it, None if nothing was."""

@@ -37,6 +37,9 @@ class Sink(Protocol):
     def drop(self, kind: Kind, uid: str) -> Object | None:
         """Note that an object is gone; return what was kept of it, None if nothing was."""
 
+    def listed(self, kind: Kind, namespace: str) -> None:
+        """Note that all objects of a kind in a namespace ("": in all) have been taken."""
+
 
 class Settings(kopf.OperatorSettings):
     """kopf's settings, with the sink of the watches that are opened by them."""
@@ -63,6 +66,7 @@ async def infinite_watch(
                         for uid in gone:
                             if passed_on := _dropped(kind, uid, sink):
                                 yield passed_on
+                        sink.listed(kind, namespace or "")
                         yield event
                     elif passed_on := _noted(event, kind, sink, known, listed):
                         yield passed_on

@@ -140,7 +140,7 @@ class Watches:
         """
         identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
         everywhere = "" in self.namespaces
-        filled = Indexes(self.kinds, self._note_change)
+        filled = Indexes(self.kinds, self.namespaces, self._note_change, self._note_complete)
         for plural, index in filled.by_plural.items():
             joined: Any = self.indexes.setdefault(plural, cast(Index, ChainMap()))
             joined.maps.append(index)
@@ -204,12 +204,14 @@ class Watches:
         self.heartbeat.beat()
         if key := key_of(LLMSERVICE, body):
             self.queue.add(key, urgent=_was_changed(body))
-        self.indexed.add(self.namespaces)
 
     def _note_change(self, owner: Key) -> None:
         """Queue the owner of a child; before all is listed its LLMService is queued by `_changed` again."""
         self.heartbeat.beat()
         self.queue.add(owner)
+
+    def _note_complete(self) -> None:
+        self.indexed.add(self.namespaces)
 
 
 async def _index_nothing(**_: Any) -> None: ...
