@@ -105,7 +105,7 @@ CASES: list[tuple[str, Any, str | None, str]] = [
     (CHAT, {"messages": [HI], "continue_final_message": True, "add_generation_prompt": True},
      "continue_final_message", "exclude"),
     *[(CHAT, {"messages": [HI], "chat_template_kwargs": value}, "chat_template_kwargs", says) for value, says in [
-        (5, "must be an object"), ({"custom_tools": []}, "tools are not"), ({"xml_Tools": 1}, "tools are"),
+        (5, "must be an object"), ({"custom_tools": []}, "field tools"), ({"xml_Tools": 1}, "field tools"),
         ({"x": [[[[[1]]]]]}, "nested more than 4"), ({"x": [1] * 300}, "holds 303 values"),
         ({str(i): i for i in range(200)}, "holds 401 values"), ({"x": "y" * 17_000}, "17001 characters"),
         ({"x" * 17_000: 1}, "17000 characters"), ({"x": 1 << 70}, "too large"),

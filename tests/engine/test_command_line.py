@@ -189,7 +189,8 @@ def test_generate_looks_at_its_input_before_it_imports_anything(monkeypatch: pyt
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_long_command_although_a_thread_works(number: signal.Signals) -> None:
     program = (
-        "import os, threading, time\nfrom octavo_engine.signals import ended_at_once\n"
+        "import os, signal, threading, time\nfrom octavo_engine.signals import ended_at_once\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a script's job would have inherited SIG_IGN
         f"with ended_at_once('to go on'):\n    threading.Thread(target=time.sleep, args=[600]).start()\n"
         f"    os.kill(os.getpid(), {int(number)})\n    time.sleep(600)\n"
     )
