@@ -17,10 +17,12 @@ from octavo_operator.reconcile.apply.handover import (
     apply_scaled,
     is_scaled,
     is_stopped,
+    is_unfinished,
     owns_replicas,
     start_of,
     without_replicas_during_handover,
 )
+from octavo_operator.reconcile.fields.ownership import owned_fields
 from octavo_operator.reconcile.kinds import Kind
 
 MANIFEST: dict[str, Any] = {
@@ -92,6 +94,10 @@ class Server:
         return self.live()
 
 
+def trimmed_of(server: Server) -> dict[str, Any]:
+    return {"spec": {"replicas": server.replicas}, "owned": owned_fields(server.live())}
+
+
 LIVES = [
     ("it is made", Server, (), [START]),
     ("the spec held it", Server, (5, FIELD_MANAGER), [5]),
@@ -112,7 +118,12 @@ async def test_to_an_autoscaler(state: tuple[Any, ...], numbers: list[int], outa
         await apply_scaled(server, MANIFEST, START)
     except OutageError:
         server.writes_until_outage = -1
+        if not owns_replicas(server.live(), FIELD_MANAGER):
+            assert not is_unfinished(MANIFEST, trimmed_of(server))
+        elif server.replicas is not None:
+            assert is_unfinished(MANIFEST, trimmed_of(server)), "its digest says that all has been applied"
         await apply_scaled(server, MANIFEST, START)
+    assert not is_unfinished(MANIFEST, trimmed_of(server))
     assert sorted(set(server.history)) == numbers
     assert not owns_replicas(server.live(), FIELD_MANAGER)
     assert server.replicas == numbers[-1]

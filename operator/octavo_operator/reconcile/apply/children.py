@@ -26,6 +26,7 @@ from octavo_operator.reconcile.apply.handover import (
     apply_scaled,
     is_scaled,
     is_stopped,
+    is_unfinished,
     start_of,
     without_replicas_during_handover,
 )
@@ -253,6 +254,7 @@ class Children:
             and not extended_list(manifest, seen)
             and not seen.get("shared")
             and not is_stopped(manifest, seen)
+            and not is_unfinished(manifest, seen)
             and not is_held(manifest, seen)
             and not has_other_address(manifest, seen)
         )

@@ -9,6 +9,7 @@ spec asks for: there are never two writers with different numbers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -50,6 +51,14 @@ def start_of(wanted: Sequence[Mapping[str, Any]]) -> int:
 def is_stopped(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     """Return True if a Deployment for an autoscaler has no replicas, in which state no autoscaler scales it."""
     return is_scaled(manifest) and not live["spec"].get("replicas")
+
+
+def is_unfinished(manifest: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
+    """Return True if the operator still owns the replicas of a trimmed Deployment that an autoscaler scales.
+
+    It was killed between the writes of `apply_scaled`; the digest alone says that all of the manifest was applied.
+    """
+    return is_scaled(manifest) and "f:replicas" in json.loads(seen.get("owned") or "{}").get("f:spec", {})
 
 
 def is_scaled(manifest: Mapping[str, Any]) -> bool:
