@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,17 @@ def test_a_fork_that_fails_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.fixture
+def no_killed_child() -> Iterator[None]:
+    """No child of an earlier test is left, which waits for idle cores to end, and none of this test."""
+    while grammar_check._killed:
+        os.waitpid(grammar_check._killed.pop(), 0)
+    yield
+    while grammar_check._killed:
+        os.waitpid(grammar_check._killed.pop(), 0)
+
+
+@pytest.mark.usefixtures("no_killed_child")
 def test_a_child_that_gets_too_little_of_idle_cores_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """With low priority from its start, it delayed the threads of steps by 2 ms again and again."""
 
@@ -121,6 +132,7 @@ def test_a_child_that_gets_too_little_of_idle_cores_is_replaced(monkeypatch: pyt
         check_grammar(regex_grammar("waits for its turn"))
 
 
+@pytest.mark.usefixtures("no_killed_child")
 def test_a_child_on_idle_cores_answers_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
     grammar_check.most_seconds()
     monkeypatch.setattr(grammar_check, "_IDLE_SHARE", 0)
@@ -130,6 +142,7 @@ def test_a_child_on_idle_cores_answers_where_there_are_any(monkeypatch: pytest.M
         check_grammar(regex_grammar("runs at once"))
 
 
+@pytest.mark.usefixtures("no_killed_child")
 def test_a_child_that_hangs_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker is killed after a while, and left the child, which stayed for ever."""
     reading, writing = os.pipe()
@@ -146,11 +159,11 @@ def test_a_child_that_hangs_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch
         finally:
             os._exit(1)  # else this process would run the other tests too
     os.close(writing)
-    assert os.read(reading, 9) == b"hangs"
+    assert os.read(reading, 5) == b"hangs"
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
-    assert os.read(reading, 9) == b"", "nobody has the other end of the pipe any more"
-    os.close(reading)
+    with os.fdopen(reading, "rb") as pipe:
+        pipe.read()  # ends when nobody has the other end any more; a second child may have written meanwhile
 
 
 def test_choices_may_hold_any_characters() -> None:
