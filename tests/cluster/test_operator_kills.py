@@ -28,7 +28,7 @@ from .client import Client, CommandError
 from .octavo import SAMPLES, install_crd, wait_for_condition
 from .reapplied import reapplied
 
-KILLS = 20
+KILLS = 12
 NAMES = [f"model-{number}" for number in range(6)]
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
 STEADY = "smollm2"
@@ -118,7 +118,7 @@ def disturb(client: Client, chance: random.Random) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1])
-def test_twenty_deaths_change_nothing_in_the_end(seed: int, operator: Operator, namespace: Client) -> None:
+def test_twelve_deaths_change_nothing_in_the_end(seed: int, operator: Operator, namespace: Client) -> None:
     chance = random.Random(seed)
     namespace.apply(SAMPLE)
     wait_for_condition(namespace, STEADY, "Ready", "Serving", 300)
