@@ -69,7 +69,7 @@ class Indexes:
         """Note an object as it is now; return what is kept of it."""
         index, uid = self.by_plural[kind.plural], body["metadata"]["uid"]
         kept, before, key = _kept(kind, body), index.key_of(uid), key_of(kind, body)
-        if key is None:  # it is nobody's, or was taken from its owner
+        if key is None:  # no LLMService owns it, or none any more
             index.discard(uid)
         else:
             index.put(uid, key, kept)
