@@ -36,8 +36,6 @@ _NICENESS = 10
 """What is added to a text worker's nice value."""
 _SCHEDULED_TIME = 2
 """Linux' CPUCLOCK_SCHED: with a process's id it makes the id of the clock of its CPU time."""
-_SHORTEST_TIMER = 0.01
-"""Seconds; a timer of 0 would be none."""
 _MOST_PASSED = 4096
 _BYTES = LLTokenizer("byte")
 _passed: OrderedDict[tuple[LLTokenizer, bytes], None] = OrderedDict()
@@ -92,14 +90,12 @@ def most_seconds() -> float:
 
 def _error_in_child(grammar: str, vocabulary: LLTokenizer) -> str:
     """Return why the grammar cannot be compiled; empty if it can."""
-    seconds = most_seconds()
     if _reaped():
-        first = _start(grammar, vocabulary, seconds, idle=True)
-        if (used := _starved_after(first)) is None:
+        first = _start(grammar, vocabulary, idle=True)
+        if not _is_starved(first):
             return _error_of(first)
         _give_up(first)
-        seconds = max(_SHORTEST_TIMER, seconds - used)
-    return _error_of(_start(grammar, vocabulary, seconds, idle=False))
+    return _error_of(_start(grammar, vocabulary, idle=False))
 
 
 def _error_of(child: _Child) -> str:
@@ -129,10 +125,11 @@ def _reaped() -> bool:
     return not _killed
 
 
-def _start(grammar: str, vocabulary: LLTokenizer, seconds: float, *, idle: bool) -> _Child:
-    """Start a child that may use so many seconds of CPU time."""
+def _start(grammar: str, vocabulary: LLTokenizer, *, idle: bool) -> _Child:
+    """Start a child that may use `most_seconds` of CPU time, whatever one before it has used: a grammar that may be
+    compiled must not be refused because the machine is busy."""
     pipe: tuple[int, ...] = ()
-    worker = os.getpid()
+    seconds, worker = most_seconds(), os.getpid()
     try:
         reading, writing = pipe = os.pipe()
         child = os.fork()
@@ -146,17 +143,16 @@ def _start(grammar: str, vocabulary: LLTokenizer, seconds: float, *, idle: bool)
     return _Child(child, reading)
 
 
-def _starved_after(child: _Child) -> float | None:
-    """Wait for the child's answer or end; return its CPU seconds if idle cores alone do not suffice, else None."""
+def _is_starved(child: _Child) -> bool:
+    """Wait for the child's answer or end; return True as soon as idle cores alone do not suffice for it."""
     clock = (~child.pid << 3) | _SCHEDULED_TIME
     begin = time.monotonic()
     while not select.select([child.pipe], [], [], _LOOK_AGAIN)[0]:
         waited = time.monotonic() - begin
         with contextlib.suppress(OSError):  # it has just ended
-            used = time.clock_gettime(clock)
-            if waited > _IDLE_SECONDS or used < _IDLE_SHARE * waited:
-                return used
-    return None
+            if waited > _IDLE_SECONDS or time.clock_gettime(clock) < _IDLE_SHARE * waited:
+                return True
+    return False
 
 
 def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float, worker: int, idle: bool) -> NoReturn:
