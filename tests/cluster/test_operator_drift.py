@@ -241,8 +241,8 @@ def test_the_operator_backs_off_from_a_field_that_another_keeps_changing(operato
     namespace.kubectl("scale", "deployment/model", "--replicas=7")  # no other manager changes this: it is corrected
     namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, MENDED, "one replica")
     assert budget() == 5
-    # test_reconciler.py shows, with its own clock, that it is mended again after a minute, and that the conflict ends
-    # after three quiet minutes.
+    # test_field_conflicts.py shows, with its own clock, that it is mended again after a minute, and that the conflict
+    # ends after three quiet minutes.
     wanted = json.dumps({"spec": {"disruption": {"maxUnavailable": 2}}})
     namespace.kubectl("patch", "llms", "model", "--type=merge", "-p", wanted)
     namespace.wait_until(lambda: budget() == 2, MENDED, "what the LLMService says anew is written at once")

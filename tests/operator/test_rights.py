@@ -21,8 +21,8 @@ from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces, check_namespaces
 from octavo_operator.render import RenderConfig
+from tests.operator.api_server import KEY, Server, reconciler
 from tests.operator.test_operator_metrics import samples
-from tests.operator.test_reconciler import KEY, Server, reconciler
 
 USER = 'User "system:serviceaccount:system:octavo-operator"'
 SCALER = BY_NAME["HorizontalPodAutoscaler"]
