@@ -52,6 +52,7 @@ from octavo_engine.server.connections.client_flow import ClientFlow
 from octavo_engine.server.connections.connection import ClientConnection
 from octavo_engine.server.connections.full_response import FullResponse
 from octavo_engine.server.connections.spare_connection import spare_connections
+from octavo_engine.server.connections.sse import EventStream
 from octavo_engine.server.connections.strict_http import StrictBuffer
 from octavo_engine.server.connections.waiting_connections import WaitingConnections
 from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_clients
@@ -61,7 +62,6 @@ from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE, Turns
 from octavo_engine.server.openai.answering import off_the_loop_if_large, work_of
 from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS, StorageError, on_disk
-from octavo_engine.server.openai.sse import EventStream
 from octavo_engine.server.preparation import text_pool
 from octavo_engine.server.preparation.prepared import JSONAnswer, Setup, encode
 from octavo_engine.server.telemetry.access_log import AccessLog

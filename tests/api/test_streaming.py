@@ -17,8 +17,9 @@ import pytest
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError
+from octavo_engine.server.connections import sse
 from octavo_engine.server.errors import shutting_down
-from octavo_engine.server.openai import answering, sse
+from octavo_engine.server.openai import answering
 from octavo_engine.server.openai.answering import usage_of
 from tests.api.served import Served
 

@@ -32,11 +32,11 @@ from octavo_engine.server.anthropic.answers import (
     ThinkingDelta,
     ToolUse,
 )
+from octavo_engine.server.connections.sse import named_event
 from octavo_engine.server.errors import APIError, anthropic_body
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.openai.answering import answer, json_answer
 from octavo_engine.server.openai.answers import Usage, UsageSoFar, encode
-from octavo_engine.server.openai.sse import named_event
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving

@@ -18,6 +18,7 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.admission.auth import key_of
 from octavo_engine.server.admission.limits import AdmittedRequest
 from octavo_engine.server.connections.full_response import FullResponse
+from octavo_engine.server.connections.sse import EventStream, wait_for_disconnect
 from octavo_engine.server.errors import APIError, UnfitModelError, not_an_object, not_json
 from octavo_engine.server.generation.engine_requests import engine_requests
 from octavo_engine.server.generation.generation import Generation, GenerationRequest
@@ -25,7 +26,6 @@ from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.middleware.body_limit import upload_of
 from octavo_engine.server.middleware.metering import arrival_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage, UsageSoFar
-from octavo_engine.server.openai.sse import EventStream, wait_for_disconnect
 from octavo_engine.server.openai.times import Times
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import JSONAnswer, Prepared, PreparedRequest

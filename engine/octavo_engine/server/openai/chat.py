@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo_engine.server.connections.sse import error_event
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.openai.answering import answer
@@ -24,7 +25,6 @@ from octavo_engine.server.openai.answers import (
 from octavo_engine.server.openai.chat_answer import ChatAnswer
 from octavo_engine.server.openai.content_logprobs import content_logprobs
 from octavo_engine.server.openai.frame import Frame
-from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving

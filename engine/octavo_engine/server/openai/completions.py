@@ -8,12 +8,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo_engine.server.connections.sse import error_event
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.openai.answering import answer
 from octavo_engine.server.openai.answers import TextChoice, Usage, UsageSoFar
 from octavo_engine.server.openai.frame import Frame
-from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from octavo_engine.server.connections.sse import DONE, event
 from octavo_engine.server.openai.answers import (
     ChatChoice,
     ChatChunkChoice,
@@ -19,7 +20,6 @@ from octavo_engine.server.openai.answers import (
     UsageSoFar,
     encode,
 )
-from octavo_engine.server.openai.sse import DONE, event
 from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.text.logprobs import PromptLogprobs
 

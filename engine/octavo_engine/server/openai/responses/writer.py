@@ -11,6 +11,7 @@ import msgspec
 
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.output_parsing.answer_parts import AnswerParts, Part, PartBegun, PartEvent, PartGrown
+from octavo_engine.server.connections.sse import named_event
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.openai.answers import ContentLogprob, Usage, UsageSoFar, encode
@@ -43,7 +44,6 @@ from octavo_engine.server.openai.responses.objects import (
     TextDelta,
     TextDone,
 )
-from octavo_engine.server.openai.sse import named_event
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 
