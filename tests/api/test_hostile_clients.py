@@ -58,9 +58,9 @@ from octavo_engine.server.connections.waiting_connections import WaitingConnecti
 from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_clients
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.generation import Generation
+from octavo_engine.server.generation.off_the_loop import off_the_loop_if_large, work_of
 from octavo_engine.server.generation.sequence import SequenceOutput
 from octavo_engine.server.middleware.authentication import BEGUN_AT_ONCE, Turns
-from octavo_engine.server.openai.answering import off_the_loop_if_large, work_of
 from octavo_engine.server.openai.batches.storage import MAX_ALL_TRANSFERS, StorageError, on_disk
 from octavo_engine.server.preparation import text_pool
 from octavo_engine.server.preparation.prepared import JSONAnswer, Setup, encode

@@ -503,7 +503,7 @@ def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(
     server.play("one two")
     for name, function in (
         ("octavo_engine.server.generation.generation.Sequence.take", lambda self, output: json.loads("{")),
-        ("octavo_engine.server.openai.answering.engine_requests", lambda *_: json.loads("{")),
+        ("octavo_engine.server.generation.admitted_generation.engine_requests", lambda *_: json.loads("{")),
     ):
         monkeypatch.setattr(name, function)
         for headers in ({}, {"X-Request-Id": f"mine-{name[-4:]}"}):

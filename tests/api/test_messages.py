@@ -18,7 +18,7 @@ from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.anthropic.messages import MessageWriter
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.sequence import SequenceOutput
-from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
+from octavo_engine.server.generation.usage import PromptTokensDetails, Usage
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.structured.grammar import json_schema_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar

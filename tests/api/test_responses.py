@@ -14,7 +14,7 @@ from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.generation.sequence import SequenceOutput
-from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
+from octavo_engine.server.generation.usage import PromptTokensDetails, Usage
 from octavo_engine.server.openai.responses.prepare_response import prepare
 from octavo_engine.server.openai.responses.writer import ResponseWriter
 from octavo_engine.server.preparation.loaded_model import LoadedModel

@@ -19,8 +19,8 @@ from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.connections import sse
 from octavo_engine.server.errors import shutting_down
-from octavo_engine.server.openai import answering
-from octavo_engine.server.openai.answering import usage_of
+from octavo_engine.server.generation import answer as answer_module
+from octavo_engine.server.generation.answer import usage_of
 from tests.api.served import Served
 
 ASK = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -47,7 +47,7 @@ def test_usage_is_counted_where_a_chunk_shows_it(
     server: Served, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], least: int, most: int
 ) -> None:
     counted = []
-    monkeypatch.setattr(answering, "usage_of", lambda generation: counted.append(1) or usage_of(generation))
+    monkeypatch.setattr(answer_module, "usage_of", lambda generation: counted.append(1) or usage_of(generation))
     server.play("one two three")
     asked = {**ASK, "stream": True, "stream_options": {"include_usage": True, **options}}
     assert server.http.post("/v1/chat/completions", json=asked).text.count('"content":') > 3

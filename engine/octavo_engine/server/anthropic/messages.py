@@ -34,9 +34,10 @@ from octavo_engine.server.anthropic.answers import (
 )
 from octavo_engine.server.connections.sse import named_event
 from octavo_engine.server.errors import APIError, anthropic_body
+from octavo_engine.server.generation.answer import answer, json_answer
 from octavo_engine.server.generation.sequence import SequenceOutput
-from octavo_engine.server.openai.answering import answer, json_answer
-from octavo_engine.server.openai.answers import Usage, UsageSoFar, encode
+from octavo_engine.server.generation.usage import Usage, UsageSoFar
+from octavo_engine.server.openai.answers import encode
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest
 from octavo_engine.server.serving import Serving

@@ -10,12 +10,12 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from octavo_engine.server.connections.connection import abort_connection
+from octavo_engine.server.connections.disconnect import wait_for_disconnect
 from octavo_engine.server.connections.full_response import READING_SECONDS
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.run_until import run_until
@@ -99,10 +99,3 @@ class EventStream(Response):
                     return
             elif now - self._last_sent >= PING_INTERVAL:
                 await self._send(send, _PING)
-
-
-async def wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has gone. The request's body must have been read."""
-    message: Any = None
-    while message is None or message["type"] != "http.disconnect":
-        message = await receive()

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.server.openai.answering import json_answer
+from octavo_engine.server.generation.answer import json_answer
 from octavo_engine.server.serving import Serving
 
 

@@ -12,15 +12,14 @@ from starlette.responses import Response
 
 from octavo_engine.server.connections.sse import error_event
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.generation.answer import answer
 from octavo_engine.server.generation.sequence import SequenceOutput
-from octavo_engine.server.openai.answering import answer
+from octavo_engine.server.generation.usage import Usage, UsageSoFar
 from octavo_engine.server.openai.answers import (
     ChatChoice,
     ChatChunkChoice,
     ChatLogprobs,
     Delta,
-    Usage,
-    UsageSoFar,
 )
 from octavo_engine.server.openai.chat_answer import ChatAnswer
 from octavo_engine.server.openai.content_logprobs import content_logprobs

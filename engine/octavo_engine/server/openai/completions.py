@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from octavo_engine.server.connections.sse import error_event
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.generation.answer import answer
 from octavo_engine.server.generation.sequence import SequenceOutput
-from octavo_engine.server.openai.answering import answer
-from octavo_engine.server.openai.answers import TextChoice, Usage, UsageSoFar
+from octavo_engine.server.generation.usage import Usage, UsageSoFar
+from octavo_engine.server.openai.answers import TextChoice
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import PreparedRequest

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from octavo_engine.server.preparation.prepared import MAX_TIMEOUT, MIN_TIMEOUT
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 MAX_TEXT = 16 << 20
@@ -36,8 +37,6 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 """Logits are divided by the penalty: with a much smaller one they would not be finite."""
-MIN_TIMEOUT, MAX_TIMEOUT = 0.001, 86_400
-"""The bounds of a request's timeout, in seconds."""
 Timeout = Annotated[float, Field(ge=MIN_TIMEOUT, le=MAX_TIMEOUT, allow_inf_nan=False)]
 Priority = Annotated[int, Field(ge=-1000, le=1000)]
 Seed = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]

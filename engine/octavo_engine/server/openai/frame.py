@@ -11,13 +11,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from octavo_engine.server.connections.sse import DONE, event
+from octavo_engine.server.generation.usage import Usage, UsageSoFar
 from octavo_engine.server.openai.answers import (
     ChatChoice,
     ChatChunkChoice,
     Completion,
     TextChoice,
-    Usage,
-    UsageSoFar,
     encode,
 )
 from octavo_engine.server.preparation.prepared import PreparedRequest

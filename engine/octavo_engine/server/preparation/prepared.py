@@ -11,6 +11,9 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.sampling_params import SamplingParams
 
+MIN_TIMEOUT, MAX_TIMEOUT = 0.001, 86_400
+"""The bounds of a request's timeout, in seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.answering import answer, json_answer
+from octavo_engine.server.generation.answer import answer, json_answer
 from octavo_engine.server.openai.responses.writer import ResponseWriter
 from octavo_engine.server.serving import Serving
 

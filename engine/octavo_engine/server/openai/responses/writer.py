@@ -14,7 +14,8 @@ from octavo_engine.output_parsing.answer_parts import AnswerParts, Part, PartBeg
 from octavo_engine.server.connections.sse import named_event
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation.sequence import SequenceOutput
-from octavo_engine.server.openai.answers import ContentLogprob, Usage, UsageSoFar, encode
+from octavo_engine.server.generation.usage import Usage, UsageSoFar
+from octavo_engine.server.openai.answers import ContentLogprob, encode
 from octavo_engine.server.openai.content_logprobs import content_logprobs
 from octavo_engine.server.openai.reasoning_tokens import ReasoningTokens
 from octavo_engine.server.openai.responses.objects import (

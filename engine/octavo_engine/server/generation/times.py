@@ -8,7 +8,7 @@ import time
 from starlette.requests import Request
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
+from octavo_engine.server.preparation.prepared import MAX_TIMEOUT, MIN_TIMEOUT
 
 _TIMEOUT_HEADER = "X-Request-Timeout"
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
