@@ -19,7 +19,7 @@ from octavo_engine.config.setting import Setting
 from octavo_engine.config.sources import read_engine_config
 from octavo_engine.engine.info import MemoryInfo
 from octavo_engine.errors import AdapterNotFoundError, ConfigurationError, ModelLoadError
-from octavo_engine.model.download import DownloadProgress, Report
+from octavo_engine.model.downloads.download import DownloadProgress, Report
 from octavo_engine.model.lora.peft_config import CONFIG_FILE
 from octavo_engine.model.source import ModelFiles, pull_model, resolve_adapter
 from octavo_engine.pull_progress import Progress, progress_lines, progress_port

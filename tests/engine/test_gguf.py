@@ -20,7 +20,7 @@ from stepper import Sequence, Stepper
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration import read_spec
-from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, has_header, read_gguf, row_pieces
+from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, has_header, read_gguf, row_pieces
 from octavo_engine.model.layers.embeddings.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles, resolve_model
@@ -115,7 +115,7 @@ def dequantizable() -> list[Kind]:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_pieces_are_what_the_library_makes_of_the_whole(kind, tmp_path, monkeypatch):
     """Every element type the library knows, over random bytes, cut into small pieces of rows."""
-    monkeypatch.setattr("octavo_engine.model.gguf_file._PIECE_ELEMENTS", 3000)
+    monkeypatch.setattr("octavo_engine.model.gguf.file._PIECE_ELEMENTS", 3000)
     elements, size = GGML_QUANT_SIZES[kind]
     columns = max(1, 512 // elements)
     raw = np.random.default_rng(0).integers(0, 256, (21, columns * size), np.uint8)

@@ -21,11 +21,12 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.cpu.library import CPUKernels
-from octavo_engine.model import footprint, gguf_blocks, gguf_file
+from octavo_engine.model import footprint, gguf_blocks
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.checkpoint import unsharded
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.gguf import file as gguf_file
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.quantization.gguf import FORMATS, GGUFBlocks
 from octavo_engine.model.quantization.linear_method import LinearShape, Projection

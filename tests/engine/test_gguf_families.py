@@ -12,7 +12,7 @@ from gguf_families import CASES, write_case
 from stepper import Sequence, Stepper
 
 from octavo_engine.model.configuration import read_spec
-from octavo_engine.model.gguf_architectures import ARCHITECTURES
+from octavo_engine.model.gguf.architectures import ARCHITECTURES
 from octavo_engine.model.gguf_blocks import quantized
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles

@@ -26,8 +26,8 @@ from huggingface_hub.utils import filter_repo_objects
 from test_estimate_memory import LLAMA_70B
 
 from octavo_engine.cli import main
-from octavo_engine.model.download import DownloadProgress, without_queries
-from octavo_engine.model.hub import IGNORED, SMALL, WEIGHTS
+from octavo_engine.model.downloads.download import DownloadProgress, without_queries
+from octavo_engine.model.downloads.hub import IGNORED, SMALL, WEIGHTS
 from octavo_engine.pull_progress import Progress, progress_port
 from tests.loopback import loopbacks
 

@@ -162,7 +162,7 @@ def test_what_the_hub_refuses_is_reported_in_one_sentence(repository, tmp_path):
 
 
 def test_no_room_is_reported_before_anything_is_fetched(monkeypatch, tmp_path):
-    from octavo_engine.model import hub
+    from octavo_engine.model.downloads import hub
 
     with pytest.raises(ModelLoadError) as caught:
         hub._check_room("octavo/huge", 1 << 60)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.gguf_file import GGUFFile, read_gguf
+from octavo_engine.model.gguf.file import GGUFFile, read_gguf
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.text import gguf_tokenizer
 from octavo_engine.text.parts import TokenizerParts

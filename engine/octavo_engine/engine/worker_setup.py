@@ -21,9 +21,10 @@ from octavo_engine.model.lora.adapter import AdapterLimits
 from octavo_engine.model.lora.module_names import module_names
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.pooling import pooling_of
+from octavo_engine.model.progress import Progress
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
-from octavo_engine.model.source import ModelFiles, Progress
+from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.block_ops import measure_swap
 from octavo_engine.runner.device_memory import device_memory
 from octavo_engine.runner.graphs import Captured, ladder

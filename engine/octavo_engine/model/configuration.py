@@ -66,7 +66,7 @@ _CHANGES_THE_ANSWER = (
 def read_spec(files: ModelFiles) -> ModelSpec:
     """Return the spec of the model in `files`; ModelLoadError names the file, the field and what is wrong with it."""
     if files.gguf is not None:
-        from octavo_engine.model.gguf_config import gguf_config
+        from octavo_engine.model.gguf.config import gguf_config
 
         config, architecture = gguf_config(files.gguf)
         family = find_family(config["architectures"], files.gguf)

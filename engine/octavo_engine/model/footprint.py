@@ -13,7 +13,7 @@ import torch
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.attention.bidirectional import scratch_bytes
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.gguf_file import read_gguf
+from octavo_engine.model.gguf.file import read_gguf
 from octavo_engine.model.layers.attention.grouped_query_attention import Attention
 from octavo_engine.model.layers.experts.moe import MoE
 from octavo_engine.model.layers.linear import Linear

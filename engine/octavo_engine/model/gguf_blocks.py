@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.configuration import quantized_online
-from octavo_engine.model.gguf_file import GGUFFile, read_gguf
-from octavo_engine.model.gguf_names import stored_names
+from octavo_engine.model.gguf.file import GGUFFile, read_gguf
+from octavo_engine.model.gguf.names import stored_names
 from octavo_engine.model.quantization.gguf import FORMATS, GGUFBlocks
 from octavo_engine.model.quantization.registry import GGUF
 from octavo_engine.model.quantization.selection import Quantization, Rule

@@ -16,8 +16,9 @@ from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.checkpoint_source import CheckpointSource
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.progress import Progress
 from octavo_engine.model.safetensors_source import SafetensorsSource
-from octavo_engine.model.source import ModelFiles, Progress
+from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 
 _SHOWN = 4
@@ -55,7 +56,7 @@ def load_model(
 
 def _source(files: ModelFiles, spec: ModelSpec) -> CheckpointSource:
     if files.gguf is not None:
-        from octavo_engine.model.gguf_source import GGUFSource
+        from octavo_engine.model.gguf.source import GGUFSource
 
         return GGUFSource(files.gguf, spec)
     if files.directory is None:

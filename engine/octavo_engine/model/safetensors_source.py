@@ -13,8 +13,8 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.checkpoint_source import Meter
 from octavo_engine.model.names import SAME_NAMES, StoredNames
+from octavo_engine.model.progress import Progress
 from octavo_engine.model.safetensors_file import SafetensorsHeader, read_headers
-from octavo_engine.model.source import Progress
 
 
 class SafetensorsSource:

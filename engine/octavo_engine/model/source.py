@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
-from octavo_engine.model.download import DownloadProgress, Report, one_at_a_time
+from octavo_engine.model.downloads.download import DownloadProgress, Report, one_at_a_time
 from octavo_engine.model.model_file import has_file
-
-Progress = Callable[[str, float, str], None]
-"""Called with phase (`pulling`, `loading`), ratio 0 to 1 within the phase, and a detail such as `1.2 of 16.1 GiB`."""
+from octavo_engine.model.progress import Progress
 
 DEMO_MODEL = "smollm2"
 S3_SCHEME = "s3://"
@@ -53,7 +51,7 @@ def pull_model(model: str, revision: str | None, report: Report, *, weights: boo
     if model == DEMO_MODEL:
         return ModelFiles(model, gguf=_demo_file())
     if model.startswith(S3_SCHEME):
-        from octavo_engine.model import s3
+        from octavo_engine.model.downloads import s3
 
         if revision is not None:
             raise ModelLoadError(f"{model}: --revision {revision} is for Hugging Face ids; a prefix of S3 has none")
@@ -62,7 +60,7 @@ def pull_model(model: str, revision: str | None, report: Report, *, weights: boo
     if local := _local(model):
         return local
     if _HUB_ID.fullmatch(model) and not model.endswith(".gguf"):
-        from octavo_engine.model import hub
+        from octavo_engine.model.downloads import hub
 
         with one_at_a_time(model, report):
             snapshot = hub.pull(model, revision, report, weights=weights)
@@ -80,7 +78,7 @@ def _unreported(_: DownloadProgress) -> None:
 def resolve_adapter(path: str, revision: str | None = None, report: Report = _unreported) -> Path:
     """Return the directory of a LoRA adapter, fetched first if needed; AdapterNotFoundError if there is none."""
     if path.startswith(S3_SCHEME):
-        from octavo_engine.model import s3
+        from octavo_engine.model.downloads import s3
 
         if revision is not None:
             raise AdapterNotFoundError(f"{path}: --revision {revision} is for Hugging Face ids; S3 has none")
@@ -94,7 +92,7 @@ def resolve_adapter(path: str, revision: str | None = None, report: Report = _un
         reason = error.strerror if isinstance(error, OSError) else error
         raise AdapterNotFoundError(f"{path[:200]}: cannot be read: {reason}") from None
     if _HUB_ID.fullmatch(path):
-        from octavo_engine.model import hub
+        from octavo_engine.model.downloads import hub
 
         with _or_not_found(), one_at_a_time(path, report):
             return hub.pull(path, revision, report, weights=True).directory

@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from octavo_engine.model.gguf_file import read_gguf
+from octavo_engine.model.gguf.file import read_gguf
 from octavo_engine.text.parts import TokenizerParts, library_errors
 
 _CONTROL, _USER_DEFINED = 3, 4

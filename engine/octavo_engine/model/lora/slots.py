@@ -15,7 +15,7 @@ from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels, cpu_kernels
 from octavo_engine.kernels.cpu.pages import LINE, HugePages
 from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.gguf_architectures import architecture_of
+from octavo_engine.model.gguf.architectures import architecture_of
 from octavo_engine.model.layers.adapters.expert_lora import ExpertLora
 from octavo_engine.model.layers.adapters.latent_lora import LatentLora
 from octavo_engine.model.layers.adapters.lora import LoraBatch, LoraLayer, slot_rank, slot_rows

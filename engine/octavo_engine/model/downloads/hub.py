@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.download import DownloadProgress, Report, check_room, without_queries
+from octavo_engine.model.downloads.download import DownloadProgress, Report, check_room, without_queries
 from octavo_engine.sizes import format_size
 
 SMALL = ("*.json", "*.jinja", "tokenizer.model", "*.txt")

@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.gguf_file import GGUFFile
+from octavo_engine.model.gguf.file import GGUFFile
 from octavo_engine.model.names import QKVLayout
 from octavo_engine.model.spec import AttentionSpec, ModelSpec, NormSpec
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from octavo_engine.model.checkpoint import CheckpointTensor
-from octavo_engine.model.gguf_file import GGUFFile, GGUFTensor
+from octavo_engine.model.gguf.file import GGUFFile, GGUFTensor
 
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
 _STACKED = re.compile(r"(blk\.\d+\.ffn_\w+_exps)\.(weight|bias)")

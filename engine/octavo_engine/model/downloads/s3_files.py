@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model import incomplete_files
-from octavo_engine.model.download import Counter, without_queries
+from octavo_engine.model.downloads import incomplete_files
+from octavo_engine.model.downloads.download import Counter, without_queries
 from octavo_engine.sizes import format_size
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model import incomplete_files
-from octavo_engine.model.download import Counter, DownloadProgress, Report, cache_home, check_room
-from octavo_engine.model.gguf_file import has_header
-from octavo_engine.model.hub import IGNORED, SMALL, WEIGHTS
-from octavo_engine.model.s3_files import Entry, ObjectFiles, first_line, is_complete
+from octavo_engine.model.downloads import incomplete_files
+from octavo_engine.model.downloads.download import Counter, DownloadProgress, Report, cache_home, check_room
+from octavo_engine.model.downloads.hub import IGNORED, SMALL, WEIGHTS
+from octavo_engine.model.downloads.s3_files import Entry, ObjectFiles, first_line, is_complete
+from octavo_engine.model.gguf.file import has_header
 from octavo_engine.sizes import format_size
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import torch
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.checkpoint_source import Meter
-from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, read_gguf, row_bytes, row_pieces
-from octavo_engine.model.gguf_names import named_tensors
-from octavo_engine.model.source import Progress
+from octavo_engine.model.gguf.file import GGUFTensor, dequantize_rows, read_gguf, row_bytes, row_pieces
+from octavo_engine.model.gguf.names import named_tensors
+from octavo_engine.model.progress import Progress
 from octavo_engine.model.spec import ModelSpec
 
 _THREADS = 4
