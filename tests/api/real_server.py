@@ -54,6 +54,8 @@ class RealServer:
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
 
     def end(self) -> int:
-        """End the server by SIGTERM, and return its exit code."""
+        """End the server by SIGTERM, and return its exit code; the log of one that has ended by itself is printed."""
+        if (code := self.process.poll()) is not None:
+            print(f"the server had ended with {code}; the end of its log:\n{self.log.read_text()[-4000:]}", flush=True)
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(120)

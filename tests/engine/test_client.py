@@ -290,6 +290,24 @@ async def test_a_stalled_engine_is_found_and_ended(doomed: EngineClient) -> None
     assert failed.exit_code == 5
 
 
+@SHARED
+async def test_time_in_which_the_watchdog_stood_still_as_well_is_no_stall(client: EngineClient) -> None:
+    """As in a frozen pod or a paused machine; without this both processes go on, and the engine is ended."""
+    watchdog, engine = client.watchdog, psutil.Process(client._process.pid)
+    engine.suspend()
+    try:
+        async with asyncio.timeout(PATIENCE / 2):
+            while not watchdog.silence:
+                await asyncio.sleep(0.02)
+            watchdog.clock = lambda: time.monotonic() + 1000
+            while watchdog.silence > 500:
+                await asyncio.sleep(0.02)
+    finally:
+        engine.resume()
+    outputs = await asyncio.wait_for(collect(client, request("later")), PATIENCE)
+    assert outputs[-1].finish_reason == "length"
+
+
 @pytest.fixture
 async def faulty(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch

@@ -268,10 +268,11 @@ class EngineClient:
             loading.set_exception(kind(message.message))
 
     async def _ping(self) -> None:
+        interval = min(_PING_INTERVAL, self.config.watchdog_timeout / 2)
         while True:
             if (sequence := self.watchdog.next_ping()) is not None:
                 await self._send(Ping(sequence))
-            await asyncio.sleep(min(_PING_INTERVAL, self.config.watchdog_timeout / 2))
+            await self.watchdog.sleep(interval)
             if self.watchdog.stalled and self.state.phase == "ready":
                 self._fail(Failed(EngineDeadError.exit_code, self._stall_message()))
                 self._kill()

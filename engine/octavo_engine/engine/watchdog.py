@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,9 +30,19 @@ class Watchdog:
         if sequence == self._sequence:
             self._unanswered_since = None
 
+    async def sleep(self, seconds: float) -> None:
+        """Sleep; by how much longer it took is not a silence of the loop, since this process could read no answer.
+
+        So an engine outlives a pod that is frozen or a machine that is paused, where both processes stand still.
+        """
+        began = self.clock()
+        await asyncio.sleep(seconds)
+        if self._unanswered_since is not None:
+            self._unanswered_since += max(0.0, self.clock() - began - seconds)
+
     @property
     def silence(self) -> float:
-        """Seconds since the oldest unanswered ping was sent; 0 if every ping was answered."""
+        """Seconds since the oldest unanswered ping was sent, while this process ran; 0 if every ping was answered."""
         return 0.0 if self._unanswered_since is None else self.clock() - self._unanswered_since
 
     @property
