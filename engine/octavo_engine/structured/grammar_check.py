@@ -27,13 +27,11 @@ from octavo_engine.structured.grammar import GrammarError, error_in, json_schema
 _LEAST_SECONDS, _TIMES = 0.25, 10
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
-_IDLE_SECONDS, _IDLE_SHARE, _LOOK_AGAIN = 0.5, 0.1, 0.02
-"""The first child runs only where no other thread wants to (SCHED_IDLE), for at most 0.5 s, and no longer if it gets
+_IDLE_SECONDS, _IDLE_SHARE, _LOOK_AGAIN = 0.3, 0.1, 0.02
+"""The first child runs only where no other thread wants to (SCHED_IDLE), for at most 0.3 s, and no longer if it gets
 less than a tenth of a core, which is looked at every 0.02 s. A step on CPUs has hundreds of short waits; a thread goes
 on at once where an idle task ran, and often 2 ms late where one of low priority did. A second child then begins anew,
-as only a privileged process can leave SCHED_IDLE."""
-_NICENESS = 10
-"""What is added to a text worker's nice value."""
+as only a privileged process can leave SCHED_IDLE, with the text worker's priority: its client waits."""
 _SCHEDULED_TIME = 2
 """Linux' CPUCLOCK_SCHED: with a process's id it makes the id of the clock of its CPU time."""
 _MOST_PASSED = 4096
@@ -159,9 +157,8 @@ def _answer(writing: int, grammar: str, vocabulary: LLTokenizer, seconds: float,
     """Write what `error_in` returns, and end this process: the child, which must run nothing else of its parent's."""
     status = 1
     try:
-        os.nice(_NICENESS)
         if idle:
-            with contextlib.suppress(OSError):  # a sandbox may forbid it; the nice value acts in any case
+            with contextlib.suppress(OSError):  # a sandbox may forbid it; the worker's nice value acts in any case
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a worker that is killed, as this hangs, leaves no child
         if os.getppid() != worker:  # it was killed before that
