@@ -14,7 +14,7 @@ from octavo_engine.cli import main
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.families import FAMILIES
-from octavo_engine.model.families.wrappers import WRAPPERS
+from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.supported_models import supported_models
 

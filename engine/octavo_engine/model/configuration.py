@@ -16,8 +16,8 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.families import FAMILIES, Family, family_of
 from octavo_engine.model.families.multimodal import language_model, within_wrapper
-from octavo_engine.model.families.wrapped_models import PLAIN_HEADS
-from octavo_engine.model.families.wrappers import WRAPPERS
+from octavo_engine.model.families.multimodal_classes import WRAPPERS
+from octavo_engine.model.families.multimodal_language_models import PLAIN_HEADS
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.names import with_base_model_names

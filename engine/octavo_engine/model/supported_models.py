@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration import quantized_online
 from octavo_engine.model.families import FAMILIES, Family
-from octavo_engine.model.families.wrappers import WRAPPERS
+from octavo_engine.model.families.multimodal_classes import WRAPPERS
 from octavo_engine.model.gguf.architectures import architecture_of
 from octavo_engine.model.quantization.registry import ONLINE_SCHEMES
 from octavo_engine.model.spec import ModelSpec

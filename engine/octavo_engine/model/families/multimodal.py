@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_engine.model.families.wrapped_models import BY_MODEL_TYPE, NEVER_TIED, OTHER_MODULES
-from octavo_engine.model.families.wrappers import WRAPPERS
+from octavo_engine.model.families.multimodal_classes import WRAPPERS
+from octavo_engine.model.families.multimodal_language_models import BY_MODEL_TYPE, NEVER_TIED
+from octavo_engine.model.families.multimodal_modules import OTHER_MODULES
 from octavo_engine.model.names import StoredNames
 
 _OUTER_FIELDS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")

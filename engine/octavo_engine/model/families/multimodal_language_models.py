@@ -1,10 +1,10 @@
-"""Tables about models that also take images or sound: their language models, their heads, and modules not read."""
+"""The language models inside models that also take images or sound: their classes, and how their heads differ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from octavo_engine.model.families.wrappers import WRAPPERS
+from octavo_engine.model.families.multimodal_classes import WRAPPERS
 
 BY_MODEL_TYPE: Mapping[str, str] = {
     "cohere2": "Cohere2ForCausalLM",
@@ -43,56 +43,3 @@ PLAIN_HEADS = frozenset(WRAPPERS) - {
 """Architectures that compute logits without the scales and softcaps of their language model."""
 NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
 """Architectures whose head has its own weight, even where `tie_word_embeddings` is true."""
-OTHER_MODULES = (
-    "vision_tower",
-    "vision_model",
-    "visual",
-    "multi_modal_projector",
-    "connector",
-    "embed_vision",
-    "image_tower",
-    "video_tower",
-    "aligner",
-    "vision_encoder",
-    "vision_projection",
-    "vision_projector",
-    "vision_adapter",
-    "vision_backbone",
-    "acoustic_tokenizer_encoder",
-    "semantic_tokenizer_encoder",
-    "acoustic_projection",
-    "semantic_projection",
-    "thinker",
-    "talker",
-    "token2wav",
-    "code2wav",
-    "visual_embeddings_table",
-    "audio_tower",
-    "audio_encoder",
-    "embed_audio",
-    "projector",
-    "vision_embed_tokens",
-    "vqmodel",
-    "generation_embeddings",
-    "generation_aligner",
-    "generation_head",
-    "mm_projector",
-    "mlp1",
-    "mlp_AR",
-    "merger",
-    "vit",
-    "encoder",
-    "high_res_vision_model",
-    "high_res_vision_neck",
-    "high_res_vision_proj",
-    "patch_merge_mlp",
-    "layerwise_projectors",
-    "spatial_projectors",
-    "vit_large_projector",
-    "qformer",
-    "language_projection",
-    "sam_model",
-    "qwen2_model",
-    "resampler_model",
-)
-"""Modules beside the language model, whose tensors are not read."""
