@@ -9,8 +9,9 @@ import numpy as np
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.gguf.architectures import GGUFArchitecture, Header, gguf_architecture
+from octavo_engine.model.gguf.architectures import GGUFArchitecture, gguf_architecture
 from octavo_engine.model.gguf.file import GGUFFile, dequantize_rows, read_gguf
+from octavo_engine.model.gguf.header import Header
 
 _FLOAT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _SCALINGS = ("linear", "yarn")

@@ -1,0 +1,67 @@
+"""The header of a GGUF file: typed keys, with errors that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.gguf.file import GGUFFile
+
+_MOST = 1 << 22
+_CHANGES_THE_ANSWER = (
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.scale",
+    "attention.temperature_scale",
+    "attn_logit_softcapping",
+    "embedding_scale",
+    "expert_weights_scale",
+    "final_logit_softcapping",
+    "logit_scale",
+    "residual_scale",
+    "router_logit_softcapping",
+)
+"""Keys that change a model's answers whatever the architecture; a file with one that is not read is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A file's keys; those of its architecture are given without its name before them."""
+
+    file: GGUFFile
+    fields: Fields
+
+    def key(self, name: str) -> str:
+        """Return the whole name of a key."""
+        return f"{self.file.architecture}.{name}"
+
+    def has(self, name: str) -> bool:
+        """Return True if the key is there."""
+        return self.fields.has(self.key(name))
+
+    def integer(self, name: str, low: int = 1, high: int = _MOST, **default: int) -> int:
+        """Return a whole number in [low, high]; ModelLoadError otherwise."""
+        return self.fields.integer(self.key(name), low, high, **default)
+
+    def number(self, name: str, **default: float) -> float:
+        """Return a number; ModelLoadError otherwise."""
+        return self.fields.number(self.key(name), -1e12, 1e12, **default)
+
+    def given(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the config.json fields whose numbers the header has under other names."""
+        return {ours: self.number(theirs) for ours, theirs in names.items() if self.has(theirs)}
+
+    def refuse_unread(self) -> None:
+        """Raise ModelLoadError about a key that changes answers and that was not read."""
+        for name in _CHANGES_THE_ANSWER:
+            key, value = self.key(name), self.fields.values.get(self.key(name))
+            if value not in (None, 0, 1) and key not in self.fields.read:
+                raise self.fields.wrong(
+                    key, value, f"changes answers, and {self.file.architecture} is not computed with it"
+                )
+
+    def stored(self, name: str) -> bool:
+        """Return True if the first layer has a tensor of this name."""
+        return f"blk.0.{name}" in self.file.tensors
