@@ -11,7 +11,11 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo_operator.reconcile import health
+from octavo_operator.reconcile import health, operator
+from octavo_operator.reconcile.api_requests import cluster as cluster_module
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.api_requests.api_server import ApiServer
+from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.api_requests.rights import MissingRights
 from octavo_operator.reconcile.health import STALLED_SECONDS, Heartbeat, serve_health
 from octavo_operator.reconcile.kinds import LLMSERVICE
@@ -138,6 +142,34 @@ async def test_health_and_metrics_are_served(monkeypatch: pytest.MonkeyPatch) ->
             writer.close()
     finally:
         await runner.cleanup()
+
+
+async def test_a_missing_crd_is_said_once_in_the_log_and_by_healthz_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = ApiError(404, "NotFound", "not found")
+    answers = [gone, gone, ApiError(401, "Unauthorized", "who are you"), {"resources": [{"name": "llmservices"}]}]
+    seen, beats = list[list[str]](), list[int]()
+    cluster = Cluster(ApiServer(None))
+    options = operator.OperatorOptions("engine:1")
+    process = operator._Process(options, cluster, WorkQueue[Key](), Heartbeat(), WatchedNamespaces(()))
+
+    async def request(*_: Any) -> Any:
+        seen.append(operator._problems(process, None))
+        answer = answers[len(seen) - 1]
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(cluster.server, "request", request)
+    monkeypatch.setattr(cluster_module, "_CRD_POLL_SECONDS", 0)
+    await cluster.wait_for_crd(lambda: beats.append(1))
+    waits = "waiting for the CRD of octavo.dev/v1alpha1 (manifests/crd.yaml): "
+    missing, unknown = f"{waits}the API server has no llmservices", f"{waits}who are you"
+    assert seen == [[], [missing], [missing], [unknown]]
+    assert [record.getMessage() for record in caplog.records] == [missing, unknown]
+    assert len(beats) == 3
+    assert operator._problems(process, None) == []
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

@@ -34,12 +34,23 @@ def test_a_pod_with_the_label_of_a_service_alone_belongs_to_none() -> None:
     assert key_of(POD, pod(**{**pod_labels("good"), "app.kubernetes.io/component": "gateway"})) is None
 
 
-async def test_the_image_is_pinned_before_anything_is_made() -> None:
+async def test_a_new_service_takes_four_writes() -> None:
     server = Server()
     await reconciler(server).reconcile(KEY)
-    assert server.writes[0] == "LLMService/status"
-    assert server.writes[1:4] == ["Service", "PodDisruptionBudget", "Deployment"]
+    assert server.writes == ["Service", "PodDisruptionBudget", "Deployment", "LLMService/status"]
     assert server.service["status"]["engineImage"] == "engine:1"
+
+
+async def test_an_upgrade_after_a_first_pass_that_was_cut_short_changes_no_image() -> None:
+    server = Server()
+    server.failures["LLMService/status"] = ApiError(503, "x", "ends here")
+    with pytest.raises(ApiError, match="ends here"):
+        await reconciler(server).reconcile(KEY)
+    del server.failures["LLMService/status"]
+    await reconciler(server, image="engine:2").reconcile(KEY)
+    assert server.service["status"]["engineImage"] == "engine:1"
+    (container,) = server.live["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "engine:1"
 
 
 async def test_a_crd_that_is_newer_than_the_operator_stops_nothing() -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -103,7 +104,7 @@ class ApiServer:
     def _kinds(self) -> tuple[Kind, ...]:
         return (*([LLMSERVICE] if self.has_crd else []), *CHILDREN, *self.optional, *OBSERVED, *KOPFS_OWN)
 
-    async def wait_for_crd(self) -> None:
+    async def wait_for_crd(self, answered: Callable[[], object]) -> None:
         while not self.has_crd:
             await asyncio.sleep(0.01)
 
@@ -140,7 +141,8 @@ class ApiServer:
         if kind := next((kind for kind in self._kinds if kind.path() == path), None):
             return await self._list_or_watch(kind, namespace, request)
         if LLMSERVICE.plural in path:
-            return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
+            refusal = {"kind": "Status", "code": 404, "reason": "NotFound", "message": "there are none"}
+            return web.json_response(refusal, status=404)
         return web.json_response(self._discovery(request.path))
 
     async def _list_or_watch(self, kind: Kind, namespace: str, request: web.Request) -> web.StreamResponse:
@@ -352,7 +354,13 @@ async def test_objects_are_listed_in_pages_and_kopf_gets_llmservices_alone(monke
     assert [pod["spec"] for pod in passes.indexes[POD.plural][KEY]] == [{}] * 3
 
 
-async def test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     passes, server = Passes(), ApiServer()
     monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
     process = process_of(server)
@@ -365,6 +373,10 @@ async def test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on(monk
         while process.queue._workers:
             await asyncio.sleep(0.01)
         assert not running.done()
+        while not (said := warned(caplog)):
+            await asyncio.sleep(0.01)
+        assert said == ["a watch has failed: the API server answers 404: there are none; reopening the watches in 0 s"]
+        assert "Traceback" not in caplog.text
         del passes.seen[:]
         server.has_crd = True
         while not passes.seen:

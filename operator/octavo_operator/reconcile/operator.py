@@ -32,6 +32,7 @@ from octavo_operator.reconcile.unavailable_metrics_api import watch_metrics_api
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError, present_kinds, watch_kinds
 from octavo_operator.reconcile.watching.outsiders import OutsiderWatch
 from octavo_operator.reconcile.watching.resync import Resync
+from octavo_operator.reconcile.watching.watch_errors import is_expected
 from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces, watch_namespaces
 from octavo_operator.reconcile.watching.watches import Indexed, Watches, WatchesHangError, WatchFailedError
@@ -126,8 +127,9 @@ async def run(options: OperatorOptions) -> None:
 
 def _problems(process: _Process, lease: Lease | None) -> list[str]:
     """Return problems that no restart fixes, as sentences."""
-    without_lease = [lease.problem] if lease and lease.problem else []
-    return [*without_lease, *process.namespaces.problems, *process.cluster.server.missing_rights.problems]
+    known = [lease.problem if lease else "", process.cluster.crd_problem]
+    rights = process.cluster.server.missing_rights.problems
+    return [*filter(None, known), *process.namespaces.problems, *rights]
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
@@ -153,14 +155,14 @@ async def _serve_for_ever(process: _Process) -> None:
     """
     pause = 0.0
     while True:
-        await process.cluster.wait_for_crd()
-        process.heartbeat.beat()
+        await process.cluster.wait_for_crd(process.heartbeat.beat)
         began = time.monotonic()
         try:
             return await _serve(process)
         except WatchFailedError as failure:
             pause = pause if time.monotonic() - began < _STEADY_SECONDS else 0.0
-            logger.warning("%s; reopening the watches in %.0f s", failure, pause, exc_info=failure)
+            unexpected = None if is_expected(failure.__cause__) else failure
+            logger.warning("%s; reopening the watches in %.0f s", failure, pause, exc_info=unexpected)
             await asyncio.sleep(pause)
             pause = min(_MOST_PAUSE_SECONDS, 2 * pause + 1)
         except WatchesOutdatedError as change:

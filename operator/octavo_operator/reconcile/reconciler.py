@@ -114,10 +114,10 @@ class Reconciler:
         return await self._reconcile(key, reading.service, replace(observed, service=live, unknown=reading.unknown))
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
-        image = await self._pinned_image(key, service, observed)
+        observed = await with_unwatched_children(self._cluster, key, observed)
+        image = self._pinned_image(service, observed)
         if refusal := _not_acted_on(service) or self._forbidden(service):
             return await self._report(service, observed, image, Result(refusal))
-        observed = await with_unwatched_children(self._cluster, key, observed)
         now = await self._rollout_state(service, observed)
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, tried=now.tried, now=moment)
@@ -139,7 +139,7 @@ class Reconciler:
             pauses.append((self._failing[key] + _LASTING - applied_at).total_seconds())
         again = _again(service, applied, now, moment, pauses)
         try:
-            if reported or not applied.failures:  # else the report would be as old as the last apply
+            if reported or not applied.failures or not service.status:  # a report would be as old as the last apply
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
                 result = _result(service, reported, applied, now)
                 result = replace(result, no_scaler=no_scaler, missing_claims=missing, unwatched=unwatched)
@@ -154,20 +154,13 @@ class Reconciler:
             raise
         return again
 
-    async def _pinned_image(self, key: Key, service: LLMService, observed: Observation) -> str:
+    def _pinned_image(self, service: LLMService, observed: Observation) -> str:
         """Return the image of the engine's pods, which stays the same when the operator is upgraded.
 
-        A new one is written to the status before anything is made, so that no upgrade can come between.
+        Until the status that ends the first pass says which it is, the Deployment does.
         """
-        if image := from_status(service.status, str, "engineImage"):
-            return image
-        image = _running_image(service, observed) or self._config.engine_image
-        try:
-            await self._report(service, observed, image, Result())
-        except ApiError as error:  # where it cannot be written, all else goes on, and ends with that error
-            if error.transient and not self._statuses.fails_for_long(key):
-                raise
-        return image
+        pinned = from_status(service.status, str, "engineImage")
+        return pinned or _running_image(service, observed) or self._config.engine_image
 
     async def _report_held(self, live: Mapping[str, Any], observed: Observation) -> float | None:
         """Report that the LLMService is being deleted, which of its pods still run, and what finalizers hold it up.
@@ -265,7 +258,7 @@ def _not_acted_on(service: LLMService) -> Problem | None:
 
 
 def _running_image(service: LLMService, observed: Observation) -> str:
-    """Return the image that the engine of a service without a status runs, as after a restore from a backup.
+    """Return the image that the engine of a service without a status runs, as where the first pass was cut short.
 
     It is empty where there is no such image.
     """

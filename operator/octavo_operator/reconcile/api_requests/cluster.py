@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SCALE_MANAGER, SERVICE_LABEL
@@ -35,6 +35,8 @@ class Cluster:
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
+        self.crd_problem = ""
+        """Why the API server serves no LLMServices, while `wait_for_crd` waits for them; empty: it does not wait."""
         self._history = History()
 
     @classmethod
@@ -46,20 +48,26 @@ class Cluster:
         """Close the connections."""
         await self.server.close()
 
-    async def wait_for_crd(self) -> None:
-        """Return once the API server serves LLMServices; log that it does not while waiting."""
-        warned = False
-        while True:
-            try:
-                if LLMSERVICE.plural in await self.plurals(API_VERSION):
-                    return
-                said = f"the API server has no {LLMSERVICE.plural}"
-            except ApiError as error:
-                said = error.message
-            if not warned:
-                logger.warning("waiting for the CRD of %s (manifests/crd.yaml): %s", API_VERSION, said)
-                warned = True
+    async def wait_for_crd(self, answered: Callable[[], object]) -> None:
+        """Return once the API server serves LLMServices; log that it does not while waiting.
+
+        `answered` is called with each answer: an operator without its CRD is no operator that hangs.
+        """
+        while why := await self._why_without_crd(answered):
+            problem = f"waiting for the CRD of {API_VERSION} (manifests/crd.yaml): {why}"
+            if problem != self.crd_problem:
+                logger.warning("%s", problem)
+            self.crd_problem = problem
             await asyncio.sleep(_CRD_POLL_SECONDS)
+        self.crd_problem = ""
+
+    async def _why_without_crd(self, answered: Callable[[], object]) -> str:
+        try:
+            known = await self.plurals(API_VERSION)
+        except ApiError as error:
+            return error.message
+        answered()
+        return "" if LLMSERVICE.plural in known else f"the API server has no {LLMSERVICE.plural}"
 
     async def plurals(self, api_version: str) -> frozenset[str]:
         """Return the plurals of the kinds that the API server has in `api_version`; none if it does not know that."""

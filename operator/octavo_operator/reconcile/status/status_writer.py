@@ -167,11 +167,6 @@ class StatusWriter:
         await self._recorder.record(metadata, transitions(before, status), now)
         return None
 
-    def fails_for_long(self, key: Key) -> bool:
-        """Return True if the last writes of this status have failed, for UNWRITTEN_SECONDS or longer."""
-        since = self._unwritten.get(key)
-        return since is not None and self._clock() - since >= UNWRITTEN_SECONDS
-
     async def _report_unwritten(self, metadata: Mapping[str, Any], error: ApiError, began: float, now: str) -> None:
         """Record a Warning event that says that the status cannot be written.
 
@@ -179,8 +174,8 @@ class StatusWriter:
         for UNWRITTEN_SECONDS, any other at once. `began`: when this write began, by the clock of the writer.
         """
         key = metadata["namespace"], metadata["name"]
-        self._unwritten.setdefault(key, began)
-        if error.transient and not self.fails_for_long(key):
+        since = self._unwritten.setdefault(key, began)
+        if error.transient and self._clock() - since < UNWRITTEN_SECONDS:
             return
         note = f"the status cannot be written, so that it is an old one: {advice(error.message)}"
         await self._recorder.record(metadata, [Transition("Warning", "StatusNotWritten", note)], now)

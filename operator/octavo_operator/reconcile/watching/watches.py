@@ -25,7 +25,7 @@ from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Index, Key, key_of
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.watching import list_and_watch, toggles
+from octavo_operator.reconcile.watching import list_and_watch, toggles, watch_errors
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.watching.indexes import Indexes
 
@@ -48,6 +48,7 @@ _BACKOFFS = (1, 1, 2, 3, 5, 8, 13)
 _LAST_BACKOFF = 20
 toggles.use_in_kopf()
 list_and_watch.use_in_kopf()
+watch_errors.use_in_kopf()
 
 
 class WatchesHangError(Exception):
@@ -166,7 +167,7 @@ class Watches:
             running.result()
         except Exception as error:
             await asyncio.sleep(_FAILED_SECONDS)
-            raise WatchFailedError(f"a watch has failed: {error!r}") from error
+            raise WatchFailedError(f"a watch has failed: {watch_errors.sentence_of(error)}") from error
 
     def _settings(self, sink: list_and_watch.Sink) -> kopf.OperatorSettings:
         settings = list_and_watch.Settings(sink)

@@ -1,0 +1,40 @@
+"""Errors with which a watch of kopf ends although nothing is wrong in this program, and how they are said.
+
+`Watches` reports them in one line. kopf logs each of them with a traceback, twice, before that.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import aiohttp
+from kopf._cogs.clients.errors import APIError
+from kopf._cogs.structs.credentials import LoginError
+
+_EXPECTED = (APIError, LoginError, aiohttp.ClientError, OSError)
+_LOGGERS = ("kopf._core.reactor.orchestration", "kopf._core.reactor.running")
+
+
+def is_expected(error: BaseException | None) -> bool:
+    """Return True if an error is the API server's, or that of the connection to it: a traceback would tell nothing."""
+    return isinstance(error, _EXPECTED)
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return what an error of a watch says, as a sentence."""
+    if isinstance(error, LoginError):
+        return "the API server does not accept the operator's credentials"
+    if isinstance(error, APIError):
+        return f"the API server answers {error.status}: {error.message or 'without a message'}"
+    return str(error) or type(error).__name__
+
+
+def _is_logged(record: logging.LogRecord) -> bool:
+    """Return True if a record of kopf is to be logged."""
+    return not (record.exc_info and is_expected(record.exc_info[1]))
+
+
+def use_in_kopf() -> None:
+    """Let kopf log none of them from now on."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_is_logged)
