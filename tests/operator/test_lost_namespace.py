@@ -149,15 +149,20 @@ async def test_a_foreign_kind_that_always_fails_stops_nothing(passes: Passes) ->
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_while_the_api_server_fails_no_kind_is_given_up() -> None:
+async def test_while_the_api_server_fails_no_kind_is_given_up_and_the_failure_is_said_once_it_lasts() -> None:
     class Down(ApiServer):
         async def probe(self, kind: Kind, namespace: str) -> None:
             raise ApiError(503, "", "try later")
 
     scope, kinds = WatchedNamespaces(("a",)), (LLMSERVICE, *OPTIONAL)
-    for _ in range(2 * MOST_FAILURES):
+    for number in range(1, 2 * MOST_FAILURES):
         await scope.look(Down(), kinds)
-    assert scope.problems == []
+        failing = number >= MOST_FAILURES
+        assert scope.problems == ["namespace a: its llmservices cannot be listed: try later"] * failing
+        assert scope.by_namespace() == {"a": not failing}
+    assert scope.groups(kinds) == {kinds: ("a",)}
+    await scope.look(ApiServer(), kinds)
+    assert (scope.problems, scope.by_namespace()) == ([], {"a": True})
 
 
 async def test_after_one_right_was_refused_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

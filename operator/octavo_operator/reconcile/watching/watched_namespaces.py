@@ -3,6 +3,7 @@
 What cannot be read must not stop the watches of the rest, so these are opened without it: a namespace whose LLMServices
 cannot be read, and elsewhere single kinds, whose objects are then read by name (`unwatched`). So is a foreign kind that
 fails again and again, as with a CRD whose conversion webhook does not answer: no watch begins before all are listed.
+What the operator cannot do without stays watched, and that it cannot be listed is reported as a problem.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ POLL_SECONDS = 10.0
 CHECKS_OF_ALL = 6
 """One of this many checks asks for all kinds, and so does one after a refusal, as rights are often lost together."""
 MOST_FAILURES = 3
-"""A foreign kind that fails in so many checks in a row is not watched until a check succeeds."""
-_FORBIDDEN = 403
+"""A foreign kind that fails in so many checks in a row is not watched until a check succeeds; of others it is said."""
+_FORBIDDEN, _NOT_FOUND = 403, 404
 _AT_ONCE = 16
 """So many questions are under way at most: with hundreds of namespaces the requests for the Lease must not wait."""
 _CLUSTER = ""
@@ -54,6 +55,7 @@ class WatchedNamespaces:
         self._namespaces = tuple(namespaces) or (_CLUSTER,)  # kopf and paths call the whole cluster so
         self._refused: Refused = {}
         self._failures: Counter[tuple[str, Kind]] = Counter()
+        self._failing: Refused = {}
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @property
@@ -76,12 +78,15 @@ class WatchedNamespaces:
 
     @property
     def problems(self) -> list[str]:
-        """Return a sentence for each namespace or kind that cannot be read."""
-        return [_sentence(*identity, why) for identity, why in self._refused.items()]
+        """Return a sentence for each namespace or kind that cannot be read, and for each list that keeps failing."""
+        failing = {identity: why for identity, why in self._failing.items() if identity not in self._refused}
+        refused = [_sentence(*identity, why) for identity, why in self._refused.items()]
+        return refused + [_failing_sentence(*identity, why) for identity, why in failing.items()]
 
     def by_namespace(self) -> dict[str, bool]:
         """Return for each namespace whether it can be read; the whole cluster is called *."""
-        return {each or "*": each in self.readable for each in self._namespaces}
+        readable = {each for each in self.readable if (each, LLMSERVICE) not in self._failing}
+        return {each or "*": each in readable for each in self._namespaces}
 
     async def look(self, cluster: Prober, kinds: Sequence[Kind], everything: bool = True) -> None:
         """Ask for `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable, or of a foreign
@@ -118,18 +123,26 @@ class WatchedNamespaces:
             async with self._turns:
                 await cluster.probe(kind, namespace)
         except ApiError as error:
-            if error.status == _FORBIDDEN:
-                return error.message
-            if error.status != 404:  # a CRD that was removed is discovery's concern
+            if error.status not in (_FORBIDDEN, _NOT_FOUND):
                 return self._failed(identity, error)
+            why = error.message if error.status == _FORBIDDEN else ""  # a removed CRD is discovery's concern
+        else:
+            why = ""
         del self._failures[identity]
-        return ""
+        self._failing.pop(identity, None)
+        return why
 
     def _failed(self, identity: tuple[str, Kind], error: ApiError) -> str:
         """Return why the kind is not to be watched after one more failure; empty: it is as before."""
         self._failures[identity] += 1
-        lasts = identity[1] in OPTIONAL and self._failures[identity] >= MOST_FAILURES
-        return error.message if lasts else self._refused.get(identity, "")
+        if self._failures[identity] < MOST_FAILURES:
+            return self._refused.get(identity, "")
+        if identity[1] in OPTIONAL:
+            return error.message
+        if identity not in self._failing:
+            logger.warning("%s", _failing_sentence(*identity, error.message))
+        self._failing[identity] = error.message
+        return self._refused.get(identity, "")
 
 
 async def check_namespaces(
@@ -162,6 +175,10 @@ def _sentence(namespace: str, kind: Kind, why: str) -> str:
     if kind is LLMSERVICE:
         return f"{_named(namespace)} cannot be read: {why}"
     return f"{_named(namespace)}: its {kind.plural} are not watched: {why}"
+
+
+def _failing_sentence(namespace: str, kind: Kind, why: str) -> str:
+    return f"{_named(namespace)}: its {kind.plural} cannot be listed: {why}"
 
 
 def _named(namespace: str) -> str:
