@@ -243,7 +243,7 @@ OF_OTHER_SERVERS = """
     top_n_sigma n_predict n_keep n_probs min_keep cache_prompt id_slot samplers grammar timings_per_token
     return_tokens reasoning_format parse_tool_calls
     models transforms route plugins usage provider top_a num_retries drop_params enable_thinking thinking_budget
-    search_options enable_search random_seed safe_prompt keep_alive options
+    search_options enable_search random_seed safe_prompt keep_alive options speed
 """
 """Fields of OpenAI and vLLM, some of SGLang, of llama.cpp, and of gateways."""
 
@@ -259,7 +259,7 @@ def test_no_field_of_another_server_is_taken_for_a_misspelled_one(path: str) -> 
     [
         ("max_token", "max_tokens"), ("maxTokens", "max_tokens"), ("temprature", "temperature"), ("topP", "top_p"),
         ("respones_format", "response_format"), ("tool", "tools"), ("stops", "stop"), ("TEMPERATURE", "temperature"),
-        ("max_completions_tokens", "max_completion_tokens"),
+        ("max_completions_tokens", "max_completion_tokens"), ("chat_template_args", "chat_template_kwargs"),
     ],
 )  # fmt: skip
 def test_a_misspelled_field_is_refused_with_the_one_that_was_meant(name: str, meant: str) -> None:

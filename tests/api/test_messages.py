@@ -56,7 +56,8 @@ def prompt_of(server: Served) -> str:
 
 
 def test_a_message(server: Served) -> None:
-    message = ask(server, system="Be brief.", metadata={"user_id": "me"}, extra_body={"temperature": 0.5, "top_k": 7})
+    fields: dict[str, Any] = {"metadata": {"user_id": "me"}, "speed": "standard"}
+    message = ask(server, system="Be brief.", **fields, extra_body={"temperature": 0.5, "top_k": 7})
     assert [block.to_dict() for block in message.content] == [{"type": "text", "text": "Hello there."}]
     assert (message.role, message.type, message.model) == ("assistant", "message", "smollm2")
     assert (message.stop_reason, message.stop_sequence, message._request_id is not None) == ("end_turn", None, True)
@@ -222,6 +223,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an edit of the prompt": ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
                               "context_management.edits[0].type"),
+    "a speed that the model has not": ({"speed": "fast"}, "speed"),
     "a field of no kind": ({"mcp_servers": []}, "mcp_servers: unknown field"),
     "a tool that is not there": ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "no tool 'x'"),
     "a choice without a name": ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "name must be given"),

@@ -190,6 +190,7 @@ class PromptBody(StrictBody):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     context_management: ContextManagement | None = None
+    speed: Literal["standard"] | None = None
     cache_control: IgnoredObject | None = None
     """Prefixes are always cached (unless the server was started without prefix caching)."""
 
