@@ -18,7 +18,7 @@ from octavo_operator.reconcile.api_requests.api_server import ApiServer
 from octavo_operator.reconcile.api_requests.cluster import Cluster
 from octavo_operator.reconcile.api_requests.rights import MissingRights
 from octavo_operator.reconcile.health import STALLED_SECONDS, Heartbeat, serve_health
-from octavo_operator.reconcile.kinds import LLMSERVICE
+from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
@@ -169,6 +169,33 @@ async def test_a_missing_crd_is_said_once_in_the_log_and_by_healthz_while_it_las
     assert seen == [[], [missing], [missing], [unknown]]
     assert [record.getMessage() for record in caplog.records] == [missing, unknown]
     assert len(beats) == 3
+    assert operator._problems(process, None) == []
+
+
+async def test_healthz_says_what_cannot_be_listed_though_the_first_object_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a conversion webhook that does not answer, which one object needs."""
+    cluster = Cluster(ApiServer(None))
+    process = operator._Process(
+        operator.OperatorOptions("engine:1"), cluster, WorkQueue[Key](), Heartbeat(), WatchedNamespaces(())
+    )
+    failing = True
+
+    async def request(_: str, path: str, body: Any = None, query: Any = (), **__: Any) -> Any:
+        if path.endswith("selfsubjectaccessreviews"):
+            return {"status": {"allowed": True}}
+        if failing and ("limit", "1") not in query:
+            raise ApiError(500, "InternalError", "conversion webhook for octavo.dev/v1beta1 failed")
+        return {"metadata": {"resourceVersion": "1"}}
+
+    monkeypatch.setattr(cluster.server, "request", request)
+    await process.namespaces.look(cluster, [LLMSERVICE])
+    for kind in (LLMSERVICE, OPTIONAL[0]):  # what others have brought is only not watched then
+        with pytest.raises(ApiError):
+            await cluster.list_all(kind, [""])
+    said = "llmservices cannot be listed, so their changes go unseen: conversion webhook for octavo.dev/v1beta1 failed"
+    assert operator._problems(process, None) == [said]
+    failing = False
+    await cluster.list_all(LLMSERVICE, [""])
     assert operator._problems(process, None) == []
 
 

@@ -127,9 +127,9 @@ async def run(options: OperatorOptions) -> None:
 
 def _problems(process: _Process, lease: Lease | None) -> list[str]:
     """Return problems that no restart fixes, as sentences."""
-    known = [lease.problem if lease else "", process.cluster.crd_problem]
-    rights = process.cluster.server.missing_rights.problems
-    return [*filter(None, known), *process.namespaces.problems, *rights]
+    cluster = process.cluster
+    known = [lease.problem if lease else "", cluster.crd_problem, *cluster.list_problems.values()]
+    return [*filter(None, known), *process.namespaces.problems, *cluster.server.missing_rights.problems]
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:

@@ -37,6 +37,9 @@ class Cluster:
         self.server = server
         self.crd_problem = ""
         """Why the API server serves no LLMServices, while `wait_for_crd` waits for them; empty: it does not wait."""
+        self.list_problems: dict[Kind, str] = {}
+        """Why all objects of a kind could not be listed the last time. One that cannot be converted is enough, of which
+        `probe` may see nothing."""
         self._history = History()
 
     @classmethod
@@ -119,10 +122,17 @@ class Cluster:
         """Return the metadata of all objects of the kind, in the cluster or `namespaces`; of children, our own."""
         items: list[Object] = []
         versions = []
-        for namespace in namespaces or [""]:
-            pages = [page async for page in self._pages(kind, namespace)]
-            versions.append(int(pages[0]["metadata"]["resourceVersion"]))
-            items += [item for page in pages for item in page.get("items") or ()]
+        try:
+            for namespace in namespaces or [""]:
+                pages = [page async for page in self._pages(kind, namespace)]
+                versions.append(int(pages[0]["metadata"]["resourceVersion"]))
+                items += [item for page in pages for item in page.get("items") or ()]
+        except ApiError as error:
+            if kind not in OPTIONAL and error.status not in (403, 404):  # those are told otherwise, and may go
+                said = f"{kind.plural} cannot be listed, so their changes go unseen: {error.message}"
+                self.list_problems[kind] = said
+            raise
+        self.list_problems.pop(kind, None)
         return Listing(kind, min(versions), tuple(items))
 
     async def _pages(self, kind: Kind, namespace: str) -> AsyncIterator[Object]:
