@@ -52,14 +52,14 @@ class InputLine(msgspec.Struct, forbid_unknown_fields=True):
     body: msgspec.Raw
 
 
-class _Body(msgspec.Struct):
+class _LineBody(msgspec.Struct):
     """The constraints on a line's body: it is an object without `stream`."""
 
     stream: Any = None
 
 
 _lines = msgspec.json.Decoder(InputLine)
-_bodies = msgspec.json.Decoder(_Body)
+_bodies = msgspec.json.Decoder(_LineBody)
 
 
 def lines_of(path: Path, after: LinePlace | None = None) -> Generator[tuple[LinePlace, bytes]]:

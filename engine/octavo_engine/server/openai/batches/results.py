@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -59,11 +60,11 @@ class Results:
         ended = []
         for file_id in self._ids:
             (await with_retries(partial(self._storage.create, self._owner, file_id))).close()
-            recover = partial(on_disk, _recover, self._owner.path(file_id), self._tally)
-            self._tally, numbers, size, cut = await with_retries(recover)
-            self._sizes.append(size)
-            self._owner.bytes -= cut
-            ended.append(numbers)
+            found = await with_retries(partial(on_disk, _recover, self._owner.path(file_id), self._tally))
+            self._tally = found.tally
+            self._sizes.append(found.size)
+            self._owner.bytes -= found.cut
+            ended.append(found.numbers)
         self.done = set().union(*ended)
         counts = self._batch.request_counts
         counts.completed, counts.failed = map(len, ended)
@@ -146,20 +147,34 @@ def _append_to(path: Path, data: bytes) -> WrittenLine:
     return read_line(data)
 
 
-def _recover(path: Path, before: Tally) -> tuple[Tally, set[int], int, int]:
-    """Return a tally with the complete lines as well, their numbers and bytes, and the bytes of an incomplete one.
+@dataclass(frozen=True, slots=True)
+class _Recovered:
+    """What a file of results has after a restart."""
 
-    That line, the last one, is cut off the file. After an OSError this can be called again.
+    tally: Tally
+    """The sums of all files that have been read."""
+    numbers: set[int]
+    """The numbers of the lines that are complete."""
+    size: int
+    """The bytes of these lines."""
+    cut: int
+    """The bytes of an incomplete last line, which has been cut off the file."""
+
+
+def _recover(path: Path, before: Tally) -> _Recovered:
+    """Read the lines that were written before a restart, and cut off one that was not written completely.
+
+    `before` has the sums of files read earlier. After an OSError this can be called again.
     """
-    tally, found = copy.deepcopy(before), set[int]()
-    complete = 0
+    tally, numbers = copy.deepcopy(before), set[int]()
+    size = 0
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
-                complete += len(line)
+                size += len(line)
                 written = read_line(line)
-                found.add(int(written.id.rpartition("-")[2]))
+                numbers.add(int(written.id.rpartition("-")[2]))
                 tally.add(written)
-    cut = path.stat().st_size - complete
-    os.truncate(path, complete)
-    return tally, found, complete, cut
+    cut = path.stat().st_size - size
+    os.truncate(path, size)
+    return _Recovered(tally, numbers, size, cut)

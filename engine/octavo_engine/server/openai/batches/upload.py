@@ -112,7 +112,7 @@ async def receive_file(request: Request, storage: Storage, owner: Owned) -> File
 
     APIError if the body is not a form with a file, or is too large; what was received of it is then removed.
     """
-    body = _Body(request.receive)
+    body = _UploadBody(request.receive)
     try:
         async with asyncio.timeout(UPLOAD_SECONDS):
             return await _receive(request, body, storage, owner)
@@ -124,7 +124,7 @@ async def receive_file(request: Request, storage: Storage, owner: Owned) -> File
         raise APIError(408, message, code="upload_timeout", headers=_CLOSE) from None
 
 
-async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned) -> FileObject:
+async def _receive(request: Request, body: _UploadBody, storage: Storage, owner: Owned) -> FileObject:
     check_encoding(request.scope)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
@@ -137,7 +137,7 @@ async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned
         return await _write(body, _Form(options[b"boundary"]), storage, owner)
 
 
-async def _write(body: _Body, form: _Form, storage: Storage, owner: Owned) -> FileObject:
+async def _write(body: _UploadBody, form: _Form, storage: Storage, owner: Owned) -> FileObject:
     """Write the file of a form to the storage and list it. After an error nothing of it is left."""
     file_id = new_file_id()
     writing = _Writing(storage, owner, file_id)
@@ -150,7 +150,7 @@ async def _write(body: _Body, form: _Form, storage: Storage, owner: Owned) -> Fi
         raise
 
 
-class _Body:
+class _UploadBody:
     """The parts of a request's body as they arrive."""
 
     def __init__(self, receive: Receive) -> None:
@@ -178,7 +178,7 @@ class _Writing:
         self._storage, self._owner, self._file_id = storage, owner, file_id
         self.size = 0
 
-    async def write_all(self, body: _Body, form: _Form) -> None:
+    async def write_all(self, body: _UploadBody, form: _Form) -> None:
         """Write the file that the form contains; APIError if the form is not valid or too large."""
         read = 0
         with await self._storage.create(self._owner, self._file_id) as file:

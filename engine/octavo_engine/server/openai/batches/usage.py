@@ -25,13 +25,13 @@ class _Usage(msgspec.Struct):
     output_tokens_details: _Details | None = None
 
 
-class _Body(msgspec.Struct):
+class _AnswerBody(msgspec.Struct):
     model: str | None = None
     usage: _Usage | None = None
 
 
 class _Response(msgspec.Struct):
-    body: _Body
+    body: _AnswerBody
 
 
 class WrittenLine(msgspec.Struct):
