@@ -56,7 +56,7 @@ Names = Sequence[tuple[str, dict[str, str]]]
 """All names under which one measurement is exported, each with its labels."""
 
 
-class Distribution(Collector):
+class AliasedHistogram(Collector):
     """A histogram that is exported under several names. To make `observe` cheap, a scrape computes the buckets."""
 
     def __init__(self, text: str, names: Names, bounds: Sequence[Sequence[float]]) -> None:
@@ -86,7 +86,7 @@ def _written(bound: float) -> str:
     return str(floatToGoString(bound))  # type: ignore[no-untyped-call]
 
 
-class Total(Collector):
+class AliasedCounter(Collector):
     """A counter that is exported under several names."""
 
     def __init__(self, text: str, names: Names) -> None:
@@ -105,7 +105,7 @@ class Total(Collector):
             yield family
 
 
-class TwinCounter:
+class AliasedCounterByLabel:
     """A counter by a label, exported under several names. All series exist at 0 from the start, as rates need that."""
 
     def __init__(self) -> None:
@@ -210,25 +210,25 @@ class Metrics:
 
     def _histogram(
         self, name: str, twins: tuple[str, ...], text: str, buckets: tuple[float, ...], more: tuple[float, ...] = ()
-    ) -> Distribution:
+    ) -> AliasedHistogram:
         """Create a histogram. `more` are bounds that only `name` has, in addition to `buckets`."""
         names = self._names(name, twins)
         own = sorted((*buckets, *more))
-        histogram = Distribution(text, names, [own if each == name else buckets for each, _ in names])
+        histogram = AliasedHistogram(text, names, [own if each == name else buckets for each, _ in names])
         self._registry.register(histogram)
         return histogram
 
-    def _count(self, name: str, twin: str, text: str) -> Total:
-        counter = Total(text, self._names(name, (twin,)))
+    def _count(self, name: str, twin: str, text: str) -> AliasedCounter:
+        counter = AliasedCounter(text, self._names(name, (twin,)))
         self._registry.register(counter)
         return counter
 
-    def _count_by(self, name: str, label: str, values: Mapping[str, str], text: str) -> TwinCounter:
-        counter = TwinCounter()
+    def _count_by(self, name: str, label: str, values: Mapping[str, str], text: str) -> AliasedCounterByLabel:
+        counter = AliasedCounterByLabel()
         counter.add_labelled(self._labelled(name, label, values, text, {"model_name": self._model_name}))
         return counter
 
-    def _label_twin(self, counter: TwinCounter, name: str, label: str, values: Mapping[str, str]) -> None:
+    def _label_twin(self, counter: AliasedCounterByLabel, name: str, label: str, values: Mapping[str, str]) -> None:
         if self._vllm:
             labels = {"model_name": self._model_name, "engine": "0"}
             counter.add_labelled(self._labelled(name, label, values, "As vLLM counts it", labels))
