@@ -312,3 +312,9 @@ def test_adapters_of_several_ranks_in_one_batch(
     with pytest.raises(ValueError, match=f"6 inputs and 6 results for the slots of {7 * times} tokens"):
         adapters.add_to(y[:6], x[:6], slots)
     torch.testing.assert_close(y.double(), exact, rtol=2**-8 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
+
+
+def test_adapters_of_more_ranks_than_the_kernel_has_room_for_are_refused(kernels: CPUKernels) -> None:
+    parts = (1,) * 65
+    with pytest.raises(ValueError, match="65 projections of rank 512: the kernel has room for 32768 in all"):
+        CPUAdapters(kernels, torch.empty(1, 65 * 512, 1), torch.empty(1, 512, 65), parts)

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels
 
+_MOST_RANKS = 1 << 15
+"""The largest sum of the ranks of a layer's projections: HIDDEN in adapters.c."""
+
 
 class AdaptersStructure(ctypes.Structure):
     """`struct adapters` of kernels.h."""
@@ -30,6 +33,8 @@ class CPUAdapters:
         """
         self._kernels, self.a, self.b = kernels, a, b
         slots, rank, rows = b.shape
+        if len(parts) * rank > _MOST_RANKS:  # the kernel would write past the end of its array
+            raise ValueError(f"{len(parts)} projections of rank {rank}: the kernel has room for {_MOST_RANKS} in all")
         self.ranks = torch.zeros(slots, len(parts), dtype=torch.int32)
         """The rank of each part of what is in a slot, at most that of the slots; 0: nothing."""
         self._ends = torch.tensor(parts).cumsum(0)

@@ -37,7 +37,7 @@ from octavo_engine.server.openai.fields import (
     TopLogprobs,
 )
 from octavo_engine.server.openai.refused import (
-    NoTools,
+    NoFunctions,
     NotYet,
     OnlyEmpty,
     OnlyFalse,
@@ -220,7 +220,7 @@ class TemplateOptions(Body, ToolFields):
     reasoning_effort: Effort | None = None
     """A variable of the template; one of this name in chat_template_kwargs takes precedence."""
     chat_template: NotYet = None
-    documents: NoTools = None
+    documents: OnlyEmpty = None
 
 
 class ChatCompletionBody(GenerationBody, TemplateOptions):
@@ -235,8 +235,8 @@ class ChatCompletionBody(GenerationBody, TemplateOptions):
     verbosity: Literal["low", "medium", "high"] | None = None
     """Has no effect, nor has `prediction`."""
     prediction: IgnoredObject | None = None
-    functions: NoTools = None
-    function_call: NoTools = None
+    functions: NoFunctions = None
+    function_call: NoFunctions = None
     audio: NotYet = None
     modalities: TextModality = None
     web_search_options: NotYet = None

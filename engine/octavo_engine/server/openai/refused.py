@@ -29,7 +29,7 @@ def _only_empty(value: Any) -> Any:
     return None if value in ("", [], {}) else _refuse(value)
 
 
-def _no_tools(value: Any) -> Any:
+def _no_functions(value: Any) -> Any:
     return None if value in ([], "none", "auto") else _refuse(value)
 
 
@@ -38,8 +38,10 @@ def _text_modality(value: Any) -> Any:
 
 
 NotYet = Annotated[Any, AfterValidator(_refuse)]
+"""A field without a value that asks for nothing."""
 OnlyFalse = Annotated[Any, AfterValidator(_only_false)]
 OnlyOne = Annotated[Any, AfterValidator(_only_one)]
 OnlyEmpty = Annotated[Any, AfterValidator(_only_empty)]
-NoTools = Annotated[Any, AfterValidator(_no_tools)]
+NoFunctions = Annotated[Any, AfterValidator(_no_functions)]
+"""A deprecated field about functions: an empty list, or a choice that asks for nothing where there are none."""
 TextModality = Annotated[Any, AfterValidator(_text_modality)]
