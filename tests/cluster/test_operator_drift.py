@@ -88,6 +88,22 @@ def test_what_is_deleted_by_hand_comes_again(operator: Client, namespace: Client
         assert shape(namespace, kind) == before
 
 
+def test_a_copy_that_another_client_makes_of_a_child_stays(operator: Client, namespace: Client) -> None:
+    """With the labels of the child, and in one case with its owner; as for a Service of another type."""
+    made(namespace)
+    for name, copied in (("labelled", ("labels",)), ("owned", ("labels", "ownerReferences"))):
+        live = namespace.get("service", "model")
+        kept = {key: live["metadata"][key] for key in copied}
+        spec = {key: value for key, value in live["spec"].items() if not key.startswith("clusterIP")}
+        namespace.apply({**live, "metadata": {"name": name, **kept}, "spec": {**spec, "type": "NodePort"}})
+    changed = json.dumps({"spec": {"service": {"port": 81}}})
+    namespace.kubectl("patch", "llms", "model", "--type=merge", "-p", changed)
+    namespace.wait_until(
+        lambda: namespace.get("service", "model")["spec"]["ports"][0]["port"] == 81, MENDED, "a pass over all children"
+    )
+    assert namespace.exists("service", "labelled") and namespace.exists("service", "owned")
+
+
 def shape(client: Client, kind: str) -> dict[str, Any]:
     """Return what `shape_of` gives for the object as it is now."""
     return shape_of(client.get(kind, "model"))

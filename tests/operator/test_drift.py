@@ -47,6 +47,26 @@ async def test_what_others_change_beside_us_is_looked_at_and_not_written(clock: 
     assert server.writes == []
 
 
+@pytest.mark.parametrize("kind", ["Service", "Deployment", "HorizontalPodAutoscaler"])
+@pytest.mark.parametrize("owned", [False, True])
+async def test_a_copy_of_a_child_that_another_client_makes_stays(kind: str, owned: bool) -> None:
+    """As by `kubectl get service good --output yaml`, edited and applied: labels and owner come with it."""
+    server = Server(replicas=GONE, autoscaling={"minReplicas": 1, "maxReplicas": 3})
+    operator = await settled(server)
+    found = copy.deepcopy(server.live[kind])
+    found["metadata"] |= {"name": "good-too", "uid": "copy"}
+    if not owned:
+        del found["metadata"]["ownerReferences"]
+    server.indexes[CHILD[kind].plural][KEY].append(trimmed(CHILD[kind], found))
+    assert await operator.reconcile(KEY) is None
+    assert server.writes == []
+    by_us = {"manager": "octavo-operator", "operation": "Apply", "fieldsV1": {"f:spec": {}}}  # of an older version
+    found["metadata"]["managedFields"] = [by_us]
+    server.indexes[CHILD[kind].plural][KEY][-1] = trimmed(CHILD[kind], found)
+    await operator.reconcile(KEY)
+    assert f"delete {kind}" in server.writes
+
+
 OUR_PORT = {"name": "http", "port": 80, "targetPort": "http", "appProtocol": "http"}
 BY_ADMISSION: list[tuple[str, dict[str, Any]]] = [
     ("Service", {"selector": {"mesh": "yes"}}),

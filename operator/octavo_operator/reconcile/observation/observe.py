@@ -14,7 +14,9 @@ from octavo_operator.api.names import (
     KIND,
     MANAGED_BY_LABEL,
     SERVICE_LABEL,
+    cache_claim,
     is_engine_pod,
+    metrics_service_name,
     other_controller,
 )
 from octavo_operator.reconcile.fields.added_fields import is_shared
@@ -59,13 +61,15 @@ class Observation:
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
     """Return the observation of `key` from the indexes, which are called by their kinds' plurals.
 
-    Pods that another workload made with the labels of this one are left out: `outsiders` reports them.
+    Pods that another workload made with the labels of this one are left out: `outsiders` reports them. So are copies of
+    children, which would be deleted as no longer needed.
     """
     service = next(iter(indexes[LLMSERVICE.plural].get(key, ())), None)
     children = {
         (kind.name, child["metadata"]["name"]): child
         for kind in (*CHILDREN, *OPTIONAL)
         for child in indexes.get(kind.plural, {}).get(key, ())
+        if not _is_copy(kind, child, key[1])
     }
     slices = indexes.get(ENDPOINT_SLICE.plural)
     return Observation(
@@ -75,6 +79,25 @@ def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str
         slices=None if slices is None or ENDPOINT_SLICE in unwatched else tuple(slices.get(key, ())),
         unwatched=unwatched,
     )
+
+
+def child_names(kind: Kind, service: str) -> tuple[str, ...]:
+    """Return the names of an LLMService's children of this kind."""
+    if kind.name == "PersistentVolumeClaim":
+        return (cache_claim(service),)
+    return (service, metrics_service_name(service)) if kind.name == "Service" else (service,)
+
+
+def _is_copy(kind: Kind, child: Object, service: str) -> bool:
+    """Return True if another client has made a trimmed child from one of the operator's, under a name of its own.
+
+    As by `kubectl get service model --output yaml`, edited and applied: labels and owner are copied. The operator has
+    applied no field of it, and no other controller has made it, as KEDA makes an autoscaler.
+    """
+    metadata = child["metadata"]
+    if child.get("owned") or metadata["name"] in child_names(kind, service):
+        return False
+    return all(each["kind"] == KIND for each in metadata.get("ownerReferences") or () if each.get("controller"))
 
 
 SLICE_OF = "kubernetes.io/service-name"

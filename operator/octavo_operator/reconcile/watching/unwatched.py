@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
-from octavo_operator.api.names import cache_claim, metrics_service_name
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import OBSERVED, OPTIONAL, Kind
-from octavo_operator.reconcile.observation.observe import Key, Observation, belongs_to, trimmed
+from octavo_operator.reconcile.observation.observe import Key, Observation, belongs_to, child_names, trimmed
 
 UNWATCHED_SECONDS = 30.0
 """The pause between two passes where some kinds are not watched: no event reports their changes."""
@@ -28,8 +27,8 @@ async def with_unwatched_children(cluster: Getter, key: Key, observed: Observati
         return observed
     (namespace, service), uid = key, observed.service["metadata"]["uid"]
     children = dict(observed.children)
-    for kind in observed.unwatched:
-        for name in _names(kind, service):
+    for kind in observed.unwatched.keys() - set(OBSERVED):
+        for name in child_names(kind, service):
             try:
                 live = await cluster.get(kind, namespace, name)
             except ApiError as error:
@@ -39,12 +38,3 @@ async def with_unwatched_children(cluster: Getter, key: Key, observed: Observati
             if live is not None and belongs_to(live, service, uid):
                 children[kind.name, name] = trimmed(kind, live)
     return replace(observed, children=children)
-
-
-def _names(kind: Kind, service: str) -> tuple[str, ...]:
-    """Return the names of an LLMService's children of this kind."""
-    if kind in OBSERVED:
-        return ()
-    if kind.name == "PersistentVolumeClaim":
-        return (cache_claim(service),)
-    return (service, metrics_service_name(service)) if kind.name == "Service" else (service,)
