@@ -143,6 +143,23 @@ def test_pytorch_and_the_c_kernels_draw_the_same_tokens(spread: float, monkeypat
     assert by_kernels.finite.tolist() == by_torch.finite.tolist()
 
 
+@pytest.mark.skipif(cpu_kernels() is None, reason="the C kernels cannot be compiled here")
+@pytest.mark.parametrize("vocab", [1, 7, 255, 256, 257, 3001])
+def test_pytorch_and_the_c_kernel_find_the_same_likeliest_tokens(vocab: int) -> None:
+    """The first of equal ones, in any block and lane, and also where logits are infinite; NaN is the largest."""
+    places = [min(place, vocab - 1) for place in (0, 3, 100, 254, 256, 1030, 2999, 3000)]
+    values = logits(15, rows=len(places) + 4, vocab=vocab)
+    for row, place in enumerate(places):
+        values[row, place] = 50.0
+        values[row, place + 300 :: 7] = 50.0
+    values[-4], values[-3], values[-2, vocab // 2] = -torch.inf, torch.inf, torch.inf
+    values[-1, vocab // 2 :] = math.nan
+    best, tokens = gumbel_max.likeliest(values)
+    expected = values.max(dim=-1)
+    torch.testing.assert_close(best, expected.values, rtol=0, atol=0, equal_nan=True)
+    assert tokens.tolist() == expected.indices.tolist()
+
+
 def test_top_p_keeps_the_fewest_likeliest_tokens_that_have_its_mass() -> None:
     values = logits(13, rows=4, vocab=3001)
     for top_p in (0.1, 0.5, 0.9, 0.999):

@@ -18,26 +18,16 @@ from octavo_engine.runner.sampling_table import ParameterColumns
 
 _CANDIDATES = 1024
 """For top-p this many likeliest tokens are sorted first; all tokens are sorted only if these are too few."""
-_GROUP = 256
-"""The number of logits in a group of `likeliest`."""
 _GOLDEN, _ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row's largest logit and its first index, as `max(dim=-1)` does, but quicker.
-
-    PyTorch's CPU kernel for the maximum alone is many times quicker than the one that also returns the index, so the
-    maximum of each group of logits is found first, and the index in one group only.
-    """
-    vocab = logits.shape[-1]
-    if vocab % _GROUP:
-        best, tokens = logits.max(dim=-1)
-        return best, tokens
-    groups = logits.view(len(logits), -1, _GROUP)
-    best, group = groups.amax(dim=-1).max(dim=-1, keepdim=True)
-    members = groups.gather(1, group.unsqueeze(-1).expand(-1, 1, _GROUP)).squeeze(1)
-    tokens = group * _GROUP + members.argmax(dim=-1, keepdim=True)
-    return best.squeeze(1), tokens.squeeze(1)
+    """Return each row's largest logit and its first index, as `max(dim=-1)` does, but many times quicker."""
+    kernels = cpu_kernels()
+    if kernels is not None and logits.dtype == torch.float32 and logits.is_contiguous():
+        return kernels.likeliest_tokens(logits)
+    best, tokens = logits.max(dim=-1)
+    return best, tokens
 
 
 def draw(logits: Tensor, tokens: Tensor, columns: ParameterColumns, positions: Tensor) -> Tensor:

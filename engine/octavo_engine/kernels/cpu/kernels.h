@@ -71,6 +71,8 @@ void attend_chunks(const void *query, const void *keys, const void *values, void
 
 void silu_mul(const void *x, void *y, long tokens, long size, int dtype, int threads);
 
+void likeliest_tokens(const float *logits, float *best, int64_t *tokens, long rows, long vocab, int threads);
+
 void draw_tokens(const float *logits, const float *thresholds, const float *temperatures, const int64_t *seeds,
                  const int64_t *positions, int64_t *tokens, long rows, long vocab, int threads);
 

@@ -48,6 +48,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "interleave": (*[_POINTER] * 2, _INT, _INT),
     "decode": (*[_POINTER] * 3, _INT, _INT),
     "decode_some": (*[_POINTER] * 4, _LONG, _INT, _INT),
+    "likeliest_tokens": (*[_POINTER] * 3, *[_LONG] * 2, _INT),
     "draw_tokens": (*[_POINTER] * 6, *[_LONG] * 2, _INT),
     "top_p_thresholds": (*[_POINTER] * 5, *[_LONG] * 2, _INT),
     "apply_masks": (*[_POINTER] * 3, *[_LONG] * 2, _INT),
@@ -236,6 +237,16 @@ class CPUKernels:
         output = x.new_empty(tokens, size)
         self.library.silu_mul(x.data_ptr(), output.data_ptr(), tokens, size, DTYPES[x.dtype], torch.get_num_threads())
         return output
+
+    def likeliest_tokens(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the largest logit and its first place, [R] each, of `logits` [R, vocab], float32 and contiguous.
+
+        NaN is larger than all numbers, as for PyTorch.
+        """
+        best, tokens = logits.new_empty(len(logits)), logits.new_empty(len(logits), dtype=torch.int64)
+        pointers = logits.data_ptr(), best.data_ptr(), tokens.data_ptr()
+        self.library.likeliest_tokens(*pointers, *logits.shape, torch.get_num_threads())
+        return best, tokens
 
     def draw_tokens(
         self,

@@ -1,4 +1,4 @@
-/* Draws tokens by the Gumbel-max trick, with the numbers of kernels/sampling.py: the largest logit / temperature + noise.
+/* Finds the likeliest tokens, and draws tokens by the Gumbel-max trick, with the numbers of kernels/sampling.py: the largest logit / temperature + noise.
    Top-p becomes a threshold, which is found without sorting the vocabulary. */
 #include <math.h>
 #include <stdlib.h>
@@ -63,6 +63,42 @@ void draw_tokens(const float *logits, const float *thresholds, const float *temp
     for (long row = 0; row < rows; row++) {
         uint64_t state = (uint64_t)seeds[row] * GOLDEN + (uint64_t)(positions[row] + 1) * 0xD1B54A32D192ED03u;
         tokens[row] = draw_row(logits + row * vocab, thresholds[row], temperatures[row], mix64(state), tokens[row], vocab);
+    }
+}
+
+/* The first place of `wanted`, which is there, from `start` on; of the first NaN if it is NaN. */
+static int64_t place_of(const float *logits, float wanted, long start) {
+    while (isnan(wanted) ? !isnan(logits[start]) : logits[start] != wanted) start++;
+    return start;
+}
+
+/* The place of a row's largest logit, the first of several; of its first NaN if it has one. */
+static int64_t likeliest_of(const float *logits, long vocab) {
+    float best = -INFINITY;
+    long first = 0; /* where the block of `best` starts */
+    for (long start = 0; start < vocab; start += BLOCK) {
+        long end = vocab - start < BLOCK ? vocab : start + BLOCK, i = start;
+        floats most = all(-INFINITY);
+        ints nans = {0};
+        for (; i + LANES <= end; i += LANES) {
+            floats values = load(logits, i, FLOAT32);
+            most = larger(values, most);
+            nans |= values != values;
+        }
+        float peak = largest(most);
+        int nan = total((floats)(nans & (ints)all(1))) > 0;
+        for (; i < end; i++) nan |= isnan(logits[i]), peak = fmaxf(peak, logits[i]);
+        if (nan) return place_of(logits, NAN, start);
+        if (peak > best) best = peak, first = start;
+    }
+    return place_of(logits, best, first);
+}
+
+void likeliest_tokens(const float *logits, float *best, int64_t *tokens, long rows, long vocab, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (rows > 1)
+    for (long row = 0; row < rows; row++) {
+        tokens[row] = likeliest_of(logits + row * vocab, vocab);
+        best[row] = logits[row * vocab + tokens[row]];
     }
 }
 
