@@ -10,6 +10,7 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.fields.added_fields import Path
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observation.observe import trimmed
+from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig
 from tests.operator.bad_llmservices import GONE, VALID, merged
@@ -183,7 +184,7 @@ def removal(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def reconciler(server: Server, image: str = "engine:1") -> Reconciler:
-    return Reconciler(server, server.indexes, RenderConfig(image))
+    return Reconciler(server, Sources(server.indexes), RenderConfig(image))
 
 
 def with_pods(server: Server, ready: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig
 from tests.operator.api_server import AUTOSCALED, KEY, Server, reconciler, settled
@@ -24,7 +25,7 @@ async def test_a_deployment_is_made_with_its_lower_bound_before_its_autoscaler()
 
 async def test_without_a_metrics_api_for_keda_the_message_says_that_nothing_scales() -> None:
     server = Server(autoscaling={**AUTOSCALED["autoscaling"], "metricsSource": "KEDA"})
-    await Reconciler(server, server.indexes, RenderConfig("engine:1", metrics_url="")).reconcile(KEY)
+    await Reconciler(server, Sources(server.indexes), RenderConfig("engine:1", metrics_url="")).reconcile(KEY)
     assert not {"ScaledObject", "HorizontalPodAutoscaler"} & set(server.live)
     found = server.condition("ScalingActive")
     assert (found["status"], found["reason"]) == ("False", "AutoscalerFailed")

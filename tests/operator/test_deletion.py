@@ -9,6 +9,7 @@ import pytest
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.observation.observe import trimmed
+from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig
 from tests.operator.api_server import CHILD, KEY, Server, reconciler, settled, with_pods
@@ -82,7 +83,9 @@ async def test_of_a_deletion_in_the_foreground_it_is_said_at_once_whether_pods_s
     server = Server()
     await settled(server)
     with_pods(server, 1)
-    operator = Reconciler(server, server.indexes, RenderConfig("engine:1"), clock=lambda: "2026-01-01T00:00:05Z")
+    operator = Reconciler(
+        server, Sources(server.indexes), RenderConfig("engine:1"), clock=lambda: "2026-01-01T00:00:05Z"
+    )
     asked = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}
     server.service["metadata"].update(asked)
     await operator.reconcile(KEY)
@@ -101,7 +104,7 @@ async def test_a_finalizer_of_a_child_that_holds_a_deletion_in_the_foreground_is
     server = Server()
     await settled(server)
     now, asked = "2026-01-01T00:00:50Z", "2026-01-01T00:00:00Z"
-    operator = Reconciler(server, server.indexes, RenderConfig("engine:1"), clock=lambda: now)
+    operator = Reconciler(server, Sources(server.indexes), RenderConfig("engine:1"), clock=lambda: now)
     going = {"deletionTimestamp": asked, "finalizers": ["foregroundDeletion"]}
     server.service["metadata"].update(going)
     held = {**going, "finalizers": ["example.com/hold", "foregroundDeletion"]}

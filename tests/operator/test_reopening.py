@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,8 +28,9 @@ from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observation import observe
-from octavo_operator.reconcile.observation.observe import Index, Key
+from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.observation.relist import Listing, missed
+from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.watching import discovery, indexes, list_and_watch, outsiders, watches
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
@@ -218,10 +219,8 @@ class Passes:
         self.outsiders: list[int] = []
         """How many slices and pods of others each pass knew."""
 
-    def reconciler(
-        self, cluster: Any, indexes: Mapping[str, Index], config: Any, reports: Any, *_: Any, **more: Any
-    ) -> Passes:
-        self.indexes, self.unwatched, self.outside = indexes, more["unwatched"], more["outside"]
+    def reconciler(self, cluster: Any, sources: Sources, *_: Any, **more: Any) -> Passes:
+        self.indexes, self.unwatched, self.outside = sources.indexes, sources.unwatched, sources.outside
         return self
 
     async def reconcile(self, key: Key) -> float:

@@ -18,6 +18,7 @@ from octavo_operator.reconcile.api_requests.history import HistoryLostError
 from octavo_operator.reconcile.api_requests.rights import LASTING_SECONDS, MissingRights, Right, refused_right
 from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
+from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces, check_namespaces
 from octavo_operator.render import RenderConfig
@@ -145,7 +146,7 @@ def blind(server: Server, *kinds: Kind) -> Reconciler:
         server.lagging.add(kind.plural)
         server.indexes.pop(kind.plural)
     unwatched = {kind: refusal("list", kind.plural).message for kind in kinds}
-    return Reconciler(server, server.indexes, RenderConfig("engine:1"), unwatched=lambda _: unwatched)
+    return Reconciler(server, Sources(server.indexes, unwatched=lambda _: unwatched), RenderConfig("engine:1"))
 
 
 async def test_an_unwatched_kind_is_asked_for_by_name_and_reported() -> None:

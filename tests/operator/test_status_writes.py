@@ -12,6 +12,7 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observation.observe import trimmed
+from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.status import status_writer
 from octavo_operator.render import RenderConfig
@@ -288,7 +289,7 @@ async def test_a_pass_comes_back_for_a_paced_status_of_a_spec_that_is_not_follow
 ) -> None:
     server = Server()
     await settled(server)
-    operator = Reconciler(server, server.indexes, RenderConfig("engine:1", host_paths=frozenset()))
+    operator = Reconciler(server, Sources(server.indexes), RenderConfig("engine:1", host_paths=frozenset()))
     server.service["spec"].update(spec)
 
     async def paced(*_: Any) -> float:
@@ -301,7 +302,7 @@ async def test_a_pass_comes_back_for_a_paced_status_of_a_spec_that_is_not_follow
 async def test_a_new_leader_that_scales_by_itself_writes_no_status_before_it_has_measured() -> None:
     server, reports = Server(**AUTOSCALED), dict[Any, Any]()
     leaders = [
-        Reconciler(server, server.indexes, RenderConfig("engine:1", scales_directly=True), scaling=known)
+        Reconciler(server, Sources(server.indexes, scaling=known), RenderConfig("engine:1", scales_directly=True))
         for known in (reports, {})
     ]
     await leaders[0].reconcile(KEY)

@@ -23,6 +23,7 @@ from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, Kind
 from octavo_operator.reconcile.lease import Lease
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observation.observe import Index, Key, Object
+from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.polling.adapter_watch import AdapterWatch
 from octavo_operator.reconcile.polling.loading import LoadWatch
 from octavo_operator.reconcile.queue import WorkQueue
@@ -221,20 +222,17 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     loading, adapters = LoadWatch(indexes, queue), AdapterWatch(indexes, queue)
     make_scaler = process.options.scaler
     scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
-    scaling = scaler.reports if scaler else {}
     outsiders = OutsiderWatch(cluster, watched, indexed, process.options.slice_managers)
-    reconciler = Reconciler(
-        cluster,
+    sources = Sources(
         indexes,
-        config,
-        loading.reports,
-        scaling,
-        adapters.reports,
-        clock=cluster.server.clock.now,
+        load_reports=loading.reports,
+        adapter_reports=adapters.reports,
+        scaling=scaler.reports if scaler else {},
         unwatched=process.namespaces.unwatched,
         outside=outsiders.found,
-        node_wait=process.options.node_wait,
     )
+    clock, node_wait = cluster.server.clock.now, process.options.node_wait
+    reconciler = Reconciler(cluster, sources, config, clock=clock, node_wait=node_wait)
     return (
         *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),
         Resync(cluster, watched, heartbeat).run(),

@@ -21,10 +21,9 @@ from octavo_operator.reconcile.apply.children import Applied, Children, NameTake
 from octavo_operator.reconcile.apply.dependence import Identity
 from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
-from octavo_operator.reconcile.observation.observe import FOREGROUND, Index, Key, Observation, observe
-from octavo_operator.reconcile.pods.adapter_report import AdapterReport
+from octavo_operator.reconcile.observation.observe import FOREGROUND, Key, Observation
+from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.pods.endpoints import reachable_pods, settling_seconds
-from octavo_operator.reconcile.pods.load_report import LoadReport
 from octavo_operator.reconcile.pods.pod_view import usual_wait_seconds, views
 from octavo_operator.reconcile.pods.stuck_ends import end_patience
 from octavo_operator.reconcile.problem import Problem
@@ -36,7 +35,6 @@ from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
 from octavo_operator.reconcile.status.unobserved import unobserved_patience
-from octavo_operator.reconcile.watching.outsiders import Outside
 from octavo_operator.reconcile.watching.unwatched import UNWATCHED_SECONDS, with_unwatched_children
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.adapters import claim_of, without_claims
@@ -68,36 +66,24 @@ class Reconciler:
     def __init__(
         self,
         cluster: ReconcileCluster,
-        indexes: Mapping[str, Index],
+        sources: Sources,
         config: RenderConfig,
-        reports: Mapping[str, LoadReport] | None = None,
-        scaling: Mapping[Key, Mapping[str, Any]] | None = None,
-        adapter_reports: Mapping[str, AdapterReport] | None = None,
         clock: Callable[[], str] | None = None,
-        unwatched: Callable[[str], Mapping[Kind, str]] | None = None,
-        outside: Outside | None = None,
         node_wait: float = PATIENCE_SECONDS,
     ) -> None:
         self._cluster = cluster
-        self._scaling = {} if scaling is None else scaling
-        self._reports = {} if reports is None else reports
-        self._adapter_reports = {} if adapter_reports is None else adapter_reports
-        self._indexes = indexes
+        self._sources = sources
         self._config = config
         self._children = Children(cluster, FieldConflicts())
         self._statuses = StatusWriter(cluster)
         self._failing: dict[Key, datetime] = {}
         self._claims_seen: dict[Key, datetime] = {}
         self._clock = clock or ServerClock().now
-        self._unwatched = unwatched or (lambda _: {})
-        self._outside = {} if outside is None else outside
         self._node_wait = node_wait
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass over `key`, and return in how many seconds to make another; ApiError: it is to be repeated."""
-        seen = observe(key, self._indexes, self._unwatched(key[0]))
-        outside = self._outside.get(key, ())
-        observed = replace(seen, reports=self._reports, adapter_reports=self._adapter_reports, outside=outside)
+        observed = self._sources.observe(key)
         if observed.service is None:
             self._children.forget(key)
             self._statuses.forget(key)
@@ -123,7 +109,7 @@ class Reconciler:
         config = replace(self._config, engine_image=image, in_place=now.in_place, tried=now.tried, now=moment)
         if self._config.scales_directly and is_scaled_directly(service.spec):
             # In the place of a HorizontalPodAutoscaler, which is not made then; and it is never written.
-            report = self._scaling.get(key, NOT_MEASURED)
+            report = self._sources.scaling.get(key, NOT_MEASURED)
             seen = {**observed.children, ("HorizontalPodAutoscaler", service.name): report}
             observed = replace(observed, children=seen)
         missing = await self._missing_claims(service, observed)

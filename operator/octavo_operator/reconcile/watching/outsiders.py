@@ -53,8 +53,6 @@ UNSEEN_PODS = (
 There are hardly any: to list all of them, and to read the answer, was half the work of an operator with nothing to do.
 """
 
-Outside = Mapping[Key, Sequence[Problem]]
-
 
 def foreign_slices(wanted: Collection[str]) -> str:
     """Return what selects the EndpointSlices of Services that were made neither by Kubernetes' own controller nor by
