@@ -18,7 +18,7 @@ from octavo_operator import cli as operator_cli
 from octavo_operator.api.resource import parse
 from octavo_operator.help_examples import KUBECTL_EXAMPLES, OPERATOR_EXAMPLES
 from octavo_operator.kubectl import cli
-from octavo_operator.kubectl.first_answer import ProgressWriter, manifest, wait_until_ready
+from octavo_operator.kubectl.run import ProgressWriter, manifest, wait_until_ready
 from octavo_operator.kubectl.top import PodReadings, Reading, read, top_table
 from octavo_operator.kubectl.why import Facts, obstacles, report
 from octavo_operator.reconcile.observation.observe import Observation

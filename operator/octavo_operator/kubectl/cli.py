@@ -18,8 +18,8 @@ from octavo_operator.command_line import USAGE_ERROR, Parser, page_of, with_writ
 from octavo_operator.help_examples import KUBECTL_EXAMPLES
 from octavo_operator.kubectl.client import Kubectl, KubectlError
 from octavo_operator.kubectl.collect import engine_pods, facts_of, has_started, pod_readings
-from octavo_operator.kubectl.first_answer import ProgressWriter, manifest, wait_until_ready
 from octavo_operator.kubectl.forward import forwarded
+from octavo_operator.kubectl.run import ProgressWriter, manifest, wait_until_ready
 from octavo_operator.kubectl.secret_key import secret_key
 from octavo_operator.kubectl.status import replicas_sentence, status_table
 from octavo_operator.kubectl.top import top_table
