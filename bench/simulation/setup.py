@@ -14,7 +14,7 @@ from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import Policy, SchedulerSettings
-from octavo_engine.engine.adaptive import AdaptiveLimits
+from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "trace": tuple(TRACES),

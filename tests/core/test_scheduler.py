@@ -32,7 +32,7 @@ from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step_builder import StepBuilder
 from octavo_engine.core.step_cost import FIRST_TOKENS
-from octavo_engine.engine.adaptive import AdaptiveLimits
+from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.scheduler_stats import StatsReader
 from octavo_engine.errors import NotAdmissibleError
 

@@ -22,7 +22,7 @@ from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import StepOutputs, StepPlan, StepResult
 from octavo_engine.engine import process, scheduler_stats
-from octavo_engine.engine.adaptive import AdaptiveLimits
+from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.info import EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.messages import Shutdown

@@ -46,7 +46,7 @@ class SchedulerSettings:
 class StepLimits:
     """Limits on running requests and on prefill tokens in a step; in this class they are the settings' bounds.
 
-    The subclass in `engine.adaptive` adjusts its limits by the latencies that the scheduler reports here.
+    The subclass in `engine.adaptive_limits` adjusts its limits by the latencies that the scheduler reports here.
     """
 
     running_limit: int  # requests that may run at once; a lower limit stops none that already run

@@ -12,7 +12,7 @@ from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput, StepOutputs, StepPlan
 from octavo_engine.engine.adapters import Adapters
-from octavo_engine.engine.adaptive import TargetLog
+from octavo_engine.engine.adaptive_limits import TargetLog
 from octavo_engine.engine.dump import describe
 from octavo_engine.engine.guided_requests import GuidedRequests
 from octavo_engine.engine.info import EngineInfo

@@ -18,7 +18,7 @@ from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.engine.adapters import Adapters
-from octavo_engine.engine.adaptive import AdaptiveLimits
+from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.info import AdapterInfo, EngineInfo, ModelInfo
 from octavo_engine.engine.load_phases import overall
 from octavo_engine.engine.loop import EngineLoop

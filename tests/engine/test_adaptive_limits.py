@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from octavo_engine.engine.adaptive import AdaptiveLimits
+from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 
 
 @dataclass
