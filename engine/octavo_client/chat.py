@@ -14,7 +14,7 @@ from octavo_client import api
 from octavo_client.argument_types import number_within
 from octavo_client.errors import BrokenStreamError, ClientError
 
-_HELP = "/quit ends, /new forgets the conversation, Ctrl-C stops an answer\n"
+_HELP = "/quit ends, /new forgets the conversation, Ctrl-C stops an answer, /help says this again\n"
 _ANSWER_TIMEOUT = 600.0
 _SHOWN = 16
 """The most names of models in an error."""
@@ -131,5 +131,7 @@ def run(args: argparse.Namespace) -> int:
                 return 0
             if question == "/new":
                 conversation.forget()
+            elif question == "/help":
+                sys.stdout.write(_HELP)
             elif question:
                 _answer(conversation, question)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from octavo_client import bench, chat, compare, top
+from octavo_client.argument_types import whole_number_within
 from octavo_client.errors import ClientError
 from octavo_engine import __version__
 from octavo_engine.config import EngineConfig, ServerConfig
@@ -35,6 +36,8 @@ _MANY_FLAGS = {
     "bench": "URL",
 }
 """Required arguments of the commands whose usage line would list a screen full of flags; the help explains these."""
+
+_port = whole_number_within(0, 65_535)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -104,7 +107,9 @@ def build_parser() -> argparse.ArgumentParser:
     models = command("models", "list the supported model families and their features")
     models.add_argument("--json", action="store_true", help="print a JSON list")
     doctor = command("doctor", "check whether this machine can serve models")
-    doctor.add_argument("--port", type=int, default=8000, metavar="N", help="port that serve would use (default: 8000)")
+    doctor.add_argument(
+        "--port", type=_port, default=8000, metavar="N", help="port that serve would use (default: 8000)"
+    )
     doctor.add_argument("--json", action="store_true", help="print the results as JSON")
     chat.add_arguments(command("chat", "talk to a running server"))
     bench.add_arguments(command("bench", "measure a running server"))
@@ -128,7 +133,7 @@ def _add_pull(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-size", metavar="SIZE", help="exit with 3 if the download is larger than this")
     parser.add_argument(
-        "--progress-port", type=int, metavar="N", help="answer /health/startup and /metrics there while downloading"
+        "--progress-port", type=_port, metavar="N", help="answer /health/startup and /metrics there while downloading"
     )
     _add_settings(parser, "engine", EngineConfig)
 

@@ -157,6 +157,4 @@ def _port(port: int) -> Result:
         listening_socket("0.0.0.0", port).close()
     except OSError as error:
         return Result("port", "problem", f"{port}: {error.strerror}", "end what listens there, or choose --port")
-    except OverflowError:
-        return Result("port", "problem", f"{port} is no port", "choose --port from 1 to 65,535")
     return Result("port", "ok", f"{port} is free")

@@ -19,7 +19,7 @@ from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults, par
 from octavo_operator.api.files import inspect
 from octavo_operator.api.manifest import ManifestError, dump, read
 from octavo_operator.api.resource import LLMService
-from octavo_operator.command_line import USAGE_ERROR, Parser, page_of, with_written_output
+from octavo_operator.command_line import USAGE_ERROR, Parser, page_of, port, whole_number_within, with_written_output
 from octavo_operator.convert import convert
 from octavo_operator.dashboards import DASHBOARDS
 from octavo_operator.help_examples import OPERATOR_EXAMPLES
@@ -115,7 +115,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--node-wait-seconds",
-        type=int,
+        type=whole_number_within(1, 86_400),
         default=45,
         metavar="SECONDS",
         help="for how long a pod may find no node before its LLMService is Stalled; more where a node autoscaler runs"
@@ -129,7 +129,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--health-port",
-        type=int,
+        type=port,
         default=8080,
         metavar="N",
         help="port of /healthz and /metrics; 0: none (default: 8080)",
@@ -151,10 +151,10 @@ def _metrics_arguments(parser: argparse.ArgumentParser) -> None:
         help="create the APIService of external metrics where there is none; without it an existing one is used",
     )
     parser.add_argument(
-        "--tls-port", type=int, default=8443, metavar="N", help="port for the API server (default: 8443)"
+        "--tls-port", type=port, default=8443, metavar="N", help="port for the API server (default: 8443)"
     )
     parser.add_argument(
-        "--port", type=int, default=8080, metavar="N", help="port for KEDA and of /healthz (default: 8080)"
+        "--port", type=port, default=8080, metavar="N", help="port for KEDA and of /healthz (default: 8080)"
     )
     _log_level(parser)
 
@@ -182,7 +182,7 @@ def _render_arguments(parser: argparse.ArgumentParser) -> None:
 def _local_arguments(parser: argparse.ArgumentParser) -> None:
     _file(parser)
     parser.add_argument(
-        "--port", type=int, default=8000, metavar="N", help="port on 127.0.0.1; 0: any free one (default: 8000)"
+        "--port", type=port, default=8000, metavar="N", help="port on 127.0.0.1; 0: any free one (default: 8000)"
     )
     parser.add_argument(
         "--volume",

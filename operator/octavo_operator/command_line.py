@@ -52,6 +52,24 @@ def page_of(does: str, examples: str) -> dict[str, Any]:
     }
 
 
+def whole_number_within(least: int, most: int) -> Callable[[str], int]:
+    """Return a function that reads a whole number from `least` to `most` (argparse's `type=`)."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least:,} to {most:,}")
+        return value
+
+    return read
+
+
+port = whole_number_within(0, 65_535)
+
+
 class Parser(argparse.ArgumentParser):
     """A mistake ends the program with exit code 2 and one line."""
 

@@ -284,9 +284,10 @@ def said(server: Served, index: int) -> str:
 def test_chat_keeps_the_conversation(
     server: Served, typed: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    typed("First?", "", "Second?", "/new", "Third?", "/quit")
+    typed("First?", "", "Second?", "/new", "/help", "Third?", "/quit")
     assert chat.run(parse(chat, server.url, "--system", "Be brief.")) == 0
     out = capsys.readouterr().out
+    assert out.count("/quit ends, /new forgets the conversation") == 2  # at the start, and for /help, which is not sent
     assert out.count("Hello there.") == 3 and "First?\nHello there.\n" in out  # questions of a pipe are written too
     assert "Be brief." in said(server, 0)
     assert "First?<|im_end|>\n<|im_start|>assistant\nHello there.<|im_end|>" in said(server, 1)

@@ -39,9 +39,11 @@ def test_a_port_in_use_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{port}: Address already in use" in capsys.readouterr().out
 
 
-def test_a_number_that_is_no_port_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--port", "99999"]) == 2
-    assert "99999 is no port" in capsys.readouterr().out
+@pytest.mark.parametrize("given", ["99999", "-1", "x", ""])
+def test_what_is_no_port_is_refused_before_any_check(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", f"--port={given}"])
+    assert f"--port: {given!r} is not a whole number from 0 to 65,535" in capsys.readouterr().err
 
 
 def test_what_is_lacking_comes_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -154,6 +154,11 @@ def test_an_unknown_model(command, capsys):
     assert output.out == ""
 
 
+def test_an_empty_name_is_quoted(capsys):
+    assert main(["plan", ""]) == 3
+    assert "octavo-engine: '': there is no such file or directory" in capsys.readouterr().err
+
+
 def test_pull_of_a_directory_says_where_it_is(llama_70b, capsys):
     assert main(["pull", llama_70b]) == 0
     assert capsys.readouterr().out == f"{llama_70b}\n"

@@ -82,7 +82,7 @@ CASES = [
         _of_two_replicas("octavo_requests_waiting", "0+0.38x60"),
     ),
     Case(
-        "OctavoRequestsTurnedAway",
+        "OctavoRequestsRejected",
         20,
         {'octavo_requests_rejected_total{reason="queued_requests"}': "0+3x30"},
         {'octavo_requests_rejected_total{reason="unauthorized"}': "0+3x30"},

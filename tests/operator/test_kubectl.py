@@ -488,6 +488,16 @@ def test_what_kubectl_says_is_reported_without_its_log_and_with_what_to_do(
             ["check", "x", "--wide"],
             "octavo-operator check: unknown flag --wide; see octavo-operator",
         ),
+        (
+            cli.main,
+            ["run", "smollm2", "--gpus=x"],
+            "kubectl octavo run: argument --gpus: 'x' is not a whole number from 0",
+        ),
+        (
+            operator_cli.main,
+            ["local", "service.yaml", "--port=70000"],
+            "octavo-operator local: argument --port: '70000' is not a whole number from 0 to 65,535; see octavo-",
+        ),
         (operator_cli.main, ["render"], "octavo-operator render: the following arguments are required: FILE; see "),
     ],
 )

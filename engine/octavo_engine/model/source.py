@@ -66,8 +66,8 @@ def pull_model(model: str, revision: str | None, report: Report, *, weights: boo
             snapshot = hub.pull(model, revision, report, weights=weights)
         return replace(_from_directory(model, snapshot.directory), commit=snapshot.commit)
     raise ModelLoadError(
-        f"{model}: there is no such file or directory, and it is not a Hugging Face id either (those look like "
-        f"owner/name); give a path, an id, s3://bucket/prefix, or {DEMO_MODEL} for the demo model"
+        f"{model or repr(model)}: there is no such file or directory, and it is not a Hugging Face id either (those "
+        f"look like owner/name); give a path, an id, s3://bucket/prefix, or {DEMO_MODEL} for the demo model"
     )
 
 
@@ -99,8 +99,8 @@ def resolve_adapter(path: str, revision: str | None = None, report: Report = _un
     if path == DEMO_MODEL:
         raise AdapterNotFoundError(f"{DEMO_MODEL} is the demo model, not an adapter; {_ADAPTER_PLACES}")
     raise AdapterNotFoundError(
-        f"{path[:200]}: there is no such directory, and it is not a Hugging Face id either (an id looks like "
-        f"owner/name); {_ADAPTER_PLACES}"
+        f"{path[:200] or repr(path)}: there is no such directory, and it is not a Hugging Face id either (an id "
+        f"looks like owner/name); {_ADAPTER_PLACES}"
     )
 
 

@@ -91,7 +91,7 @@ _YIELD = Section(
             ],
         ),
         Panel(
-            "Turned away because it is full",
+            "Rejected because it is full",
             [
                 Query(
                     per_second(

@@ -84,7 +84,7 @@ _OVER_TIME = Section(
         ),
         Panel("Answers ended in an error", [Query(_ERROR_RATIO, _NAME)], "percentunit", bad=0.01),
         Panel(
-            "Turned away",
+            "Rejected",
             [
                 Query(
                     per_second("octavo_requests_rejected_total", ALL, f"{_SERVICE}, reason"), f"{_NAME} {{{{reason}}}}"

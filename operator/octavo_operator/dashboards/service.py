@@ -77,7 +77,7 @@ _THROUGHPUT = Section(
             stacked=True,
         ),
         Panel(
-            "Turned away, by why",
+            "Rejected, by reason",
             [Query(per_second("octavo_requests_rejected_total", ONE, "reason"), "{{reason}}")],
             "reqps",
             width=24,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo_operator import __version__
-from octavo_operator.command_line import USAGE_ERROR, Parser, page_of, with_written_output
+from octavo_operator.command_line import USAGE_ERROR, Parser, page_of, whole_number_within, with_written_output
 from octavo_operator.help_examples import KUBECTL_EXAMPLES
 from octavo_operator.kubectl.client import Kubectl, KubectlError
 from octavo_operator.kubectl.collect import engine_pods, facts_of, has_started, pod_readings
@@ -68,7 +68,13 @@ def build_parser() -> argparse.ArgumentParser:
     logs = command("logs", "print the logs of an LLMService's engines")
     logs.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
     logs.add_argument("--previous", action="store_true", help="logs of the containers before their last restart")
-    logs.add_argument("--tail", type=int, default=100, metavar="N", help="lines of each pod; -1: all (default: 100)")
+    logs.add_argument(
+        "--tail",
+        type=whole_number_within(-1, 1_000_000_000),
+        default=100,
+        metavar="N",
+        help="lines of each pod; -1: all (default: 100)",
+    )
     chat = command("chat", "talk to an LLMService, through a port that kubectl forwards")
     chat.add_argument(
         "--temperature", metavar="T", help="0: always the likeliest word (default: the server's, mostly 1)"
@@ -90,7 +96,12 @@ def build_parser() -> argparse.ArgumentParser:
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="smollm2 (the demo model), or OWNER/NAME of the Hugging Face Hub")
     parser.add_argument("--name", help="name of the LLMService (default: from the model's: qwen3-8b)")
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs per replica (default: 1; 0 for smollm2)")
+    parser.add_argument(
+        "--gpus",
+        type=whole_number_within(0, 64),
+        metavar="N",
+        help="GPUs per replica (default: 1; 0 for smollm2)",
+    )
     parser.add_argument(
         "--timeout",
         type=_seconds,

@@ -117,7 +117,7 @@ ALERTS = (
         " `kubectl describe llms` says why it does not scale.",
     ),
     Alert(
-        "OctavoRequestsTurnedAway",
+        "OctavoRequestsRejected",
         "sum(rate(octavo_requests_rejected_total"
         '{ME,reason=~"queued_requests|queued_tokens|kv_commitment|deadline"}[5m])) > 0',
         "10m",
