@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -13,6 +15,10 @@ from octavo_client import api
 from octavo_client.errors import BrokenStreamError, ClientError
 from octavo_client.figures import Timing
 from octavo_client.workload import Prompt
+
+_END_SECONDS = 1.0
+"""The longest wait for the end of a response after its last event. Only a response that was read to its end leaves its
+connection to the next request; a new connection would add to that request's time to the first token."""
 
 
 class Client:
@@ -54,7 +60,9 @@ class Client:
                 if response.status_code != 200:
                     timing.error = f"{response.status_code}: {api.error_message(await response.aread())}"
                     return timing
-                await _read_stream(response.aiter_lines(), start, timing)
+                lines = response.aiter_lines()
+                await _read_stream(lines, start, timing)
+                await _read_to_end(lines)
         except (httpx2.HTTPError, ClientError) as error:
             timing.error = str(error) or type(error).__name__
         return timing
@@ -80,6 +88,13 @@ async def _read_stream(lines: AsyncIterator[str], start: float, timing: Timing) 
                 timing.between.append(arrived - last)
             pieces, last = pieces + 1, arrived
     raise BrokenStreamError("the stream ended without [DONE]")
+
+
+async def _read_to_end(lines: AsyncIterator[str]) -> None:
+    with suppress(TimeoutError, httpx2.HTTPError):
+        async with asyncio.timeout(_END_SECONDS):
+            async for _ in lines:
+                pass
 
 
 def _take_usage(usage: Any, timing: Timing) -> None:

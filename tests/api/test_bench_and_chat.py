@@ -53,6 +53,15 @@ def test_bench_measures_every_level(server: Served, tmp_path: Path, capsys: pyte
     assert capsys.readouterr().out.count("\n") == 4
 
 
+def test_a_user_of_bench_keeps_one_connection(server: Served, caplog: pytest.LogCaptureFixture) -> None:
+    server.play("one two")
+    with caplog.at_level("INFO", "octavo.access"):
+        assert bench.run(parse(bench, server.url, "--concurrency=1", "--num-prompts=4", "--output-len=2")) == 0
+    asked = [record.getMessage() for record in caplog.records if "POST /v1/completions" in record.getMessage()]
+    assert len(asked) == 5  # the first warms up
+    assert len({line.split()[0] for line in asked}) == 1, asked
+
+
 def test_bench_says_what_failed(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     args = parse(bench, server.url, "--model", "other")
     with pytest.raises(ClientError, match="404: the model 'other' is not served here"):
