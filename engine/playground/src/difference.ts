@@ -3,10 +3,11 @@ import { element } from "./element";
 
 const MOST_WORDS = 1500; // the table below has the square of this many entries
 
-const words = (text: string): string[] => text.split(/(?<=\s)/).slice(0, MOST_WORDS);
+const words = (text: string): string[] => text.split(/(?<=\s)/);
 
 export function difference(left: string, right: string): HTMLElement {
-  const [a, b] = [words(left), words(right)];
+  const [allA, allB] = [words(left), words(right)];
+  const [a, b] = [allA.slice(0, MOST_WORDS), allB.slice(0, MOST_WORDS)];
   const common = table(a, b);
   const line = element("p");
   let [i, j] = [0, 0];
@@ -21,6 +22,8 @@ export function difference(left: string, right: string): HTMLElement {
       line.append(element("ins", b[j++]!));
     }
   }
+  if (Math.max(allA.length, allB.length) > MOST_WORDS)
+    line.append(element("em", ` … (the first ${MOST_WORDS} words are compared)`));
   return line;
 }
 
