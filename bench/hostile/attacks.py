@@ -23,6 +23,7 @@ from bench.hostile import (
     shapes,
     sockets,
     stored,
+    uncommon,
     unread_bytes,
 )
 from bench.hostile.kinds import Attack, held, posts, unread, users
@@ -264,6 +265,7 @@ ATTACKS: dict[str, Attack] = {
     **sockets.SOCKETS,
     **bodies.BODIES,
     **patterns.PATTERNS,
+    **uncommon.UNCOMMON,
 }  # fmt: skip
 ATTACKS |= {
     f"{several_keys.KEYS} keys: {name}": several_keys.by_several_keys(attack)
