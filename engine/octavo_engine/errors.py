@@ -52,5 +52,9 @@ class NotAdmissibleError(ValueError):
     """A request can never run with these parameters; the message says which would do. Only this request fails."""
 
 
+FORBIDDEN = (
+    "no token is left that bad_words allow together with the grammar or allowed_token_ids; leave one of them out"
+)
+"""Why an answer cannot go on that its own request's fields leave no token for."""
 BY_EXIT_CODE = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}
 """The error class for the exit code of a process that has ended."""

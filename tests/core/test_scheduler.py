@@ -34,7 +34,7 @@ from octavo_engine.core.step_builder import StepBuilder
 from octavo_engine.core.step_cost import FIRST_TOKENS
 from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.scheduler_stats import StatsReader
-from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.errors import FORBIDDEN, NotAdmissibleError
 
 # Steps.
 
@@ -331,3 +331,13 @@ def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_
     scheduler.check_integrity()
     add(scheduler, "next", range(33), max_tokens=2)
     assert run(scheduler, device=device)[0].cached_tokens == 0
+
+
+@pytest.mark.parametrize(("error", "reason"), [("a defect", FinishReason.ERROR), (FORBIDDEN, FinishReason.INVALID)])
+def test_a_request_that_forbids_all_tokens_is_invalid(error: str, reason: FinishReason) -> None:
+    scheduler, device = make_scheduler(blocks=8), Device(16)
+    add(scheduler, "a", range(3), max_tokens=60)
+    plan = scheduler.schedule(0.0)
+    assert plan is not None
+    [output] = news(scheduler.update(plan, replace(device.execute(plan), errors={0: error}), 0.0))
+    assert (output.finish_reason, output.error) == (reason, error)

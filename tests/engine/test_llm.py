@@ -150,6 +150,20 @@ def test_logits_that_are_not_finite_end_their_request_alone(llm: LLM, monkeypatc
     assert [answers[i].token_ids for i in (0, 2)] == [alone[i].token_ids for i in (0, 2)]
 
 
+@pytest.mark.parametrize("words", [((7,),), ((7,), (9,))])
+def test_a_request_that_forbids_all_tokens_itself_is_invalid_and_no_defect_of_the_model(
+    llm: LLM, words: tuple[tuple[int, ...], ...]
+) -> None:
+    alone = llm.generate([[5, 6]], GREEDY)[0]
+    steered = SamplingParams(max_tokens=2, allowed_token_ids=(7, 9), bad_words_token_ids=words, logprobs=1)
+    answers = llm.generate([[5, 6], [1]], [GREEDY, steered])
+    assert answers[0].token_ids == alone.token_ids
+    if len(words) == 1:
+        assert (answers[1].finish_reason, answers[1].token_ids) == ("length", [9, 9])
+    else:
+        assert "no token is left that bad_words allow" in str(answers[1].error)
+
+
 def test_a_row_that_cannot_be_sampled_ends_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     real: Callable[..., Sampled] = worker.sample
 

@@ -19,6 +19,7 @@ from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.settings import SchedulerSettings, StepLimits
 from octavo_engine.core.step import RequestOutput, StepOutputs, StepPlan, StepResult
+from octavo_engine.errors import FORBIDDEN
 
 
 class Scheduler:
@@ -44,8 +45,7 @@ class Scheduler:
         self._policy = self.planner.policy
         self.counters = self.planner.counters
         self.running, self.waiting = self.planner.running, self._policy.waiting
-        self._launched: deque[list[RequestState]] = deque()
-        """For each launched plan without results so far, the requests that sample in it."""
+        self._launched: deque[list[RequestState]] = deque()  # for each plan without results, its sampling requests
         self._next_step = 0
         self._updated_at: float | None = None
 
@@ -133,7 +133,7 @@ class Scheduler:
         """Return a request's output that is more than one token; `token`, the first, is in `token_ids` already."""
         if (error := result.errors.get(index)) is not None:
             state.token_ids.pop()
-            return self._finish(state, FinishReason.ERROR, error=error)
+            return self._finish(state, FinishReason.INVALID if error == FORBIDDEN else FinishReason.ERROR, error=error)
         if state.num_output == 1:
             self.limits.on_first_token(now - state.arrival)
         tokens, reason = [token], state.end_by(token)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.errors import FORBIDDEN
 from octavo_engine.runner.device_copies import ToHost
 from octavo_engine.runner.sampler import LogprobTensors, Sampled
 
@@ -19,14 +21,19 @@ class Readback:
     def __init__(self, sampled: Sampled) -> None:
         self._logprobs = found = sampled.logprobs
         logprobs = () if found is None else (found.tokens, found.chosen, found.ranks, found.ids, found.values)
-        self._copies = ToHost(sampled.tokens, sampled.finite, *logprobs)
+        forbidden = () if sampled.forbidden is None else (sampled.forbidden,)
+        self._has_forbidden = bool(forbidden)
+        self._copies = ToHost(sampled.tokens, sampled.finite, *logprobs, *forbidden)
 
     def read(self) -> tuple[list[int], dict[int, TokenLogprobs], dict[int, str]]:
         """Return the tokens [R] and, by index into them, the requested log probabilities and the errors."""
         tokens, finite, *columns = self._copies.wait()
+        forbidden = columns.pop() if self._has_forbidden else torch.zeros_like(finite)
         logprobs = {} if self._logprobs is None else _by_row(self._logprobs, columns)
-        errors = {} if bool(finite.all()) else {i: NOT_FINITE for i, good in enumerate(finite.tolist()) if not good}
-        return tokens.tolist(), logprobs, errors
+        if bool(finite.all()):
+            return tokens.tolist(), logprobs, {}
+        wrong = [(i, FORBIDDEN if forbidden[i] else NOT_FINITE) for i, good in enumerate(finite.tolist()) if not good]
+        return tokens.tolist(), logprobs, dict(wrong)
 
 
 def _by_row(logprobs: LogprobTensors, columns: Sequence[Tensor]) -> dict[int, TokenLogprobs]:

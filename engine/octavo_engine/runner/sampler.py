@@ -16,7 +16,7 @@ from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.gumbel_max import draw, likeliest
 from octavo_engine.runner.logits_processors import process_logits
-from octavo_engine.runner.sampling_table import DRAWS, FILTERS, LOGPROBS, SampledRows
+from octavo_engine.runner.sampling_table import BAD_WORDS, DRAWS, FILTERS, LOGPROBS, SampledRows
 from octavo_engine.runner.state_table import StateTable
 
 MOST_TOGETHER = 32
@@ -53,6 +53,8 @@ class Sampled:
     finite: Tensor
     """[R] bool; where logits were not finite the token means nothing."""
     logprobs: LogprobTensors | None
+    forbidden: Tensor | None = None
+    """[R] bool: whether the request's own fields forbid all tokens; None where no row has bad words."""
 
 
 def parts(sampled: SampledRows, table: StateTable, device: torch.device) -> list[slice]:
@@ -73,7 +75,7 @@ def sample(logits: Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
     adjusted = process_logits(logits, sampled, table)
     choose = _by_kernels if triton_runs_on(logits.device) else _by_torch
     tokens, finite = choose(adjusted, sampled, table)
-    return Sampled(tokens, finite, _logprobs(logits, tokens, sampled, table))
+    return Sampled(tokens, finite, _logprobs(logits, tokens, sampled, table), _forbidden(adjusted, sampled, table))
 
 
 def _by_kernels(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[Tensor, Tensor]:
@@ -100,6 +102,15 @@ def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[
         columns = table.sampling.columns(sampled.rows_device[index])
         tokens[index] = draw(logits[index], tokens[index], columns, sampled.positions_device[index])
     return tokens, torch.isfinite(best)
+
+
+def _forbidden(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor | None:
+    if not (rows := table.sampling.needing(sampled.rows, BAD_WORDS)):
+        return None
+    forbidden = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
+    for index in rows:  # as few as have bad words
+        forbidden[index] = (logits[index] == -torch.inf).all()
+    return forbidden
 
 
 def _logprobs(logits: Tensor, tokens: Tensor, sampled: SampledRows, table: StateTable) -> LogprobTensors | None:
