@@ -112,10 +112,9 @@ def test_fused_experts_have_adapters_of_twice_the_rank(bases: dict[str, Path], f
     assert_same(wide.merge(model_of("Mixtral")), answers, GREEDY.max_tokens)
 
 
-def test_ranks_that_are_too_large_for_a_gpu_are_refused() -> None:
-    assert slot_rank(256, torch.device("cuda")) == 256
-    with pytest.raises(ConfigurationError, match=r"--max-lora-rank 257 is more than the 256 .* on a GPU"):
-        slot_rank(257, torch.device("cuda"))
+def test_slots_of_a_gpu_have_a_power_of_two_as_rank() -> None:
+    assert [slot_rank(rank, torch.device("cuda")) for rank in (1, 16, 129, 257, 512)] == [16, 16, 256, 512, 512]
+    assert slot_rank(257, torch.device("cpu")) == 257
 
 
 def test_a_router_in_float32_has_adapters(folder: Path) -> None:

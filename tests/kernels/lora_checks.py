@@ -116,16 +116,21 @@ _MIXED = _PREFILL * 8 + list(range(64))
 CHECKS = [
     _check("prefill_of_fused_projections", _PREFILL, 200, (160, 32, 16), 16, exact=True, large=False),
     _check("decode_of_different_adapters", [3, -1, 0, 2, 1], 1500, (144,), 32, exact=True, large=False),
+    _check("ranks_in_blocks", _PREFILL, 40, (16, 32), 512, exact=True, large=False),
     _check("half_precision", _PREFILL, 256, (64, 64), 64, exact=False, large=False),
     Check("alone_and_in_a_batch", _alone_and_in_a_batch),
     Check("refuses_what_it_cannot", _refuses_what_it_cannot),
     Check("odd_rows", _odd_rows),
-    *(_check(f"llama_8b_qkv_rank_{r}", _MIXED, 4096, (4096, 1024, 1024), r, exact=False, large=True) for r in (16, 64)),
+    *(
+        _check(f"llama_8b_qkv_rank_{rank}", _MIXED, 4096, (4096, 1024, 1024), rank, exact=False, large=True)
+        for rank in (16, 64, 512)
+    ),
 ]
 
 _TILES = {"order": "*i32", "tiles": "*i32", "num_tiles": "*i32", "num_tokens": "i32"}
 _SHRINK = {"hidden": "*fp32", "x": "*bf16", "a": "*bf16", "x_stride": "i32"} | _TILES
 _EXPAND = {"output": "*bf16", "hidden": "*fp32", "b": "*bf16", "scales": "*fp32", "starts": "*i32"} | _TILES
+_EXPAND_SIZES = {"SPLITS": 4, "TILE_ROWS": 32, "BLOCK_OUT": 128, "PRECISION": "tf32"}
 BUILDS = [
     Build(
         f"lora_shrink_rank_{rank}",
@@ -143,10 +148,11 @@ BUILDS = [
         f"lora_expand_rank_{rank}",
         lora_expand_kernel,
         _EXPAND | {"out": "i32", "output_stride": "i32"},
-        {"RANK": rank, "SPLITS": 4, "TILE_ROWS": 32, "BLOCK_OUT": 128, "PRECISION": "tf32"},
-        max_registers=104,
+        {"RANK": rank, "BLOCK_RANK": min(rank, 64)} | _EXPAND_SIZES,
+        max_registers=104 if rank <= 64 else 184,  # in a loop over blocks of ranks
         max_shared=8 * 1024,
         sass=("HMMA", "LDG.E.128", "STG.E.128"),
+        max_loop={} if rank <= 64 else {"all": 360},
     )
-    for rank in (16, 64)
+    for rank in (16, 64, 512)
 ]

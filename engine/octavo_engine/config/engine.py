@@ -156,7 +156,7 @@ class EngineConfig:
     max_lora_rank: int = setting(
         16,
         "int",
-        "largest rank of an adapter; memory is reserved for it; on a GPU at most 256",
+        "largest rank of an adapter; memory is reserved for it",
         minimum=1,
         maximum=512,
     )

@@ -23,6 +23,8 @@ from octavo_engine.kernels.grouping import RowGroups, group_rows, tile_rows
 _TILE_TOKENS = 32
 _BLOCK_IN = 128
 _BLOCK_OUT = 128
+_BLOCK_RANK = 64
+"""The most ranks in a tile: larger ranks are computed in blocks, so that a tile's size does not depend on them."""
 _MAX_SPLITS = 4
 
 
@@ -63,9 +65,9 @@ def group_by_adapter(adapter_of_token: torch.Tensor, num_adapters: int) -> RowGr
 
 @triton.jit(do_not_specialize=["tiles", "num_tiles", "num_tokens"])
 def lora_shrink_kernel(
-    hidden,  # [SPLITS, T, slices, RANK] float32
+    hidden,  # [SPLITS, T, blocks, RANK] float32
     x,  # [T, IN]
-    a,  # [adapters, slices, RANK, IN]
+    a,  # [adapters, blocks, RANK, IN]
     order,
     tiles,
     num_tiles,
@@ -73,21 +75,21 @@ def lora_shrink_kernel(
     x_stride,
     IN: tl.constexpr,
     PART: tl.constexpr,  # input features of a split
-    RANK: tl.constexpr,
+    RANK: tl.constexpr,  # of a block; a slice has one or more
     TILE_ROWS: tl.constexpr,
     BLOCK_IN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program computes one tile of tokens, one slice, one split of the input features."""
+    """One program computes one tile of tokens, one block of ranks, one split of the input features."""
     tile = tl.program_id(0)
-    part = tl.program_id(1)
+    block = tl.program_id(1)
     split = tl.program_id(2)
     if tile >= tl.load(num_tiles):
         return
-    slices = tl.num_programs(1)
+    blocks = tl.num_programs(1)
     adapter, _, tokens, exists = tile_rows(order, tiles, tile, TILE_ROWS)
     ranks = tl.arange(0, RANK)
-    a_rows = ((adapter * slices + part) * RANK + ranks) * IN
+    a_rows = ((adapter * blocks + block) * RANK + ranks) * IN
     sums = tl.zeros([TILE_ROWS, RANK], dtype=tl.float32)
     for first in range(split * PART, tl.minimum(split * PART + PART, IN), BLOCK_IN):
         columns = first + tl.arange(0, BLOCK_IN)
@@ -95,7 +97,7 @@ def lora_shrink_kernel(
         x_tile = tl.load(x + tokens[:, None] * x_stride + columns[None, :], mask=exists[:, None] & known, other=0.0)
         a_tile = tl.load(a + a_rows[:, None] + columns[None, :], mask=known, other=0.0)
         sums = tl.dot(x_tile, tl.trans(a_tile), sums, input_precision=PRECISION)
-    hidden_rows = ((split * num_tokens + tokens) * slices + part) * RANK
+    hidden_rows = ((split * num_tokens + tokens) * blocks + block) * RANK
     tl.store(hidden + hidden_rows[:, None] + ranks[None, :], sums, mask=exists[:, None])
 
 
@@ -113,6 +115,7 @@ def lora_expand_kernel(
     out,
     output_stride,
     RANK: tl.constexpr,
+    BLOCK_RANK: tl.constexpr,
     SPLITS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
@@ -126,15 +129,19 @@ def lora_expand_kernel(
     if (tile >= tl.load(num_tiles)) | (first >= end):
         return
     adapter, _, tokens, exists = tile_rows(order, tiles, tile, TILE_ROWS)
-    ranks = tl.arange(0, RANK)
-    shrunk = tl.zeros([TILE_ROWS, RANK], dtype=tl.float32)
-    for split in range(SPLITS):
-        hidden_rows = ((split * num_tokens + tokens) * tl.num_programs(2) + part) * RANK
-        shrunk += tl.load(hidden + hidden_rows[:, None] + ranks[None, :], mask=exists[:, None], other=0.0)
     columns = first + tl.arange(0, BLOCK_OUT)
     known = columns < end
-    b_tile = tl.load(b + ((adapter * out + columns) * RANK)[:, None] + ranks[None, :], mask=known[:, None], other=0.0)
-    added = tl.dot(shrunk.to(b_tile.dtype), tl.trans(b_tile), input_precision=PRECISION) * tl.load(scales + adapter)
+    b_rows = b + ((adapter * out + columns) * RANK)[:, None]
+    added = tl.zeros([TILE_ROWS, BLOCK_OUT], dtype=tl.float32)
+    for first_rank in range(0, RANK, BLOCK_RANK):
+        ranks = first_rank + tl.arange(0, BLOCK_RANK)
+        shrunk = tl.zeros([TILE_ROWS, BLOCK_RANK], dtype=tl.float32)
+        for split in range(SPLITS):
+            hidden_rows = ((split * num_tokens + tokens) * tl.num_programs(2) + part) * RANK
+            shrunk += tl.load(hidden + hidden_rows[:, None] + ranks[None, :], mask=exists[:, None], other=0.0)
+        b_tile = tl.load(b_rows + ranks[None, :], mask=known[:, None], other=0.0)
+        added = tl.dot(shrunk.to(b_tile.dtype), tl.trans(b_tile), added, input_precision=PRECISION)
+    added *= tl.load(scales + adapter)
     places = output + tokens[:, None] * output_stride + columns[None, :]
     inside = exists[:, None] & known[None, :]
     tl.store(places, (tl.load(places, mask=inside, other=0.0) + added).to(output.dtype.element_ty), mask=inside)
@@ -149,14 +156,14 @@ def add_lora(output: torch.Tensor, x: torch.Tensor, weights: LoraWeights, groups
     """
     tokens, features = x.shape
     out, rank = weights.b.shape[1:]
-    slices = weights.a.shape[1] // rank
+    slices, block = weights.a.shape[1] // rank, min(rank, _BLOCK_RANK)
     if not tokens:
         return
     splits, part = split_of(features)
     hidden = torch.empty(splits, tokens, slices, rank, dtype=torch.float32, device=x.device)
     rows = (groups.order, groups.tiles, groups.num_tiles, tokens)
     precision = "ieee" if x.dtype == torch.float32 else "tf32"
-    lora_shrink_kernel[groups.max_tiles, slices, splits](
+    lora_shrink_kernel[groups.max_tiles, slices * rank // block, splits](
         hidden,
         x,
         weights.a,
@@ -164,7 +171,7 @@ def add_lora(output: torch.Tensor, x: torch.Tensor, weights: LoraWeights, groups
         x.stride(0),
         IN=features,
         PART=part,
-        RANK=rank,
+        RANK=block,
         TILE_ROWS=groups.tile_rows,
         BLOCK_IN=_BLOCK_IN,
         PRECISION=precision,
@@ -179,6 +186,7 @@ def add_lora(output: torch.Tensor, x: torch.Tensor, weights: LoraWeights, groups
         out,
         output.stride(0),
         RANK=rank,
+        BLOCK_RANK=block,
         SPLITS=splits,
         TILE_ROWS=groups.tile_rows,
         BLOCK_OUT=_BLOCK_OUT,

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from octavo_engine.errors import ConfigurationError
 from octavo_engine.kernels.cpu.adapters import CPUAdapters
 from octavo_engine.kernels.cpu.library import CPUKernels
 from octavo_engine.kernels.cpu.pages import HugePages
@@ -22,8 +21,6 @@ from octavo_engine.kernels.triton_support import triton_runs_on
 
 NO_SLOT = -1
 """The slot of tokens without an adapter."""
-_LARGEST_ON_GPU = 256
-"""The largest rank there: each row of a tile has all ranks."""
 _FEW_TOKENS = 64
 """Up to so many tokens of one adapter are multiplied faster by the C kernels, more by PyTorch. Tokens of several
 adapters are always multiplied by the C kernels."""
@@ -211,14 +208,7 @@ class LoraLayer:
 
 
 def slot_rank(max_rank: int, device: torch.device) -> int:
-    """Return the rank that slots are padded to: kernels on a GPU need a power of two, 16 or more.
-
-    ConfigurationError if it is too large for them.
-    """
-    if _pads(device) and max_rank > _LARGEST_ON_GPU:
-        raise ConfigurationError(
-            f"--max-lora-rank {max_rank} is more than the {_LARGEST_ON_GPU} that are supported on a GPU"
-        )
+    """Return the rank that slots are padded to: kernels on a GPU need a power of two, 16 or more."""
     return max(16, 1 << (max_rank - 1).bit_length()) if _pads(device) else max_rank
 
 
