@@ -14,7 +14,7 @@ from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.apply.children import Children
 from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
-from octavo_operator.reconcile.kinds import LLMSERVICE
+from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL
 from octavo_operator.reconcile.observation.observe import key_of, observe, trimmed
 from octavo_operator.render.metrics_service import metrics_service
 from tests.operator.api_server import CHILD, KEY, Clock, Server, reconciler, settled
@@ -47,17 +47,22 @@ async def test_what_others_change_beside_us_is_looked_at_and_not_written(clock: 
     assert server.writes == []
 
 
-@pytest.mark.parametrize("kind", ["Service", "Deployment", "HorizontalPodAutoscaler"])
-@pytest.mark.parametrize("owned", [False, True])
-async def test_a_copy_of_a_child_that_another_client_makes_stays(kind: str, owned: bool) -> None:
-    """As by `kubectl get service good --output yaml`, edited and applied: labels and owner come with it."""
-    server = Server(replicas=GONE, autoscaling={"minReplicas": 1, "maxReplicas": 3})
-    operator = await settled(server)
-    found = copy.deepcopy(server.live[kind])
+def copied(server: Server, kind: str, owned: bool) -> dict[str, Any]:
+    """Add a copy of a child with its labels, as by `kubectl get KIND good --output yaml`, edited and applied."""
+    found = copy.deepcopy(server.live.setdefault(kind, server.live["Service"]))
     found["metadata"] |= {"name": "good-too", "uid": "copy"}
     if not owned:
         del found["metadata"]["ownerReferences"]
-    server.indexes[CHILD[kind].plural][KEY].append(trimmed(CHILD[kind], found))
+    server.indexes[CHILD[kind].plural].setdefault(KEY, []).append(trimmed(CHILD[kind], found))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["Service", "Deployment", "PersistentVolumeClaim", "NetworkPolicy"])
+@pytest.mark.parametrize("owned", [False, True])
+async def test_a_harmless_copy_of_a_child_stays(kind: str, owned: bool) -> None:
+    server = Server(replicas=GONE, autoscaling={"minReplicas": 1, "maxReplicas": 3})
+    operator = await settled(server)
+    found = copied(server, kind, owned)
     assert await operator.reconcile(KEY) is None
     assert server.writes == []
     by_us = {"manager": "octavo-operator", "operation": "Apply", "fieldsV1": {"f:spec": {}}}  # of an older version
@@ -65,6 +70,17 @@ async def test_a_copy_of_a_child_that_another_client_makes_stays(kind: str, owne
     server.indexes[CHILD[kind].plural][KEY][-1] = trimmed(CHILD[kind], found)
     await operator.reconcile(KEY)
     assert f"delete {kind}" in server.writes
+
+
+@pytest.mark.parametrize("kind", ["PodDisruptionBudget", "HorizontalPodAutoscaler", *(kind.name for kind in OPTIONAL)])
+@pytest.mark.parametrize("owned", [False, True])
+async def test_a_copy_that_does_harm_is_deleted(kind: str, owned: bool) -> None:
+    """Nothing is evicted that two budgets cover; two autoscalers set the replicas, and two monitors scrape twice."""
+    server = Server(replicas=GONE, autoscaling={"minReplicas": 1, "maxReplicas": 3})
+    operator = await settled(server)
+    copied(server, kind, owned)
+    await operator.reconcile(KEY)
+    assert server.writes == [f"delete {kind}"]
 
 
 OUR_PORT = {"name": "http", "port": 80, "targetPort": "http", "appProtocol": "http"}

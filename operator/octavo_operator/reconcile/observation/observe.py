@@ -61,15 +61,15 @@ class Observation:
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
     """Return the observation of `key` from the indexes, which are called by their kinds' plurals.
 
-    Pods that another workload made with the labels of this one are left out: `outsiders` reports them. So are copies of
-    children, which would be deleted as no longer needed.
+    Pods that another workload made with the labels of this one are left out: `outsiders` reports them. So are harmless
+    copies of children, which would be deleted as no longer needed.
     """
     service = next(iter(indexes[LLMSERVICE.plural].get(key, ())), None)
     children = {
         (kind.name, child["metadata"]["name"]): child
         for kind in (*CHILDREN, *OPTIONAL)
         for child in indexes.get(kind.plural, {}).get(key, ())
-        if not _is_copy(kind, child, key[1])
+        if kind.name not in _HARMLESS_COPIES or not _is_copy(kind, child, key[1])
     }
     slices = indexes.get(ENDPOINT_SLICE.plural)
     return Observation(
@@ -88,11 +88,16 @@ def child_names(kind: Kind, service: str) -> tuple[str, ...]:
     return (service, metrics_service_name(service)) if kind.name == "Service" else (service,)
 
 
+_HARMLESS_COPIES = ("Deployment", "Service", "PersistentVolumeClaim", "NetworkPolicy")
+"""The kinds of which an LLMService may have two. Two PodDisruptionBudgets keep its pods from being evicted, two
+autoscalers both set its replicas, two monitors scrape each pod twice, and two PrometheusRules alert twice."""
+
+
 def _is_copy(kind: Kind, child: Object, service: str) -> bool:
     """Return True if another client has made a trimmed child from one of the operator's, under a name of its own.
 
     As by `kubectl get service model --output yaml`, edited and applied: labels and owner are copied. The operator has
-    applied no field of it, and no other controller has made it, as KEDA makes an autoscaler.
+    applied no field of it, and no other controller has made it.
     """
     metadata = child["metadata"]
     if child.get("owned") or metadata["name"] in child_names(kind, service):
