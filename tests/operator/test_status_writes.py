@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from octavo_operator.reconcile.observation.sources import Sources
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.status import status_writer
 from octavo_operator.render import RenderConfig
-from tests.operator.api_server import AUTOSCALED, KEY, Clock, Server, reconciler, settled
+from tests.operator.api_server import AUTOSCALED, CHILD, KEY, Clock, Server, reconciler, settled
 from tests.operator.bad_llmservices import merged
 
 SHAPELESS = [
@@ -169,10 +170,46 @@ async def test_a_new_service_is_made_where_a_webhook_hangs_on_statuses() -> None
 
 async def test_a_new_service_has_a_status_also_where_nothing_could_be_applied() -> None:
     server = Server()
-    server.failures["Deployment"] = ApiError(500, "InternalError", "failed calling webhook: deadline exceeded")
+    server.failures = {
+        kind: ApiError(500, "InternalError", "failed calling webhook: deadline exceeded")
+        for kind in ("Service", "PodDisruptionBudget", "Deployment")
+    }
     with pytest.raises(ApiError, match="failed calling webhook"):
         await reconciler(server).reconcile(KEY)
+    assert server.writes == ["LLMService/status"]
     assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_a_new_service_has_a_status_also_where_a_read_fails() -> None:
+    """Which image its pods run is not known then, and is not pinned."""
+    claim = {"persistentVolumeClaim": {"claimName": "mine", "path": "law"}}
+    server = Server(adapters=[{"name": "law", "source": claim}])
+    operator = reconciler(server)
+    server.unread["PersistentVolumeClaim"] = ApiError(503, "x", "not now")
+    for _ in range(2):  # the status is written once
+        with pytest.raises(ApiError, match="not now"):
+            await operator.reconcile(KEY)
+        assert server.writes == ["LLMService/status"]
+    assert (server.reason("Degraded"), server.service["status"]["engineImage"]) == ("AsExpected", "")
+    server.unread.clear()
+    server.live["PersistentVolumeClaim"] = {"metadata": {"name": "mine"}, "spec": {}}
+    await operator.reconcile(KEY)
+    assert server.service["status"]["engineImage"] == "engine:1"
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+async def test_a_refused_service_says_why_also_where_an_unwatched_child_cannot_be_read(pinned: bool) -> None:
+    """Only a service whose image is not pinned needs such reads."""
+    server = Server(cache={"type": "HostPath", "hostPath": "/srv/models"})
+    if pinned:
+        server.service["status"] = {"engineImage": "engine:0"}
+    server.unread["Deployment"] = ApiError(503, "x", "not now")
+    sources = Sources(server.indexes, unwatched=lambda _: {CHILD["Deployment"]: "no right"})
+    operator = Reconciler(server, sources, RenderConfig("engine:1", host_paths=frozenset()))
+    with contextlib.nullcontext() if pinned else pytest.raises(ApiError, match="not now"):
+        await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "PolicyDenied"
+    assert server.service["status"]["engineImage"] == ("engine:0" if pinned else "")
 
 
 async def test_a_webhook_that_hangs_is_reported_after_the_first_pass_that_it_takes() -> None:

@@ -100,19 +100,39 @@ class Reconciler:
         return await self._reconcile(key, reading.service, replace(observed, service=live, unknown=reading.unknown))
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
-        observed = await with_unwatched_children(self._cluster, key, observed)
+        refusal = _not_acted_on(service) or self._forbidden(service)
+        try:
+            if not (refusal and from_status(service.status, str, "engineImage")):
+                observed = await with_unwatched_children(self._cluster, key, observed)
+            if not refusal:
+                now = await self._rollout_state(service, observed)
+                moment = datetime.fromisoformat(self._clock())
+                missing = await self._missing_claims(service, observed)
+        except ApiError as error:
+            if not service.status:
+                await self._report_unread(service, observed, refusal, error)
+            raise
+        if refusal:
+            return await self._report(service, observed, self._pinned_image(service, observed), Result(refusal))
+        return await self._act(key, service, observed, now, moment, missing)
+
+    async def _act(
+        self,
+        key: Key,
+        service: LLMService,
+        observed: Observation,
+        now: RolloutState,
+        moment: datetime,
+        missing: frozenset[str],
+    ) -> float | None:
+        """Make the children match as of `moment`, and report; `missing`: the claims of adapters that are not there."""
         image = self._pinned_image(service, observed)
-        if refusal := _not_acted_on(service) or self._forbidden(service):
-            return await self._report(service, observed, image, Result(refusal))
-        now = await self._rollout_state(service, observed)
-        moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, tried=now.tried, now=moment)
         if self._config.scales_directly and is_scaled_directly(service.spec):
             # In the place of a HorizontalPodAutoscaler, which is not made then; and it is never written.
             report = self._sources.scaling.get(key, NOT_MEASURED)
             seen = {**observed.children, ("HorizontalPodAutoscaler", service.name): report}
             observed = replace(observed, children=seen)
-        missing = await self._missing_claims(service, observed)
         wanted = render(without_claims(service, missing), config)
         applied = await self._children.apply(key, service, observed, wanted)
         applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
@@ -147,6 +167,17 @@ class Reconciler:
         """
         pinned = from_status(service.status, str, "engineImage")
         return pinned or _running_image(service, observed) or self._config.engine_image
+
+    async def _report_unread(
+        self, service: LLMService, observed: Observation, refusal: Problem | None, error: ApiError
+    ) -> None:
+        """Report on an LLMService without a status, of which something could not be read.
+
+        No image is pinned: which one the pods run may be what could not be read. `error` counts, not another one here.
+        """
+        problem = None if refusal or error.transient else _problem(error)
+        with contextlib.suppress(ApiError):
+            await self._report(service, observed, "", Result(refusal, refused=problem))
 
     async def _report_held(self, live: Mapping[str, Any], observed: Observation) -> float | None:
         """Report that the LLMService is being deleted, which of its pods still run, and what finalizers hold it up.
