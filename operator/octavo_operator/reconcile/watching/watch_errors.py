@@ -1,4 +1,4 @@
-"""Errors with which a watch of kopf ends although nothing is wrong in this program, and how they are said.
+"""Errors with which a watch of kopf ends although nothing is wrong in this program, and the sentences that report them.
 
 `Watches` reports them in one line. kopf logs each of them with a traceback, twice, before that.
 """
@@ -11,7 +11,7 @@ import aiohttp
 from kopf._cogs.clients.errors import APIError
 from kopf._cogs.structs.credentials import LoginError
 
-_EXPECTED = (APIError, LoginError, aiohttp.ClientError, OSError)
+_EXPECTED = (APIError, LoginError, aiohttp.ClientError, ConnectionError, TimeoutError)
 _LOGGERS = ("kopf._core.reactor.orchestration", "kopf._core.reactor.running")
 
 

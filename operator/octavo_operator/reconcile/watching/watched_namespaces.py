@@ -27,7 +27,8 @@ POLL_SECONDS = 10.0
 CHECKS_OF_ALL = 6
 """One of this many checks asks for all kinds, and so does one after a refusal, as rights are often lost together."""
 MOST_FAILURES = 3
-"""A foreign kind that fails in so many checks in a row is not watched until a check succeeds; of others it is said."""
+"""A foreign kind that fails in so many checks in a row is not watched until a check succeeds. Of others it
+is reported."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
 _AT_ONCE = 16
 """So many questions are under way at most: with hundreds of namespaces the requests for the Lease must not wait."""
