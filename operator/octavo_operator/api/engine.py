@@ -27,7 +27,8 @@ class Engine(SpecModel):
     """Settings of the engine in each pod."""
 
     image: ImageReference | None = Field(
-        None, description="Image of the engine. Default: the operator's, pinned in status.engineImage at first sight."
+        None,
+        description="Image of the engine. Default: the operator's, pinned in status.engineImage by the first pass.",
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         "IfNotPresent", description="When nodes pull the image, as in a pod."

@@ -148,7 +148,8 @@ class LLMServiceStatus(StatusModel):
     selector: str = Field(description="Label selector of the pods, for the scale subresource.")
     url: str = Field(description="Base URL of the OpenAI API within the cluster.")
     engine_image: str = Field(
-        description="The operator's image at first sight, used where spec.engine.image names none; an upgrade keeps it."
+        description="The operator's image at the first pass, used where spec.engine.image names none; an upgrade keeps "
+        "it."
     )
     model: ModelStatus = Field(description="The model as it is served.")
     loading: LoadingStatus = Field(description="How far loading has come.")

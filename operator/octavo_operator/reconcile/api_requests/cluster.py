@@ -54,7 +54,7 @@ class Cluster:
     async def wait_for_crd(self, answered: Callable[[], object]) -> None:
         """Return once the API server serves LLMServices; log that it does not while waiting.
 
-        `answered` is called with each answer: an operator without its CRD is no operator that hangs.
+        `answered` is called with each list of kinds: an operator without its CRD is no operator that hangs.
         """
         while why := await self._why_without_crd(answered):
             problem = f"waiting for the CRD of {API_VERSION} (manifests/crd.yaml): {why}"
@@ -128,9 +128,9 @@ class Cluster:
                 versions.append(int(pages[0]["metadata"]["resourceVersion"]))
                 items += [item for page in pages for item in page.get("items") or ()]
         except ApiError as error:
-            if kind not in OPTIONAL and error.status not in (403, 404):  # those are told otherwise, and may go
-                said = f"{kind.plural} cannot be listed, so their changes go unseen: {error.message}"
-                self.list_problems[kind] = said
+            if kind not in OPTIONAL and error.status not in (403, 404):  # those are reported otherwise, and may go
+                problem = f"{kind.plural} cannot be listed, so their changes go unseen: {error.message}"
+                self.list_problems[kind] = problem
             raise
         self.list_problems.pop(kind, None)
         return Listing(kind, min(versions), tuple(items))
