@@ -513,6 +513,21 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "indexer_budget 63 is not a multiple of indexer_compress_ratio 4",
     ),
     "no blocks of an indexer": ("Qwen4ExpForCausalLM", FOUR, "indexer_budget is missing"),
+    "pools of an indexer": (
+        "Glm5NextTextForCausalLM",
+        {**FOUR, "index_kpool": 6},
+        "index_topk 2048 is not a multiple of index_kpool 6",
+    ),
+    "an indexer without the last tokens": (
+        "Glm5NextTextForCausalLM",
+        {**FOUR, "index_kpool_always_select_tail": False},
+        "index_kpool_always_select_tail False is not supported",
+    ),
+    "a choice that no layer before has": (
+        "Glm5NextTextForCausalLM",
+        {**FOUR, "indexer_types": ["full", "full", "full", "shared"]},
+        "layer 2 has no choice to share",
+    ),
     "one layer's own heads": (
         "LlamaForCausalLM",
         {**FOUR, "per_layer_config": {"1": {"head_dim": 4}}},

@@ -311,6 +311,33 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "encoder_config": {**SIZES, "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2},
         },
     ),
+    "Glm5Next": (
+        {
+            "num_key_value_heads": 8,
+            "num_hidden_layers": 4,
+            "q_lora_rank": 20,
+            "kv_lora_rank": 24,
+            "qk_nope_head_dim": 12,
+            "v_head_dim": 10,
+            "linear_num_heads": 4,
+            "linear_head_dim": 12,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 36,
+            "n_group": 2,
+            "layer_types": ["indexed_attention", "linear_attention", "indexed_attention", "indexed_attention"],
+            "indexer_types": ["full", "full", "full", "shared"],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
+            "index_topk": 8,
+            "index_kpool": 4,
+            "index_n_heads": 16,
+            "index_head_dim": 12,
+            "hc_mult": 3,
+            "swiglu_limit": 0.8,
+            "attention_bias": True,
+        },
+        {**QWEN_IMAGES, "depth": 1},
+    ),
     "MuseGlimmer": (
         {
             "head_dim": 16,
@@ -499,7 +526,7 @@ def test_a_model_that_also_speaks_answers_text_by_its_thinker(tmp_path: Path) ->
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("name", ["Step3p7", "MistralLarge4"])
+@pytest.mark.parametrize("name", ["Step3p7", "MistralLarge4", "Glm5Next"])
 def test_a_batch_gets_the_same_answers(name: str, tmp_path: Path) -> None:
     """Of language models that transformers has no class for alone: in chunks, with preemptions, after hits."""
     model = make(name)

@@ -81,6 +81,8 @@ def small_spec(family: Family) -> ModelSpec:
     small = {**_SMALL, "hidden_act": family.defaults.get("hidden_act", "silu")}
     if "is_decoder" in family.defaults:  # BERT's class for text has it false, which is refused
         small["is_decoder"] = True
+    if family.defaults.get("qk_rope_head_dim") == 0:  # latent attention without RoPE alone (GLM-5.3)
+        small["qk_rope_head_dim"] = 0
     try:
         return family.read(family.fields(family.architecture, {**small, "use_sliding_window": True}))
     except ModelLoadError:  # families without windows refuse that

@@ -52,6 +52,7 @@ from octavo_engine.model.families.gemma3n import GEMMA3N
 from octavo_engine.model.families.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from octavo_engine.model.families.glm import GLM, GLM4, GLM_OCR
 from octavo_engine.model.families.glm4_moe import DOTS1, GLM4_MOE, SOLAR_OPEN
+from octavo_engine.model.families.glm5_next import GLM5_NEXT
 from octavo_engine.model.families.gpt2 import GPT2
 from octavo_engine.model.families.gpt_bigcode import GPT_BIGCODE
 from octavo_engine.model.families.gpt_neo import GPT_NEO
@@ -238,6 +239,7 @@ _ALL = (
     DEEPSEEK_V32,
     DEEPSEEK_V4,
     GLM_MOE_DSA,
+    GLM5_NEXT,
     DOTS3_NOTE,
     FLINT,
     KOLIBRI1,

@@ -30,6 +30,7 @@ WRAPPERS: Mapping[str, str] = {
     "Glm46VForConditionalGeneration": "Glm4ForCausalLM",
     "Glm4vForConditionalGeneration": "Glm4ForCausalLM",
     "Glm4vMoeForConditionalGeneration": "Glm4MoeForCausalLM",
+    "Glm5NextForConditionalGeneration": "Glm5NextTextForCausalLM",
     "GlmAsrForConditionalGeneration": "",
     "GlmOcrForConditionalGeneration": "GlmOcrTextForCausalLM",
     "GotOcr2ForConditionalGeneration": "",

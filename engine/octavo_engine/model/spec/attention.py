@@ -182,7 +182,7 @@ class LatentAttentionSpec:
         if self.kv_of_layer is not None:
             return ()
         if (index := self.index) is not None:
-            keys = () if index.of_layer is not None else (RowSpec("index", index.size),)
+            keys = () if index.of_layer is not None else (RowSpec("index", index.row_size),)
             return (KVGroupSpec("full", (), 0, 0, rows=(RowSpec("latents", self.head_dim), *keys)),)
         kind = "full" if self.window is None else "sliding"
         return (KVGroupSpec(kind, (), 1, self.head_dim, self.window, latent=self.latent),)

@@ -50,7 +50,7 @@ class MixedConnectionsSpec:
 
     All weights are made of one projection of all vectors, which are divided by their root mean square; in float32. The
     weights of mixtures are divided by the sums of rows and of columns in turn, so that both become 1
-    (manifold-constrained hyper-connections, arXiv 2512.24880; DeepSeek V4).
+    (manifold-constrained hyper-connections, arXiv 2512.24880; DeepSeek V4, GLM-5.3).
     """
 
     count: int
@@ -61,6 +61,8 @@ class MixedConnectionsSpec:
     """How often columns are divided by their sums, and one time less rows."""
     eps: float
     """A number that is added to weights and to sums."""
+    ends_in_mean: bool = False
+    """Whether the head reads the mean of a token's vectors, not a weighted sum (GLM-5.3)."""
 
 
 ConnectionsSpec = WeightedConnectionsSpec | GatedConnectionsSpec | MixedConnectionsSpec

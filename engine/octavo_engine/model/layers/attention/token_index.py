@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from octavo_engine.attention.rope import Rope, rotate, rotate_pairs
 from octavo_engine.attention.token_rows import TokenRows, attend_rows, best_rows, tile_numbers
 from octavo_engine.model.checkpoint import CheckpointTensor, Span, unsharded
+from octavo_engine.model.layers.attention.pooled_keys import PooledKeys, tokens_of_pools
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norms.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
@@ -34,6 +35,7 @@ class TokenIndex(nn.Module):
         self.weights = self._linear(hidden, heads, "weights_proj")
         """Weights of the heads' scores, of each token."""
         self.norm = Norm(spec.size, NormSpec(spec.eps, "layer", bias=True), options)
+        self.pools = PooledKeys(spec, hidden_size, options) if spec.pool > 1 else None
 
     def _linear(self, columns: Span, rows: Span, module: str) -> Linear:
         method = self.options.method_of(f"{self.name}.{module}")
@@ -47,17 +49,20 @@ class TokenIndex(nn.Module):
         """
         spec, step = self.spec, rows.step
         key = cast("Tensor", self.norm(self.key(x))[0])
-        rows.write(self._rotated(key[:, None], rope)[:, 0])
+        key = self._rotated(key[:, None], rope)[:, 0]
+        rows.write(key if self.pools is None else self.pools.with_logits(key, x))
         longest = max(step.contexts)
         if longest <= spec.kept:
             return torch.arange(longest, device=x.device).expand(len(x), -1)
         query = self._rotated(self.query(latent).unflatten(-1, (spec.num_heads, -1)), rope).float()
         weights = self.weights(x).float() * (spec.num_heads * spec.size) ** -0.5
-        chosen = torch.empty(len(x), spec.kept, dtype=torch.int64, device=x.device)
+        chosen = torch.empty(len(x), spec.most, dtype=torch.int64, device=x.device)
+        keys = rows if self.pools is None else self.pools.of(rows)
         for tokens, _ in step.tiles(self._numbers):
-            chosen[tokens] = best_rows(
-                rows, tokens, spec.kept, lambda own, keys: _scores(query[own], weights[own], keys)
+            best = best_rows(
+                keys, tokens, spec.kept // spec.pool, lambda own, keys: _scores(query[own], weights[own], keys)
             )
+            chosen[tokens] = tokens_of_pools(best, step.positions[tokens], spec.pool)
         return chosen
 
     def _rotated(self, heads: Tensor, rope: Rope | None) -> Tensor:
@@ -79,15 +84,18 @@ class TokenIndex(nn.Module):
         yield from self.key.tensors(f"{self.name}.wk")
         yield from self.weights.tensors(f"{self.name}.weights_proj")
         yield from self.norm.tensors(f"{self.name}.k_norm")
+        if self.pools is not None:
+            yield from self.pools.tensors(self.name)
 
     def scratch_numbers(self, max_tokens: int, context: int) -> int:
         """Return an upper bound of a step's float32 numbers for scores, one sequence's keys, and what is chosen."""
-        chosen = 7 * max_tokens * min(self.spec.kept, context)
-        return tile_numbers(max_tokens, self._numbers(context)) + 2 * context * (self.spec.size + 2) + chosen
+        chosen = 7 * max_tokens * min(self.spec.most, context)
+        pooling = 0 if self.pools is None else 6 * context * self.spec.row_size
+        return tile_numbers(max_tokens, self._numbers(context)) + 2 * context * (self.spec.size + 2) + chosen + pooling
 
     def step_bytes(self) -> int:
         """Return an upper bound of one token's bytes, but for `scratch_numbers`."""
-        queries, own = self.spec.num_heads * self.spec.size, self.spec.size + self.spec.num_heads
+        queries, own = self.spec.num_heads * self.spec.size, self.spec.row_size + self.spec.num_heads
         return (queries + 2 * own) * (3 * self.options.dtype.itemsize + 5 * _FLOAT32_BYTES)
 
 
@@ -111,5 +119,5 @@ def attend_chosen(
 
 def attending_numbers(spec: LatentAttentionSpec, heads: int, context: int) -> int:
     """Return how many float32 numbers one query takes while its heads attend to chosen tokens of a context."""
-    keys = context if spec.index is None else min(spec.index.kept, context)
+    keys = context if spec.index is None else min(spec.index.most, context)
     return 4 * keys * spec.head_dim + 4 * (keys + 1) * heads + 6 * keys + 3 * heads * spec.head_dim

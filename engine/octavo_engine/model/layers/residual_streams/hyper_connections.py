@@ -111,11 +111,32 @@ class GatedConnections(nn.Module):
         return (5 * stream + small) * self.size + 3 * stream * _FLOAT32_BYTES
 
 
+class MeanOfVectors(nn.Module):
+    """The mean of a token's vectors, which the head reads."""
+
+    def __init__(self, spec: ConnectionsSpec, hidden_size: int, options: LayerOptions) -> None:
+        super().__init__()
+        self.stream_bytes = spec.count * hidden_size * options.dtype.itemsize
+        self.count, self.hidden_size = spec.count, hidden_size
+
+    def read(self, x: Tensor) -> tuple[Tensor, None]:
+        """Return the mean [T, hidden] of the vectors x [T, count * hidden], and None: nothing is added to them."""
+        return x.view(len(x), self.count, self.hidden_size).mean(dim=1), None
+
+    def tensors(self, name: str) -> Iterator[CheckpointTensor]:  # noqa: ARG002
+        """Yield nothing: a mean has no weights."""
+        yield from ()
+
+    def step_bytes(self) -> int:
+        """Return an upper bound of one token's bytes in this module during a step."""
+        return 2 * self.stream_bytes
+
+
 Connections = WeightedConnections | GatedConnections | MixedConnections
 
 
 def connections(spec: ConnectionsSpec, hidden_size: int, options: LayerOptions, *, adds: bool = True) -> Connections:
-    """Return the module that computes `spec`."""
+    """Return the module that computes `spec`; `adds`: whether a result is added to the vectors, as in all layers."""
     match spec:
         case WeightedConnectionsSpec():
             return WeightedConnections(spec, hidden_size, options, adds=adds)
@@ -131,7 +152,12 @@ class ConnectedVectors(nn.Module):
     def __init__(self, spec: ConnectionsSpec, hidden_size: int, options: LayerOptions) -> None:
         super().__init__()
         self.count, self.names = spec.count, options.names
-        self.last = connections(spec, hidden_size, options, adds=False)
+        ends_in_mean = isinstance(spec, MixedConnectionsSpec) and spec.ends_in_mean
+        self.last = (
+            MeanOfVectors(spec, hidden_size, options)
+            if ends_in_mean
+            else connections(spec, hidden_size, options, adds=False)
+        )
 
     @property
     def merging(self) -> nn.Module:
