@@ -53,7 +53,8 @@ class NotAdmissibleError(ValueError):
 
 
 FORBIDDEN = (
-    "no token is left that bad_words allow together with the grammar or allowed_token_ids; leave one of them out"
+    "no token is left: the grammar, allowed_token_ids, bad_words and min_tokens, which forbids the stop tokens at "
+    "first, together forbid all; leave one of them out"
 )
 """Why an answer cannot go on that its own request's fields leave no token for."""
 BY_EXIT_CODE = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}

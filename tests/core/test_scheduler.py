@@ -34,7 +34,7 @@ from octavo_engine.core.step_builder import StepBuilder
 from octavo_engine.core.step_cost import FIRST_TOKENS
 from octavo_engine.engine.adaptive_limits import AdaptiveLimits
 from octavo_engine.engine.scheduler_stats import StatsReader
-from octavo_engine.errors import FORBIDDEN, NotAdmissibleError
+from octavo_engine.errors import NotAdmissibleError
 
 # Steps.
 
@@ -324,7 +324,7 @@ def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_
     add(scheduler, "broken", range(33), max_tokens=60)
     first = scheduler.schedule(0.0)
     assert first is not None
-    result = replace(device.execute(first), errors={0: "no"})
+    result = replace(device.execute(first), errors={0: (FinishReason.ERROR, "no")})
     builder = StepBuilder(64)
     scheduler.planner.preempt(scheduler._requests["broken"], builder)
     assert news(scheduler.update(first, result, 0.0))[0].error == "no"
@@ -333,11 +333,11 @@ def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_
     assert run(scheduler, device=device)[0].cached_tokens == 0
 
 
-@pytest.mark.parametrize(("error", "reason"), [("a defect", FinishReason.ERROR), (FORBIDDEN, FinishReason.INVALID)])
-def test_a_request_that_forbids_all_tokens_is_invalid(error: str, reason: FinishReason) -> None:
+@pytest.mark.parametrize("reason", [FinishReason.ERROR, FinishReason.INVALID])
+def test_a_request_that_cannot_be_sampled_ends_for_the_reason_that_the_worker_gives(reason: FinishReason) -> None:
     scheduler, device = make_scheduler(blocks=8), Device(16)
     add(scheduler, "a", range(3), max_tokens=60)
     plan = scheduler.schedule(0.0)
     assert plan is not None
-    [output] = news(scheduler.update(plan, replace(device.execute(plan), errors={0: error}), 0.0))
-    assert (output.finish_reason, output.error) == (reason, error)
+    [output] = news(scheduler.update(plan, replace(device.execute(plan), errors={0: (reason, "no token")}), 0.0))
+    assert (output.finish_reason, output.error) == (reason, "no token")

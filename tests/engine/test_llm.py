@@ -20,7 +20,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine import resolved_config
-from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.errors import FORBIDDEN, NotAdmissibleError
 from octavo_engine.llm import Completion, _Running
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import worker
@@ -150,18 +150,23 @@ def test_logits_that_are_not_finite_end_their_request_alone(llm: LLM, monkeypatc
     assert [answers[i].token_ids for i in (0, 2)] == [alone[i].token_ids for i in (0, 2)]
 
 
-@pytest.mark.parametrize("words", [((7,),), ((7,), (9,))])
+FORBIDDING: list[tuple[dict[str, Any], list[int]]] = [
+    ({"bad_words_token_ids": ((7,),)}, [9, 9]),
+    ({"bad_words_token_ids": ((7,), (9,))}, []),
+    ({"min_tokens": 2, "stop_token_ids": (7,)}, [9, 9]),
+    ({"min_tokens": 2, "stop_token_ids": (7, 9)}, []),
+]
+
+
+@pytest.mark.parametrize(("params", "tokens"), FORBIDDING, ids=str)
 def test_a_request_that_forbids_all_tokens_itself_is_invalid_and_no_defect_of_the_model(
-    llm: LLM, words: tuple[tuple[int, ...], ...]
+    llm: LLM, params: dict[str, Any], tokens: list[int]
 ) -> None:
     alone = llm.generate([[5, 6]], GREEDY)[0]
-    steered = SamplingParams(max_tokens=2, allowed_token_ids=(7, 9), bad_words_token_ids=words, logprobs=1)
+    steered = SamplingParams(max_tokens=2, allowed_token_ids=(7, 9), logprobs=1, **params)
     answers = llm.generate([[5, 6], [1]], [GREEDY, steered])
     assert answers[0].token_ids == alone.token_ids
-    if len(words) == 1:
-        assert (answers[1].finish_reason, answers[1].token_ids) == ("length", [9, 9])
-    else:
-        assert "no token is left that bad_words allow" in str(answers[1].error)
+    assert (answers[1].token_ids, answers[1].error) == (tokens, None if tokens else FORBIDDEN)
 
 
 def test_a_row_that_cannot_be_sampled_ends_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -344,6 +344,17 @@ def test_a_mask_forbids_all_but_its_tokens_in_its_row_alone() -> None:
         sampler.sample(values, replace(sampled, masks={1: bits([3], 64)}), table)
 
 
+def test_a_mask_without_a_token_that_the_request_allows_is_no_defect_of_the_model() -> None:
+    values = logits(9, rows=4, vocab=70)
+    values[2, 5] = math.nan
+    allowing = row(temperature=0.0, allowed_token_ids=(1,))
+    sampled, table = prepared([allowing, allowing, row(), row()], [None] * 4)
+    masks = {0: bits([1, 2], 70), 1: bits([2, 3], 70), 2: bits([5], 70)}
+    tokens, _, errors = Readback(sampler.sample(values, replace(sampled, masks=masks), table)).read()
+    assert tokens[0] == 1
+    assert {index: reason for index, (reason, _) in errors.items()} == {1: "invalid", 2: "error"}
+
+
 @pytest.mark.skipif(cpu_kernels() is None, reason="the C kernels cannot be compiled here")
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 3001])
 def test_pytorch_and_the_c_kernels_apply_the_same_masks(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.request import FinishReason, TokenLogprobs
 from octavo_engine.core.step import StepResult
 from octavo_engine.runner.verify import accepted, verify_drafts
 
@@ -36,10 +36,14 @@ def test_places_become_rows_with_their_log_probabilities() -> None:
     }
 
 
+def failed(text: str) -> tuple[FinishReason, str]:
+    return FinishReason.ERROR, text
+
+
 def test_an_error_is_a_rows_only_at_its_first_place() -> None:
-    places = StepResult(1, [1, 2, 3, 4, 5, 6, 7], errors={1: "a", 4: "b"})
+    places = StepResult(1, [1, 2, 3, 4, 5, 6, 7], errors={1: failed("a"), 4: failed("b")})
     result = verify_drafts(places, {0: (1, 2), 1: (4,)})
     assert result.token_ids == [1, 4, 6, 7]
     assert result.more_token_ids == {}, "what comes before the place that failed, and nothing behind it"
     assert result.errors == {}
-    assert verify_drafts(StepResult(1, [1, 2], errors={0: "c"}), {0: (1,)}).errors == {0: "c"}
+    assert verify_drafts(StepResult(1, [1, 2], errors={0: failed("c")}), {0: (1,)}).errors == {0: failed("c")}

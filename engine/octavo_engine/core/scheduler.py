@@ -19,7 +19,6 @@ from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.settings import SchedulerSettings, StepLimits
 from octavo_engine.core.step import RequestOutput, StepOutputs, StepPlan, StepResult
-from octavo_engine.errors import FORBIDDEN
 
 
 class Scheduler:
@@ -131,9 +130,9 @@ class Scheduler:
 
     def _event(self, state: RequestState, index: int, token: int, result: StepResult, now: float) -> RequestOutput:
         """Return a request's output that is more than one token; `token`, the first, is in `token_ids` already."""
-        if (error := result.errors.get(index)) is not None:
+        if (failure := result.errors.get(index)) is not None:
             state.token_ids.pop()
-            return self._finish(state, FinishReason.INVALID if error == FORBIDDEN else FinishReason.ERROR, error=error)
+            return self._finish(state, failure[0], error=failure[1])
         if state.num_output == 1:
             self.limits.on_first_token(now - state.arrival)
         tokens, reason = [token], state.end_by(token)

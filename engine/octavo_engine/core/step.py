@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from octavo_engine.core.request import PromptOutput, TokenLogprobs
+from octavo_engine.core.request import FinishReason, PromptOutput, TokenLogprobs
 from octavo_engine.sampling_params import SamplingParams
 
 
@@ -110,7 +110,7 @@ class StepResult:
     """Further tokens by index into `token_ids`: those after the first, of a row whose drafts were accepted."""
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     """Log probabilities by index into `token_ids`, if they were asked for: one for each of the row's tokens."""
-    errors: dict[int, str] = field(default_factory=dict)  # by index: sampling failed, and that request alone ends
+    errors: dict[int, tuple[FinishReason, str]] = field(default_factory=dict)  # by index: only these requests end
     seconds: float = 0.0
     prompts: dict[int, PromptOutput] = field(default_factory=dict)  # by index: what the row's prompt gave
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.request import FinishReason, TokenLogprobs
 from octavo_engine.errors import FORBIDDEN
 from octavo_engine.runner.device_copies import ToHost
 from octavo_engine.runner.sampler import LogprobTensors, Sampled
 
-NOT_FINITE = "the model gave no finite logits"
+_NOT_FINITE = FinishReason.ERROR, "the model gave no finite logits"
+_FORBIDDEN = FinishReason.INVALID, FORBIDDEN
 
 
 class Readback:
@@ -25,14 +26,14 @@ class Readback:
         self._has_forbidden = bool(forbidden)
         self._copies = ToHost(sampled.tokens, sampled.finite, *logprobs, *forbidden)
 
-    def read(self) -> tuple[list[int], dict[int, TokenLogprobs], dict[int, str]]:
+    def read(self) -> tuple[list[int], dict[int, TokenLogprobs], dict[int, tuple[FinishReason, str]]]:
         """Return the tokens [R] and, by index into them, the requested log probabilities and the errors."""
         tokens, finite, *columns = self._copies.wait()
         forbidden = columns.pop() if self._has_forbidden else torch.zeros_like(finite)
         logprobs = {} if self._logprobs is None else _by_row(self._logprobs, columns)
         if bool(finite.all()):
             return tokens.tolist(), logprobs, {}
-        wrong = [(i, FORBIDDEN if forbidden[i] else NOT_FINITE) for i, good in enumerate(finite.tolist()) if not good]
+        wrong = [(i, _FORBIDDEN if forbidden[i] else _NOT_FINITE) for i, good in enumerate(finite.tolist()) if not good]
         return tokens.tolist(), logprobs, dict(wrong)
 
 

@@ -16,7 +16,7 @@ from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.gumbel_max import draw, likeliest
 from octavo_engine.runner.logits_processors import process_logits
-from octavo_engine.runner.sampling_table import BAD_WORDS, DRAWS, FILTERS, LOGPROBS, SampledRows
+from octavo_engine.runner.sampling_table import ALLOWS, BAD_WORDS, BANS, DRAWS, FILTERS, LOGPROBS, SampledRows
 from octavo_engine.runner.state_table import StateTable
 
 MOST_TOGETHER = 32
@@ -54,7 +54,7 @@ class Sampled:
     """[R] bool; where logits were not finite the token means nothing."""
     logprobs: LogprobTensors | None
     forbidden: Tensor | None = None
-    """[R] bool: whether the request's own fields forbid all tokens; None where no row has bad words."""
+    """[R] bool: whether the request's own fields forbid all tokens; None where no row forbids any."""
 
 
 def parts(sampled: SampledRows, table: StateTable, device: torch.device) -> list[slice]:
@@ -105,12 +105,12 @@ def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[
 
 
 def _forbidden(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor | None:
-    if not (rows := table.sampling.needing(sampled.rows, BAD_WORDS)):
+    rows = {*table.sampling.needing(sampled.rows, ALLOWS | BANS | BAD_WORDS), *sampled.masks}
+    if not rows:
         return None
+    index = to_device(sorted(rows), logits.device)
     forbidden = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-    for index in rows:  # as few as have bad words
-        forbidden[index] = (logits[index] == -torch.inf).all()
-    return forbidden
+    return forbidden.index_copy_(0, index, logits[index].amax(dim=-1) == -torch.inf)
 
 
 def _logprobs(logits: Tensor, tokens: Tensor, sampled: SampledRows, table: StateTable) -> LogprobTensors | None:

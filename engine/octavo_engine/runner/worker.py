@@ -15,7 +15,7 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.states import prepare_states
 from octavo_engine.attention.token_rows import prepare_rows
 from octavo_engine.capture import Capture
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.request import FinishReason, TokenLogprobs
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.lora.adapter import AdapterWrite
@@ -67,7 +67,7 @@ class LaunchedStep:
     timer: StepTimer
     samples: list[Readback]
     """The results of all sampled places in order; places that were sampled together are one item."""
-    errors: dict[int, str]
+    errors: dict[int, tuple[FinishReason, str]]
     """The errors of places that could not be sampled, by index; `samples` has a placeholder for each."""
     prompts: dict[int, PromptReadback]
     """The outputs of prompts, by index among the rows that sample."""
@@ -203,7 +203,7 @@ class Worker:
     def sample(self, step: ForwardedStep, masks: Masks = NO_MASKS) -> LaunchedStep:
         """Enqueue the sampling of a step whose forward pass was enqueued last."""
         samples: list[Readback] = []
-        errors: dict[int, str] = {}
+        errors: dict[int, tuple[FinishReason, str]] = {}
         sampled, logits = step.sampled, step.logits
         if sampled is not None and logits is not None:
             if self._decoder.ranks.shard.rank == 0:
@@ -305,7 +305,9 @@ class Worker:
         if not ranks.alone:
             table.write_tokens(*places, ranks.broadcast(table.read_tokens(*places)))
 
-    def _sample(self, logits: Tensor, sampled: SampledRows) -> tuple[list[Readback], dict[int, str]]:
+    def _sample(
+        self, logits: Tensor, sampled: SampledRows
+    ) -> tuple[list[Readback], dict[int, tuple[FinishReason, str]]]:
         """Sample all places; if that fails, one by one, so that only the row at fault ends with an error."""
         try:
             together = parts(sampled, self._table, logits.device)
@@ -323,7 +325,7 @@ class Worker:
                 raise
             except Exception as error:
                 log.exception("sampling failed for request %s", self._table.request_id(sampled.rows[index]))
-                errors[index] = f"sampling failed: {error}"
+                errors[index] = FinishReason.ERROR, f"sampling failed: {error}"
                 samples.append(Readback(_nothing(logits.device)))
         return samples, errors
 
