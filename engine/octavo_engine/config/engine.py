@@ -156,7 +156,7 @@ class EngineConfig:
     max_lora_rank: int = setting(
         16,
         "int",
-        "largest rank of an adapter; memory is reserved for it",
+        "largest rank of an adapter; memory is reserved for it; ranks above 64 have not been run on a GPU yet",
         minimum=1,
         maximum=512,
     )

@@ -33,7 +33,7 @@ class CPUAdapters:
         """
         self._kernels, self.a, self.b = kernels, a, b
         slots, rank, rows = b.shape
-        if len(parts) * rank > _MOST_RANKS:  # the kernel would write past the end of its array
+        if len(parts) * rank > _MOST_RANKS:  # its array would have no room for one token, and it would never end
             raise ValueError(f"{len(parts)} projections of rank {rank}: the kernel has room for {_MOST_RANKS} in all")
         self.ranks = torch.zeros(slots, len(parts), dtype=torch.int32)
         """The rank of each part of what is in a slot, at most that of the slots; 0: nothing."""
