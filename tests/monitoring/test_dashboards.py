@@ -33,7 +33,7 @@ QUERIES = [
 ]
 RULES = rule_group(*IDENTITY.values())["rules"]
 SELECTOR = re.compile(r"[a-z_:0-9]+\{[^}]*\}")
-# Small enough that requests wait, push each other out of memory, and are turned away.
+# Small enough that requests wait, push each other out of memory, and are rejected.
 SMALL = ("--num-kv-blocks=24", "--max-num-seqs=3", "--max-model-len=256", "--max-queued-requests=4")
 
 

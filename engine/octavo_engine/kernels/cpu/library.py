@@ -239,7 +239,7 @@ class CPUKernels:
         return output
 
     def likeliest_tokens(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the largest logit and its first place, [R] each, of `logits` [R, vocab], float32 and contiguous.
+        """Return the largest logit and its first index, [R] each, of `logits` [R, vocab], float32 and contiguous.
 
         NaN is larger than all numbers, as for PyTorch.
         """
@@ -261,7 +261,7 @@ class CPUKernels:
 
         Temperatures [R] are greater than 0. Of each row only logits from its threshold [R] on are drawn. Random numbers
         depend on seed [R], position [R] and token alone, and are those of kernels/sampling.py. `likeliest` [R] are the
-        places of the largest logits; a row whose largest logit is not finite keeps it.
+        indices of the largest logits; a row whose largest logit is not finite keeps it.
         """
         tokens = likeliest.clone()
         tensors = logits, thresholds, temperatures, seeds, positions, tokens

@@ -1,5 +1,5 @@
-/* Finds the likeliest tokens, and draws tokens by the Gumbel-max trick, with the numbers of kernels/sampling.py: the largest logit / temperature + noise.
-   Top-p becomes a threshold, which is found without sorting the vocabulary. */
+/* Finds the likeliest tokens, and draws tokens by the Gumbel-max trick, with the numbers of kernels/sampling.py: the
+   largest logit / temperature + noise. Top-p becomes a threshold, which is found without sorting the vocabulary. */
 #include <math.h>
 #include <stdlib.h>
 #include "kernels.h"
@@ -66,13 +66,13 @@ void draw_tokens(const float *logits, const float *thresholds, const float *temp
     }
 }
 
-/* The first place of `wanted`, which is there, from `start` on; of the first NaN if it is NaN. */
-static int64_t place_of(const float *logits, float wanted, long start) {
+/* The first index of `wanted`, which is there, from `start` on; of the first NaN if it is NaN. */
+static int64_t index_of(const float *logits, float wanted, long start) {
     while (isnan(wanted) ? !isnan(logits[start]) : logits[start] != wanted) start++;
     return start;
 }
 
-/* The place of a row's largest logit, the first of several; of its first NaN if it has one. */
+/* The index of a row's largest logit, the first of several; of its first NaN if it has one. */
 static int64_t likeliest_of(const float *logits, long vocab) {
     float best = -INFINITY;
     long first = 0; /* where the block of `best` starts */
@@ -88,10 +88,10 @@ static int64_t likeliest_of(const float *logits, long vocab) {
         float peak = largest(most);
         int nan = total((floats)(nans & (ints)all(1))) > 0;
         for (; i < end; i++) nan |= isnan(logits[i]), peak = fmaxf(peak, logits[i]);
-        if (nan) return place_of(logits, NAN, start);
+        if (nan) return index_of(logits, NAN, start);
         if (peak > best) best = peak, first = start;
     }
-    return place_of(logits, best, first);
+    return index_of(logits, best, first);
 }
 
 void likeliest_tokens(const float *logits, float *best, int64_t *tokens, long rows, long vocab, int threads) {

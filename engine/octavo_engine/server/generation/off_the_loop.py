@@ -1,4 +1,4 @@
-"""Writing outputs: in a thread if it would block the event loop noticeably."""
+"""Writes outputs, in a thread if that would block the event loop noticeably."""
 
 from __future__ import annotations
 

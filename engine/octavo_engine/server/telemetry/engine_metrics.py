@@ -177,9 +177,9 @@ class EngineCollector(Collector):
         family.add_metric([self._model_name], value)
         yield family
         for name in row.vllm_names if self._vllm else ():
-            twin = row.family(name, row.help, labels=["model_name", "engine"])
-            twin.add_metric([self._model_name, "0"], value)
-            yield twin
+            alias = row.family(name, row.help, labels=["model_name", "engine"])
+            alias.add_metric([self._model_name, "0"], value)
+            yield alias
 
     def _swapped(self, state: EngineState) -> Metric:
         text = "KV blocks moved between the device and --swap-space"

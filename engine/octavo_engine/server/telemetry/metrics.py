@@ -143,9 +143,9 @@ class Metrics:
         self.prompt_tokens = self._count("octavo_prompt_tokens", "vllm:prompt_tokens", "Prompt tokens read")
         self.generated_tokens = self._count("octavo_generation_tokens", "vllm:generation_tokens", "Tokens generated")
         self._outcomes = self._count_by("octavo_requests", "outcome", _OUTCOMES, "Sequences ended, by how")
-        self._label_twin(self._outcomes, "vllm:request_success", "finished_reason", _VLLM_OUTCOMES)
+        self._label_alias(self._outcomes, "vllm:request_success", "finished_reason", _VLLM_OUTCOMES)
         self._rejections = self._count_by("octavo_requests_rejected", "reason", _REJECTIONS, "Requests rejected")
-        self._label_twin(self._rejections, "vllm:admission_rejections", "reason", _VLLM_REJECTIONS)
+        self._label_alias(self._rejections, "vllm:admission_rejections", "reason", _VLLM_REJECTIONS)
         self._add_latencies()
         self._add_lengths()
 
@@ -203,23 +203,23 @@ class Metrics:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def _names(self, name: str, twins: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
+    def _names(self, name: str, aliases: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
         own = [(name, {"model_name": self._model_name})] if name else []
         both = {"model_name": self._model_name, "engine": "0"}
-        return own + [(twin, both) for twin in twins if self._vllm]
+        return own + [(alias, both) for alias in aliases if self._vllm]
 
     def _histogram(
-        self, name: str, twins: tuple[str, ...], text: str, buckets: tuple[float, ...], more: tuple[float, ...] = ()
+        self, name: str, aliases: tuple[str, ...], text: str, buckets: tuple[float, ...], more: tuple[float, ...] = ()
     ) -> AliasedHistogram:
         """Create a histogram. `more` are bounds that only `name` has, in addition to `buckets`."""
-        names = self._names(name, twins)
+        names = self._names(name, aliases)
         own = sorted((*buckets, *more))
         histogram = AliasedHistogram(text, names, [own if each == name else buckets for each, _ in names])
         self._registry.register(histogram)
         return histogram
 
-    def _count(self, name: str, twin: str, text: str) -> AliasedCounter:
-        counter = AliasedCounter(text, self._names(name, (twin,)))
+    def _count(self, name: str, alias: str, text: str) -> AliasedCounter:
+        counter = AliasedCounter(text, self._names(name, (alias,)))
         self._registry.register(counter)
         return counter
 
@@ -228,7 +228,7 @@ class Metrics:
         counter.add_labelled(self._labelled(name, label, values, text, {"model_name": self._model_name}))
         return counter
 
-    def _label_twin(self, counter: AliasedCounterByLabel, name: str, label: str, values: Mapping[str, str]) -> None:
+    def _label_alias(self, counter: AliasedCounterByLabel, name: str, label: str, values: Mapping[str, str]) -> None:
         if self._vllm:
             labels = {"model_name": self._model_name, "engine": "0"}
             counter.add_labelled(self._labelled(name, label, values, "As vLLM counts it", labels))
