@@ -97,7 +97,7 @@ def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way
             sampling = scheduler._launched[0]
             if not failed and request in sampling:
                 failed = request.request_id
-                result = replace(result, errors={sampling.index(request): "no"})
+                result = replace(result, errors={sampling.index(request): (FinishReason.ERROR, "no")})
             outputs += news(scheduler.update(plan, result, float(number)))
             scheduler.check_integrity()
     assert failed
@@ -118,7 +118,7 @@ def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_agai
     add(scheduler, "fine", 20, max_tokens=4)
     plan = scheduler.schedule(0.0)
     assert plan is not None
-    result = replace(device.execute(plan), errors={0: "no"})
+    result = replace(device.execute(plan), errors={0: (FinishReason.ERROR, "no")})
     outputs = scheduler.update(plan, result, 0.0)
     assert [(o.request_id, o.finish_reason, o.error) for o in news(outputs)] == [
         ("broken", FinishReason.ERROR, "no"),
@@ -145,7 +145,7 @@ def test_an_error_leaves_the_shared_prefix_that_others_computed(kinds: str) -> N
         assert plan is not None
         result = device.execute(plan)
         failed = bool(result.token_ids)
-        scheduler.update(plan, replace(result, errors={0: "no"} if failed else {}), 0.0)
+        scheduler.update(plan, replace(result, errors={0: (FinishReason.ERROR, "no")} if failed else {}), 0.0)
         if failed:
             break
     assert (broken.cached_tokens, broken.finish_reason) == (48, FinishReason.ERROR)
@@ -167,7 +167,7 @@ def test_an_error_of_a_fork_leaves_what_its_parent_computed() -> None:
     plan = scheduler.schedule(0.0)
     assert plan is not None
     index = plan.decode_rows.index(fork.row)
-    scheduler.update(plan, replace(device.execute(plan), errors={index: "no"}), 0.0)
+    scheduler.update(plan, replace(device.execute(plan), errors={index: (FinishReason.ERROR, "no")}), 0.0)
     assert fork.finish_reason is FinishReason.ERROR
     add(scheduler, "next", prompt, max_tokens=1)
     assert [o.cached_tokens for o in run(scheduler, device=device) if o.request_id == "next"] == [32]

@@ -276,7 +276,7 @@ class Histories(RuleBasedStateMachine):
         if self.failing is None or not result.token_ids:
             return result
         index, self.failing = self.failing % len(result.token_ids), None
-        return replace(result, errors={index: "this row failed"})
+        return replace(result, errors={index: (FinishReason.ERROR, "this row failed")})
 
     def _update(self) -> None:
         for output in news(self.scheduler.update(*self.launched.popleft(), self.now)):

@@ -54,7 +54,7 @@ class Sampled:
     """[R] bool; where logits were not finite the token means nothing."""
     logprobs: LogprobTensors | None
     forbidden: Tensor | None = None
-    """[R] bool: whether the request's own fields forbid all tokens; None where no row forbids any."""
+    """[R] bool: whether the request's own fields forbid all tokens; None where none do, as far as the host knows."""
 
 
 def parts(sampled: SampledRows, table: StateTable, device: torch.device) -> list[slice]:
@@ -75,7 +75,8 @@ def sample(logits: Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
     adjusted = process_logits(logits, sampled, table)
     choose = _by_kernels if triton_runs_on(logits.device) else _by_torch
     tokens, finite = choose(adjusted, sampled, table)
-    return Sampled(tokens, finite, _logprobs(logits, tokens, sampled, table), _forbidden(adjusted, sampled, table))
+    forbidden = _forbidden(adjusted, finite, sampled, table)
+    return Sampled(tokens, finite, _logprobs(logits, tokens, sampled, table), forbidden)
 
 
 def _by_kernels(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[Tensor, Tensor]:
@@ -104,9 +105,9 @@ def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[
     return tokens, torch.isfinite(best)
 
 
-def _forbidden(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor | None:
+def _forbidden(logits: Tensor, finite: Tensor, sampled: SampledRows, table: StateTable) -> Tensor | None:
     rows = {*table.sampling.needing(sampled.rows, ALLOWS | BANS | BAD_WORDS), *sampled.masks}
-    if not rows:
+    if not rows or (logits.device.type == "cpu" and bool(finite.all())):  # to ask a GPU would be to wait for it
         return None
     index = to_device(sorted(rows), logits.device)
     forbidden = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
