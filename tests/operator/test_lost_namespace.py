@@ -23,9 +23,10 @@ from octavo_operator.reconcile import operator
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
+from octavo_operator.reconcile.observation.relist import Listing
 from octavo_operator.reconcile.watching import watched_namespaces, watches
+from octavo_operator.reconcile.watching.failing_lists import MOST_FAILURES
 from octavo_operator.reconcile.watching.watched_namespaces import (
-    MOST_FAILURES,
     NamespacesChangedError,
     WatchedNamespaces,
     watch_namespaces,
@@ -149,6 +150,28 @@ async def test_a_foreign_kind_that_always_fails_stops_nothing(passes: Passes) ->
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_foreign_kind_whose_list_fails_for_a_later_object_is_not_watched() -> None:
+    server, scope, kinds, kind = LaterObjectFails(), WatchedNamespaces(("a",)), (LLMSERVICE, *OPTIONAL), OPTIONAL[0]
+    await scope.look(server, kinds)
+    scope.failing.failed(("a", kind), "as a resync finds", of_all=True)
+    for _ in range(MOST_FAILURES - 1):
+        assert not scope.unwatched("a")
+        await scope.look(server, kinds, everything=False)
+    assert scope.unwatched("a") == {kind: "no conversion"}
+    server.later_fails = False
+    await scope.look(server, kinds, everything=False)
+    assert not scope.unwatched("a")
+
+
+class LaterObjectFails(ApiServer):
+    later_fails = True
+
+    async def list_all(self, kind: Kind, namespace: str) -> Listing:
+        if self.later_fails:
+            raise ApiError(500, "InternalError", "no conversion")
+        return Listing(kind, 1, ())
+
+
 async def test_while_the_api_server_fails_no_kind_is_given_up_and_the_failure_is_said_once_it_lasts() -> None:
     class Down(ApiServer):
         async def probe(self, kind: Kind, namespace: str) -> None:
@@ -158,7 +181,8 @@ async def test_while_the_api_server_fails_no_kind_is_given_up_and_the_failure_is
     for number in range(1, 2 * MOST_FAILURES):
         await scope.look(Down(), kinds)
         failing = number >= MOST_FAILURES
-        assert scope.problems == ["namespace a: its llmservices cannot be listed: try later"] * failing
+        said = "namespace a: its llmservices cannot be listed, so their changes go unseen: try later"
+        assert scope.problems == [said] * failing
         assert scope.by_namespace() == {"a": not failing}
     assert scope.groups(kinds) == {kinds: ("a",)}
     await scope.look(ApiServer(), kinds)

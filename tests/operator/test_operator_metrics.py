@@ -22,6 +22,9 @@ from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+from octavo_operator.reconcile.watching.failing_lists import MOST_FAILURES
+from octavo_operator.reconcile.watching.resync import Resync
+from octavo_operator.reconcile.watching.watched import Watched
 from octavo_operator.reconcile.watching.watched_namespaces import WatchedNamespaces
 from tests.loopback import loopbacks
 
@@ -188,15 +191,22 @@ async def test_healthz_says_what_cannot_be_listed_though_the_first_object_can(mo
         return {"metadata": {"resourceVersion": "1"}}
 
     monkeypatch.setattr(cluster.server, "request", request)
-    await process.namespaces.look(cluster, [LLMSERVICE])
-    for kind in (LLMSERVICE, OPTIONAL[0]):  # what others have brought is only not watched then
-        with pytest.raises(ApiError):
-            await cluster.list_all(kind, [""])
-    said = "llmservices cannot be listed, so their changes go unseen: conversion webhook for octavo.dev/v1beta1 failed"
-    assert operator._problems(process, None) == [said]
+    kinds, scope = (LLMSERVICE, OPTIONAL[0]), process.namespaces
+    watched = Watched({kind: [""] for kind in kinds}, {}, process.queue)
+    listing = Resync(cluster, watched, process.heartbeat, scope.failing)
+    await scope.look(cluster, kinds)
+    assert not await listing.once()
+    assert operator._problems(process, None) == []  # one failure is none that lasts
+    for _ in range(MOST_FAILURES - 1):
+        await scope.look(cluster, kinds, everything=False)
+    why = "conversion webhook for octavo.dev/v1beta1 failed"
+    cannot_be_listed = f"the cluster: its llmservices cannot be listed, so their changes go unseen: {why}"
+    assert operator._problems(process, None) == [cannot_be_listed]
+    assert scope.by_namespace() == {"*": False}
     failing = False
-    await cluster.list_all(LLMSERVICE, [""])
+    await scope.look(cluster, kinds, everything=False)
     assert operator._problems(process, None) == []
+    assert scope.by_namespace() == {"*": True}
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,14 @@ import pytest
 import yaml
 
 from octavo_operator.reconcile import health
+from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.observation.relist import Listing, missed
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.watching import resync
+from octavo_operator.reconcile.watching.failing_lists import MOST_FAILURES, FailingLists
 from octavo_operator.reconcile.watching.resync import Resync, WatchLostError
 from octavo_operator.reconcile.watching.watched import Watched
 from tests.cluster.waiting import wait_until
@@ -56,8 +57,11 @@ class Cluster:
 
     def __init__(self, services: list[dict[str, Any]]) -> None:
         self.services = services
+        self.failures: dict[Kind, ApiError] = {}
 
-    async def list_all(self, kind: Kind, namespaces: Sequence[str]) -> Listing:
+    async def list_all(self, kind: Kind, namespace: str) -> Listing:
+        if kind in self.failures:
+            raise self.failures[kind]
         return Listing(kind, 10, tuple(self.services) if kind is LLMSERVICE else ())
 
 
@@ -66,7 +70,7 @@ def resyncing(listed: list[dict[str, Any]], known: list[dict[str, Any]]) -> tupl
     indexes[LLMSERVICE.plural] = {KEY: known} if known else {}
     queue = WorkQueue[Key]()
     watched = Watched({kind: [""] for kind in (LLMSERVICE, POD, *CHILDREN)}, indexes, queue)
-    return Resync(Cluster(listed), watched, Heartbeat()), queue, indexes
+    return Resync(Cluster(listed), watched, Heartbeat(), FailingLists()), queue, indexes
 
 
 async def queued(queue: WorkQueue[Key]) -> set[Key]:
@@ -103,6 +107,26 @@ async def test_a_watch_that_was_only_late_is_not(monkeypatch: pytest.MonkeyPatch
     await asyncio.sleep(0)  # it has looked once, and yields to this test before it looks again
     indexes[LLMSERVICE.plural][KEY] = [body(6)]
     await looking
+
+
+async def test_a_kind_that_cannot_be_listed_is_reported_once_it_lasts_and_others_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
+    cluster, failing, heartbeat, queue = Cluster([body(5)]), FailingLists(), Heartbeat(), WorkQueue[Key]()
+    monkeypatch.setattr(heartbeat, "_last", 0.0)
+    cluster.failures = {POD: ApiError(503, "", "try later"), CHILDREN[0]: ApiError(403, "Forbidden", "no right")}
+    kinds = (CHILDREN[0], POD, LLMSERVICE)
+    watched = Watched({kind: ["a"] for kind in kinds}, {LLMSERVICE.plural: {KEY: [body(5)]}}, queue)
+    listing = Resync(cluster, watched, heartbeat, failing)
+    for number in range(1, MOST_FAILURES + 1):
+        assert not await listing.once()
+        assert failing.lasting == ({("a", POD): "try later"} if number == MOST_FAILURES else {})
+    assert await queued(queue) == {KEY}
+    assert heartbeat.silent_seconds() < 1000  # what could be listed is a sign of life
+    cluster.failures = {}
+    assert await listing.once()
+    assert not failing.lasting
 
 
 def test_silence_is_ill_health(monkeypatch: pytest.MonkeyPatch) -> None:

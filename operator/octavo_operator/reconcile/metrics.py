@@ -26,7 +26,7 @@ class _NamespaceCollector(Collector):
         self._scope = scope
 
     def collect(self) -> Iterator[Metric]:
-        text = "1 if the first LLMService of the namespace (*: of the whole cluster) can be listed and watched, else 0."
+        text = "1 if the LLMServices of the namespace (*: of the whole cluster) can be listed and watched, else 0."
         family = GaugeMetricFamily("octavo_operator_namespace_readable", text, labels=["namespace"])
         for namespace, readable in self._scope.by_namespace().items():
             family.add_metric([namespace], float(readable))

@@ -129,8 +129,8 @@ async def run(options: OperatorOptions) -> None:
 def _problems(process: _Process, lease: Lease | None) -> list[str]:
     """Return problems that no restart fixes, as sentences."""
     cluster = process.cluster
-    known = [lease.problem if lease else "", cluster.crd_problem, *cluster.list_problems.values()]
-    return [*filter(None, known), *process.namespaces.problems, *cluster.server.missing_rights.problems]
+    known = filter(None, (lease.problem if lease else "", cluster.crd_problem))
+    return [*known, *process.namespaces.problems, *cluster.server.missing_rights.problems]
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
@@ -235,7 +235,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     reconciler = Reconciler(cluster, sources, config, clock=clock, node_wait=node_wait)
     return (
         *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),
-        Resync(cluster, watched, heartbeat).run(),
+        Resync(cluster, watched, heartbeat, process.namespaces.failing).run(),
         _while_leading(process, loading.run),
         _while_leading(process, adapters.run),
         _once_indexed(process, indexed, outsiders.run),

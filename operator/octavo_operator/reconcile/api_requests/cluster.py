@@ -37,9 +37,6 @@ class Cluster:
         self.server = server
         self.crd_problem = ""
         """Why the API server serves no LLMServices, while `wait_for_crd` waits for them; empty: it does not wait."""
-        self.list_problems: dict[Kind, str] = {}
-        """Why all objects of a kind could not be listed the last time. One that cannot be converted is enough, of which
-        `probe` may see nothing."""
         self._history = History()
 
     @classmethod
@@ -118,22 +115,11 @@ class Cluster:
                 return None
             raise
 
-    async def list_all(self, kind: Kind, namespaces: Sequence[str]) -> Listing:
-        """Return the metadata of all objects of the kind, in the cluster or `namespaces`; of children, our own."""
-        items: list[Object] = []
-        versions = []
-        try:
-            for namespace in namespaces or [""]:
-                pages = [page async for page in self._pages(kind, namespace)]
-                versions.append(int(pages[0]["metadata"]["resourceVersion"]))
-                items += [item for page in pages for item in page.get("items") or ()]
-        except ApiError as error:
-            if kind not in OPTIONAL and error.status not in (403, 404):  # those are reported otherwise, and may go
-                problem = f"{kind.plural} cannot be listed, so their changes go unseen: {error.message}"
-                self.list_problems[kind] = problem
-            raise
-        self.list_problems.pop(kind, None)
-        return Listing(kind, min(versions), tuple(items))
+    async def list_all(self, kind: Kind, namespace: str) -> Listing:
+        """Return the metadata of all objects of the kind in a namespace ("": in all); of children, our own."""
+        pages = [page async for page in self._pages(kind, namespace)]
+        items = tuple(item for page in pages for item in page.get("items") or ())
+        return Listing(kind, int(pages[0]["metadata"]["resourceVersion"]), items)
 
     async def _pages(self, kind: Kind, namespace: str) -> AsyncIterator[Object]:
         query = [("limit", str(_PAGE))]

@@ -13,6 +13,7 @@ from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.observation.relist import Listing, Missed, keys, missed
+from octavo_operator.reconcile.watching.failing_lists import FailingLists
 from octavo_operator.reconcile.watching.watched import Watched
 
 logger = logging.getLogger(__name__)
@@ -22,13 +23,15 @@ FIRST_SECONDS = 60.0
 its kind."""
 RESYNC_SECONDS = 600.0
 RETRY_SECONDS = 60.0
+_REPORTED_ELSEWHERE = 403, 404
+"""A right that is missing, and a kind that has gone."""
 SETTLE_SECONDS = 30.0  # an event may be on its way; a watch that has not reported it in this time will not
 
 
 class Lister(Protocol):
     """The API calls that a resync makes."""
 
-    async def list_all(self, kind: Kind, namespaces: Sequence[str]) -> Listing:
+    async def list_all(self, kind: Kind, namespace: str) -> Listing:
         """Return all objects of the kind that the watches should know."""
 
 
@@ -37,44 +40,68 @@ class WatchLostError(Exception):
 
 
 class Resync:
-    """Lists what is `watched`, compares with the indexes of the watches, and has every LLMService looked at."""
+    """Lists what is `watched`, compares with the indexes of the watches, and has every LLMService looked at.
 
-    def __init__(self, cluster: Lister, watched: Watched, heartbeat: Heartbeat) -> None:
+    A kind that cannot be listed is noted as `failing`, and left out.
+    """
+
+    def __init__(self, cluster: Lister, watched: Watched, heartbeat: Heartbeat, failing: FailingLists) -> None:
         self._cluster = cluster
         self._watched = watched
         self._heartbeat = heartbeat
+        self._failing = failing
 
     async def run(self) -> None:
         """Resync again and again; raises WatchLostError if the watches stay behind."""
         pause = FIRST_SECONDS
         while True:
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))
-            try:
-                await self.once()
-                pause = RESYNC_SECONDS
-            except ApiError as error:
-                logger.warning("listing failed, retrying in about %.0f s: %s", RETRY_SECONDS, error)
-                pause = RETRY_SECONDS
+            pause = RESYNC_SECONDS if await self.once() else RETRY_SECONDS
 
-    async def once(self) -> None:
-        """Compare the lists with the watches once; WatchLostError names objects that the watches fail to report."""
-        behind = await self._look()
-        self._heartbeat.beat()
-        if not behind:
-            return
-        await asyncio.sleep(SETTLE_SECONDS)
-        if lost := behind & await self._look():
-            examples = ", ".join(sorted(f"{each.kind} of {'/'.join(each.key)}" for each in lost)[:3])
-            raise WatchLostError(f"the watches missed {len(lost)} changes ({examples}); starts again")
+    async def once(self) -> bool:
+        """Compare the lists with the watches once; WatchLostError names objects that the watches fail to report.
 
-    async def _look(self) -> set[Missed]:
+        Return True if all kinds could be listed.
+        """
+        behind, complete = await self._look()
+        if behind:
+            await asyncio.sleep(SETTLE_SECONDS)
+            again, _ = await self._look()
+            if lost := behind & again:
+                examples = ", ".join(sorted(f"{each.kind} of {'/'.join(each.key)}" for each in lost)[:3])
+                raise WatchLostError(f"the watches missed {len(lost)} changes ({examples}); starts again")
+        return complete
+
+    async def _look(self) -> tuple[set[Missed], bool]:
+        """Return what the watches have missed of the kinds that can be listed, and whether all can."""
         behind: set[Missed] = set()
         wanted: set[Key] = set()
+        complete = True
         for kind, namespaces in self._watched.namespaces.items():
-            listing = await self._cluster.list_all(kind, namespaces)
+            listing = await self._listed(kind, namespaces)
+            if listing is None:
+                complete = False
+                continue
             behind |= missed(listing, self._watched.indexes.get(kind.plural, {}))
             if kind is LLMSERVICE:
                 wanted = keys(listing)
         for key in wanted | set(self._watched.indexes.get(LLMSERVICE.plural, {})) | {each.key for each in behind}:
             self._watched.queue.add(key)
-        return behind
+        return behind, complete
+
+    async def _listed(self, kind: Kind, namespaces: Sequence[str]) -> Listing | None:
+        """Return all objects of a kind, as of the oldest of the lists; None if one of these has failed."""
+        listings: list[Listing] = []
+        for namespace in namespaces:
+            identity = namespace, kind
+            try:
+                listings.append(await self._cluster.list_all(kind, namespace))
+            except ApiError as error:
+                logger.warning("cannot list %s, retrying in about %.0f s: %s", kind.plural, RETRY_SECONDS, error)
+                if error.status not in _REPORTED_ELSEWHERE:
+                    self._failing.failed(identity, error.message, of_all=True)
+                return None
+            self._failing.succeeded(identity)
+            self._heartbeat.beat()
+        version = min(each.version for each in listings)
+        return Listing(kind, version, tuple(item for each in listings for item in each.items))

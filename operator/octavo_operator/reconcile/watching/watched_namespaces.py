@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.rights import Right
 from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL, Kind
+from octavo_operator.reconcile.observation.relist import Listing
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
+from octavo_operator.reconcile.watching.failing_lists import FailingLists, Identity, named, sentence
 
 logger = logging.getLogger(__name__)
 
@@ -26,15 +27,12 @@ POLL_SECONDS = 10.0
 """Seconds between two checks whether LLMServices, and the kinds whose rights were refused, can be listed."""
 CHECKS_OF_ALL = 6
 """One of this many checks asks for all kinds, and so does one after a refusal, as rights are often lost together."""
-MOST_FAILURES = 3
-"""A foreign kind that fails in so many checks in a row is not watched until a check succeeds. Of others it
-is reported."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
 _AT_ONCE = 16
 """So many questions are under way at most: with hundreds of namespaces the requests for the Lease must not wait."""
 _CLUSTER = ""
 
-Refused = dict[tuple[str, Kind], str]
+Refused = dict[Identity, str]
 """The reasons why kinds cannot be read in namespaces."""
 
 
@@ -48,15 +46,20 @@ class Prober(Protocol):
     async def probe(self, kind: Kind, namespace: str) -> None:
         """Raise ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster."""
 
+    async def list_all(self, kind: Kind, namespace: str) -> Listing:
+        """Return all objects of the kind that the watches should know."""
+
 
 class WatchedNamespaces:
-    """The namespaces that the operator watches, and why some, or some kinds there, cannot be read at present."""
+    """The namespaces that the operator watches, and why some, or some kinds there, cannot be read at present.
+
+    `failing`: lists that fail although the operator may make them; those that a resync finds too.
+    """
 
     def __init__(self, namespaces: Sequence[str]) -> None:
         self._namespaces = tuple(namespaces) or (_CLUSTER,)  # kopf and paths call the whole cluster so
         self._refused: Refused = {}
-        self._failures: Counter[tuple[str, Kind]] = Counter()
-        self._failing: Refused = {}
+        self.failing = FailingLists()
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @property
@@ -80,37 +83,39 @@ class WatchedNamespaces:
     @property
     def problems(self) -> list[str]:
         """Return a sentence for each namespace or kind that cannot be read, and for each list that keeps failing."""
-        failing = {identity: why for identity, why in self._failing.items() if identity not in self._refused}
+        failing = {each: why for each, why in self.failing.lasting.items() if each not in self._refused}
         refused = [_sentence(*identity, why) for identity, why in self._refused.items()]
-        return refused + [_failing_sentence(*identity, why) for identity, why in failing.items()]
+        return refused + [sentence(identity, why) for identity, why in failing.items()]
 
     def by_namespace(self) -> dict[str, bool]:
-        """Return for each namespace whether it can be read; the whole cluster is called *."""
-        readable = {each for each in self.readable if (each, LLMSERVICE) not in self._failing}
+        """Return for each namespace whether its LLMServices can be read; the whole cluster is called *."""
+        failing = self.failing.lasting
+        readable = {each for each in self.readable if (each, LLMSERVICE) not in failing}
         return {each or "*": each in readable for each in self._namespaces}
 
     async def look(self, cluster: Prober, kinds: Sequence[Kind], everything: bool = True) -> None:
         """Ask for `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable, or of a foreign
-        kind MOST_FAILURES failures.
+        kind failures that last.
 
         Unless `everything` is asked for, only LLMServices are, and what was refused or has failed.
         """
-        before, doubtful = self._refused, {*self._refused, *self._failures}
-        asked = {
-            each: [kind for kind in kinds if everything or kind is LLMSERVICE or (each, kind) in doubtful]
-            for each in self._namespaces
-        }
+        before = self._refused
+
+        def is_doubtful(namespace: str, kind: Kind) -> bool:
+            return kind is LLMSERVICE or (namespace, kind) in before or (namespace, kind) in self.failing
+
+        asked = {each: [kind for kind in kinds if everything or is_doubtful(each, kind)] for each in self._namespaces}
         answers = await asyncio.gather(*(self._ask(cluster, asked[each], each) for each in self._namespaces))
         self._refused = {identity: why for answer in answers for identity, why in answer.items()}
         for identity in self._refused.keys() - before.keys():
             logger.warning("%s", _sentence(*identity, self._refused[identity]))
         for namespace, kind in before.keys() - self._refused.keys():
-            logger.info("%s of %s can be read again", kind.plural, _named(namespace))
+            logger.info("%s of %s can be read again", kind.plural, named(namespace))
 
     async def _ask(self, cluster: Prober, kinds: Sequence[Kind], namespace: str) -> Refused:
         """Ask for LLMServices, and then for the other kinds, several at once: each answer may take seconds."""
         why = await self._why_not(cluster, LLMSERVICE, namespace)
-        if self._failures[namespace, LLMSERVICE]:  # it is the API server that fails
+        if (namespace, LLMSERVICE) in self.failing:  # it is the API server that fails
             return {identity: known for identity, known in self._refused.items() if identity[0] == namespace}
         if why:  # without these, nothing else is looked after there
             return {(namespace, LLMSERVICE): why}
@@ -123,27 +128,21 @@ class WatchedNamespaces:
         try:
             async with self._turns:
                 await cluster.probe(kind, namespace)
+                if self.failing.asks_for_all(identity):
+                    await cluster.list_all(kind, namespace)
         except ApiError as error:
             if error.status not in (_FORBIDDEN, _NOT_FOUND):
                 return self._failed(identity, error)
             why = error.message if error.status == _FORBIDDEN else ""  # a removed CRD is discovery's concern
         else:
             why = ""
-        del self._failures[identity]
-        self._failing.pop(identity, None)
+        self.failing.succeeded(identity)
         return why
 
-    def _failed(self, identity: tuple[str, Kind], error: ApiError) -> str:
+    def _failed(self, identity: Identity, error: ApiError) -> str:
         """Return why the kind is not to be watched after one more failure; empty: it is as before."""
-        self._failures[identity] += 1
-        if self._failures[identity] < MOST_FAILURES:
-            return self._refused.get(identity, "")
-        if identity[1] in OPTIONAL:
-            return error.message
-        if identity not in self._failing:
-            logger.warning("%s", _failing_sentence(*identity, error.message))
-        self._failing[identity] = error.message
-        return self._refused.get(identity, "")
+        lasts = self.failing.failed(identity, error.message)
+        return error.message if lasts and identity[1] in OPTIONAL else self._refused.get(identity, "")
 
 
 async def check_namespaces(
@@ -153,7 +152,7 @@ async def check_namespaces(
     before = scope.groups(kinds)
     await scope.look(cluster, kinds, everything)
     if scope.groups(kinds) != before:
-        names = ", ".join(map(_named, scope.readable))
+        names = ", ".join(map(named, scope.readable))
         raise NamespacesChangedError(f"can read {names or 'nothing'}, or other kinds there than before")
 
 
@@ -174,13 +173,5 @@ async def watch_namespaces(
 
 def _sentence(namespace: str, kind: Kind, why: str) -> str:
     if kind is LLMSERVICE:
-        return f"{_named(namespace)} cannot be read: {why}"
-    return f"{_named(namespace)}: its {kind.plural} are not watched: {why}"
-
-
-def _failing_sentence(namespace: str, kind: Kind, why: str) -> str:
-    return f"{_named(namespace)}: its {kind.plural} cannot be listed: {why}"
-
-
-def _named(namespace: str) -> str:
-    return f"namespace {namespace}" if namespace else "the cluster"
+        return f"{named(namespace)} cannot be read: {why}"
+    return f"{named(namespace)}: its {kind.plural} are not watched: {why}"
