@@ -96,12 +96,25 @@ def test_a_copy_that_another_client_makes_of_a_child_stays(operator: Client, nam
         kept = {key: live["metadata"][key] for key in copied}
         spec = {key: value for key, value in live["spec"].items() if not key.startswith("clusterIP")}
         namespace.apply({**live, "metadata": {"name": name, **kept}, "spec": {**spec, "type": "NodePort"}})
+    namespace.kubectl("delete", "service", "model")
+    namespace.wait_until(
+        lambda: namespace.exists("service", "model"), MENDED, "the watch of Services has come to what was made later"
+    )
     changed = json.dumps({"spec": {"service": {"port": 81}}})
     namespace.kubectl("patch", "llms", "model", "--type=merge", "-p", changed)
-    namespace.wait_until(
-        lambda: namespace.get("service", "model")["spec"]["ports"][0]["port"] == 81, MENDED, "a pass over all children"
-    )
+    wait_for_pass(namespace)
+    assert namespace.get("service", "model")["spec"]["ports"][0]["port"] == 81
     assert namespace.exists("service", "labelled") and namespace.exists("service", "owned")
+
+
+def wait_for_pass(client: Client) -> None:
+    """Wait for the end of a pass over the present spec: it writes the status after all children are seen to."""
+
+    def passed() -> bool:
+        live = client.get("llms", "model")
+        return bool(live.get("status", {}).get("observedGeneration") == live["metadata"]["generation"])
+
+    client.wait_until(passed, MENDED, "a pass over the present spec has ended")
 
 
 def shape(client: Client, kind: str) -> dict[str, Any]:
@@ -209,6 +222,7 @@ def test_what_a_deleted_namesake_has_left_is_no_hindrance(operator: Client, name
         namespace.apply(llmservice())
         uid = namespace.get("llms", "model")["metadata"]["uid"]
         namespace.wait_until(lambda: _owner(namespace, "deployment") == uid, MENDED, "the new one's Deployment")
+        wait_for_pass(namespace)
         assert namespace.get("service", "model")["metadata"]["uid"] == old["services"]["uid"]
         owners["metadata"]["ownerReferences"].pop()
         namespace.kubectl("patch", "service", "model", "--type=merge", "-p", json.dumps(owners))
