@@ -20,6 +20,8 @@ from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.fields.added_fields import Path
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.observation.observe import key_of, observe, trimmed
+from octavo_operator.reconcile.observation.sources import Sources
+from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig, render
 from tests.operator.api_server import AUTOSCALED, CHILD, KEY, Server, reconciler, settled, with_pods
 
@@ -51,6 +53,17 @@ async def test_an_upgrade_after_a_first_pass_that_was_cut_short_changes_no_image
     assert server.service["status"]["engineImage"] == "engine:1"
     (container,) = server.live["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "engine:1"
+
+
+async def test_a_foreign_crd_that_has_just_been_removed_degrades_nothing() -> None:
+    """The watches are opened again without it: only then it matters whether the spec asks for its kind."""
+    gone = ApiError(404, "NotFound", "this cluster has no ServiceMonitor: install its CRD")
+    for kinds, reason in ((frozenset({"ServiceMonitor"}), "AsExpected"), (frozenset[str](), "ApplyFailed")):
+        server = Server(monitoring={"enabled": "Always"})
+        server.failures["ServiceMonitor"] = gone
+        with pytest.raises(ApiError, match="has no ServiceMonitor"):
+            await Reconciler(server, Sources(server.indexes), RenderConfig("engine:1", kinds)).reconcile(KEY)
+        assert server.reason("Degraded") == reason
 
 
 async def test_a_crd_that_is_newer_than_the_operator_stops_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.kinds import POD
-from octavo_operator.reconcile.observation.observe import Observation, changed_at, trimmed
+from octavo_operator.reconcile.observation.observe import Observation, trimmed
 from octavo_operator.reconcile.pods.pod_view import view
 from octavo_operator.reconcile.pods.stuck_ends import end_patience
 from octavo_operator.reconcile.problem import Problem
@@ -17,7 +17,7 @@ from octavo_operator.reconcile.rollout.rollout import RolloutState, rollout_stat
 from octavo_operator.reconcile.status.facts import Result
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
-from octavo_operator.reconcile.status.unobserved import unobserved_patience
+from octavo_operator.reconcile.status.unobserved import UnobservedChanges, unobserved_patience
 from tests.operator.test_summarize import RUNNING, SERVING, condition, deployment, exited, pod, service, waiting
 
 LATER = "2026-01-01T00:01:00Z"
@@ -194,8 +194,9 @@ def test_both_conditions_are_always_there() -> None:
 )
 def test_a_deployment_that_its_controller_does_not_look_at(changed: str, observed: int, judged: str) -> None:
     (identity, live), *_ = deployment(total=0, updated=0, observedGeneration=observed).items()
-    live["changed"] = f"2026-01-01T{changed}"
-    found = summarize(service(), Observation({}, {identity: live}), "image", Result(), LATER)
+    since = f"2026-01-01T{changed}"
+    observation = Observation({}, {identity: live}, unobserved_since=since)
+    found = summarize(service(), observation, "image", Result(), LATER)
     assert kstatus(found.as_object()) == judged
     reasons = {each.type: each.reason for each in found.conditions}
     reported = judged == "Failed"
@@ -203,17 +204,20 @@ def test_a_deployment_that_its_controller_does_not_look_at(changed: str, observe
     assert ("whether its log names this Deployment" in messages[ConditionType.DEGRADED]) is reported
     for kind in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.STALLED):
         assert (reasons[kind] is Reason.NO_CONTROLLER) is reported
-    assert unobserved_patience(live, LATER) == ([15.0] if changed == "00:00:30Z" else [])
+    assert unobserved_patience(live, since, LATER) == ([15.0] if changed == "00:00:30Z" else [])
 
 
-def test_a_deployment_is_changed_by_what_is_no_status() -> None:
-    fields = [
-        {"manager": "octavo-operator", "operation": "Apply", "time": "2026-01-01T00:00:01Z"},
-        {"manager": "kubectl", "operation": "Update", "subresource": "scale", "time": "2026-01-01T00:00:02Z"},
-        {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status", "time": LATER},
-    ]
-    assert changed_at({"managedFields": fields, "creationTimestamp": "2026-01-01T00:00:00Z"}) == "2026-01-01T00:00:02Z"
-    assert changed_at({"creationTimestamp": "2026-01-01T00:00:00Z"}) == "2026-01-01T00:00:00Z"
+def test_a_change_is_unobserved_since_the_controller_last_acted() -> None:
+    """Whoever changes it how often: neither an autoscaler's change nor the next one of many is an old one."""
+    changes, key = UnobservedChanges(), ("llm", "good")
+
+    def noted(generation: int, observed: int, now: str) -> str:
+        live = {"metadata": {"generation": generation}, "status": {"observedGeneration": observed}}
+        return changes.note(key, live, now)
+
+    moments = [noted(2, 1, "a"), noted(3, 1, "b"), noted(4, 3, "c"), noted(4, 4, "d"), noted(5, 4, "e")]
+    assert moments == ["a", "a", "c", "", "e"]
+    assert changes.note(key, {}, "f") == ""
 
 
 def failed(name: str, message: str, reason: str = "UnexpectedAdmissionError", at: str = LATER) -> dict[str, Any]:

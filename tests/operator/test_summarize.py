@@ -225,6 +225,13 @@ def test_a_pod_that_is_not_ready_though_its_engine_is_says_why(
     assert condition(status, ConditionType.MODEL_LOADED).status == "True"
 
 
+def test_a_lost_node_is_named_before_the_pod_that_finds_none() -> None:
+    """It is why fewer replicas serve, also while a pod of a newer revision waits."""
+    newer = pod("good-2", revision="r2", **NO_GPU)
+    status = summary(trimmed(POD, held_back()), newer, children=deployment())
+    assert condition(status, ConditionType.READY).reason == Reason.NODE_LOST
+
+
 def test_all_eight_conditions_are_always_there() -> None:
     for status in (
         summary(),

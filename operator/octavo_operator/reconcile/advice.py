@@ -84,7 +84,11 @@ _ADVICE = (
         r"Allocate failed due to",
         "the device plugin of that node has no healthy device for it: see its log; kubectl cordon keeps pods away",
     ),
-    (r"had untolerated taint", "spec.scheduling.tolerations would let it run on tainted nodes"),
+    (
+        r"had untolerated taint",
+        "kubectl describe nodes shows the taints, which a node that is not ready has too; spec.scheduling.tolerations "
+        "lets it run on nodes that are tainted on purpose",
+    ),
     (
         r"didn't match Pod's node affinity/selector",
         "change spec.scheduling.nodeSelector or affinity, or label a node (kubectl get nodes --show-labels)",

@@ -34,7 +34,7 @@ from octavo_operator.reconcile.status.held_deletion import deletion_patience_sec
 from octavo_operator.reconcile.status.stalled import patience_seconds
 from octavo_operator.reconcile.status.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.status.summarize import invalid_status, summarize
-from octavo_operator.reconcile.status.unobserved import unobserved_patience
+from octavo_operator.reconcile.status.unobserved import UnobservedChanges, unobserved_patience
 from octavo_operator.reconcile.watching.unwatched import UNWATCHED_SECONDS, with_unwatched_children
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.adapters import claim_of, without_claims
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 _SERVING = ("Deployment", "Service")
 """Kinds of the children, called like the LLMService, without which nothing serves."""
-_FORBIDDEN = 403
+_FORBIDDEN, _NOT_FOUND = 403, 404
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 """Access modes of claims that pods on several nodes may have at the same time."""
 _LASTING = timedelta(seconds=30)
@@ -76,6 +76,7 @@ class Reconciler:
         self._config = config
         self._children = Children(cluster, FieldConflicts())
         self._statuses = StatusWriter(cluster)
+        self._unobserved = UnobservedChanges()
         self._failing: dict[Key, datetime] = {}
         self._claims_seen: dict[Key, datetime] = {}
         self._clock = clock or ServerClock().now
@@ -87,6 +88,7 @@ class Reconciler:
         if observed.service is None:
             self._children.forget(key)
             self._statuses.forget(key)
+            self._unobserved.forget(key)
             self._failing.pop(key, None)
             return None
         live = self._statuses.newest(key, observed.service)
@@ -97,7 +99,9 @@ class Reconciler:
         except InvalidLLMServiceError as error:
             now = self._clock()
             return await self._statuses.write(live, invalid_status(live, str(error), now), now)
-        return await self._reconcile(key, reading.service, replace(observed, service=live, unknown=reading.unknown))
+        since = self._unobserved.note(key, observed.children.get(("Deployment", key[1]), {}), self._clock())
+        observed = replace(observed, service=live, unknown=reading.unknown, unobserved_since=since)
+        return await self._reconcile(key, reading.service, observed)
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         refusal = _not_acted_on(service) or self._forbidden(service)
@@ -214,12 +218,20 @@ class Reconciler:
         )
 
     def _reported(self, key: Key, applied: Applied, began: datetime, ended: datetime) -> Mapping[Identity, ApiError]:
-        """Return the failures of a pass that are reported: refusals at once, others once they have lasted."""
+        """Return the failures of a pass that are reported: refusals at once, others once they have lasted.
+
+        Also a child whose CRD has just been removed: the watches are opened again, without that kind, within seconds.
+        """
         if not applied.failures:
             self._failing.pop(key, None)
             return {}
         since = self._failing.setdefault(key, began)
-        return applied.failures if ended - since >= _LASTING else applied.refusals
+        if ended - since >= _LASTING:
+            return applied.failures
+        gone = {
+            each for each, why in applied.refusals.items() if why.status == _NOT_FOUND and each[0] in self._config.kinds
+        }
+        return {each: why for each, why in applied.refusals.items() if each not in gone}
 
     async def _rollout_state(self, service: LLMService, observed: Observation) -> RolloutState:
         deployment = observed.children.get(("Deployment", service.name), {})
@@ -297,7 +309,8 @@ def _pauses(service: LLMService, observed: Observation, now: str, node_wait: flo
     pods = views(service, observed.pods)
     left = [*(usual_wait_seconds(pod, now) for pod in pods), *patience_seconds(pods, now, node_wait)]
     left += end_patience(observed.pods, now)
-    left += unobserved_patience(observed.children.get(("Deployment", service.name), {}), now)
+    deployment = observed.children.get(("Deployment", service.name), {})
+    left += unobserved_patience(deployment, observed.unobserved_since, now)
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
         left.append(settling_seconds(pods, service.status or {}, now))
     return [seconds + 1 for seconds in left if seconds]

@@ -44,7 +44,8 @@ class Observation:
 
     `unknown`: the paths of its fields that this version does not know. `slices`: where its Service leads, as
     `trimmed` EndpointSlices; None: not watched. `unwatched`: the kinds that may not be read, each with a sentence.
-    `outside`: the problems with what acts for it without being part of it.
+    `outside`: the problems with what acts for it without being part of it. `unobserved_since`: since when its
+    Deployment has a change that no controller has acted on (RFC 3339); empty: it has none.
     """
 
     service: Object | None
@@ -56,6 +57,7 @@ class Observation:
     slices: tuple[Object, ...] | None = None
     unwatched: Mapping[Kind, str] = field(default_factory=dict)
     outside: Sequence[Problem] = ()
+    unobserved_since: str = ""
 
 
 def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
@@ -168,7 +170,6 @@ def trimmed(kind: Kind, body: Object) -> Object:
         if kind.name == "Deployment":
             kept["engineImage"] = _engine_image(spec)
             kept["gated"] = _gated_fields((spec.get("template") or {}).get("spec") or {})
-            kept["changed"] = changed_at(body["metadata"])
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
             kept["spec"] |= kept_spec(spec)
@@ -197,12 +198,6 @@ def readable_status(status: Any) -> dict[str, Any]:
 
 def _is_condition(found: Any) -> bool:
     return isinstance(found, Mapping) and all(isinstance(found.get(name), str) for name in _READ_OF_CONDITIONS)
-
-
-def changed_at(metadata: Mapping[str, Any]) -> str:
-    """Return when anything but the status was last written (RFC 3339)."""
-    entries = (each for each in metadata.get("managedFields") or () if each.get("subresource") != "status")
-    return max((str(each.get("time") or "") for each in entries), default="") or metadata.get("creationTimestamp") or ""
 
 
 def status_changed_at(metadata: Mapping[str, Any]) -> str:

@@ -144,8 +144,9 @@ class Facts:
 
     @property
     def waits(self) -> Problem | None:
-        """The reason why a pod waits, if one does."""
-        return next((pod.waits for pod in self.pods if pod.waits), None)
+        """The reason why a pod waits, if one does; first that of a lost node, which has taken replicas that served."""
+        waits = [pod.waits for pod in self.pods if pod.waits]
+        return min(waits, key=lambda each: each.reason != Reason.NODE_LOST, default=None)
 
     @property
     def misled(self) -> Problem | None:

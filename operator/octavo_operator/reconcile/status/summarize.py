@@ -97,7 +97,7 @@ def _facts(service: LLMService, observed: Observation, result: Result, now: str)
         pods=_in_order(pods, newest, now),
         newest=newest,
         unreached=_without_service(service, observed, result) or _unreached(service, pods, observed, result, now),
-        unobserved=unobserved(deployment, now),
+        unobserved=unobserved(deployment, observed.unobserved_since, now),
         lost_claim=_lost_claim(observed),
         failing=failing_again(all_pods, now),
         outside=_beside(service, deployment, observed, result, now),

@@ -1,6 +1,8 @@
 """Errors with which a watch of kopf ends although nothing is wrong in this program, and the sentences that report them.
 
-`Watches` reports them in one line. kopf logs each of them with a traceback, twice, before that.
+`Watches` reports them in one line. kopf logs each of them with a traceback, twice, before that. And where watches are
+ended while they are being opened, asyncio logs a traceback of kopf 1.45's `request_cancel_callback` for each: it
+asserts that a callback has a current task. It was to end the request, which ends with its task all the same.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from kopf._cogs.clients.errors import APIError
 from kopf._cogs.structs.credentials import LoginError
 
 _EXPECTED = (APIError, LoginError, aiohttp.ClientError, ConnectionError, TimeoutError)
+_FAILING_CALLBACK = "stream.<locals>.request_cancel_callback"
 _LOGGERS = ("kopf._core.reactor.orchestration", "kopf._core.reactor.running")
 
 
@@ -35,6 +38,7 @@ def _is_logged(record: logging.LogRecord) -> bool:
 
 
 def use_in_kopf() -> None:
-    """Let kopf log none of them from now on."""
+    """Let none of them be logged from now on."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_is_logged)
+    logging.getLogger("asyncio").addFilter(lambda record: _FAILING_CALLBACK not in record.getMessage())
