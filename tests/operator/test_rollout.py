@@ -229,6 +229,8 @@ REFUSALS = [
     (QUOTA("pods=1,requests.cpu=4", "pods=1,requests.cpu=4", "pods=1,requests.cpu=4"), Reason.NO_QUOTA_FOR_SURGE, True),
     (QUOTA("limits.memory=8Gi", "limits.memory=8Gi", "limits.memory=8Gi"), Reason.NO_QUOTA_FOR_SURGE, True),
     (QUOTA("limits.memory=9Gi", "limits.memory=8Gi", "limits.memory=8Gi"), Reason.NO_QUOTA_FOR_SURGE, False),
+    (QUOTA("limits.memory=8Gi", "limits.memory=8Gi", "limits.memory=1Gi"), Reason.NO_QUOTA_FOR_SURGE, False),
+    (QUOTA("pods=1", "pods=3", "pods=2"), Reason.NO_QUOTA_FOR_SURGE, False),  # it was lowered below its use
     (QUOTA("requests.memory=64Gi", "requests.memory=32Gi", "requests.memory=64Gi"), Reason.NO_QUOTA_FOR_SURGE, False),
     (QUOTA("gpus=two", "gpus=one", "gpus=two"), Reason.NO_QUOTA_FOR_SURGE, False),  # as a webhook may say
     ('pods "x" is forbidden: violates PodSecurity "restricted:latest"', Reason.SURGE_REFUSED, False),

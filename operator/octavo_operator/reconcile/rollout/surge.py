@@ -98,7 +98,7 @@ def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle
     said, message = refusal.message, f"a pod cannot be made: {advice(refusal.message)}"
     if _QUOTA not in said or refusal.whole:
         return Obstacle(Reason.SURGE_REFUSED, message, refusal.since, False, of_room=False)
-    wanted = _requested(said)
+    wanted = _to_be_freed(said)
     helped = any(pod.placement.holds(wanted) for pod in old)
     return Obstacle(Reason.NO_QUOTA_FOR_SURGE, message, refusal.since, helped)
 
@@ -113,14 +113,28 @@ def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodVi
     return [pod for pod in pods if pod.scheduled and not pod.ended and pod.revision != newest]
 
 
-def _requested(said: str) -> dict[str, Decimal]:
-    """Read from the API server's message what a pod asks for of the quotas that it exceeds.
+_EXCEEDED = re.compile(r"requested: (\S+?),? used:(?: (\S+?),? limited: (\S+))?")
+
+
+def _to_be_freed(said: str) -> dict[str, Decimal]:
+    """Read from the API server's message what must be free of the quotas that a pod exceeds: at least what it requests,
+    and more of a quota that was lowered below its use.
 
     It is empty where the message is an admission webhook's own, with other words than quantities.
     """
-    lists = re.findall(r"requested: (\S+?),? used:", said)
-    pairs = [pair.partition("=") for each in lists for pair in each.split(",")]
+    freed: dict[str, Decimal] = {}
     try:
-        return {name: parse_quantity(amount) for name, _, amount in pairs if amount}
+        for lists in _EXCEEDED.findall(said):
+            requested, used, limited = map(_amounts, lists)
+            for name, amount in requested.items():
+                excess = used[name] + amount - limited[name] if name in used and name in limited else amount
+                freed[name] = max(amount, excess, freed.get(name, amount))
     except (ValueError, ArithmeticError):
         return {}
+    return freed
+
+
+def _amounts(pairs: str) -> dict[str, Decimal]:
+    """Parse "requests.cpu=4,pods=1"; ValueError or ArithmeticError if something else is there."""
+    split = (pair.partition("=") for pair in pairs.split(","))
+    return {name: parse_quantity(amount) for name, _, amount in split if amount}
