@@ -47,6 +47,11 @@ ONE_EACH = [
     next(name for name in CASES if CASES[name].family == family)
     for family in dict.fromkeys(c.family for c in CASES.values())
 ]
+MODULE_NAMES = (
+    *("qwen3-moe-not-normalised", "phimoe", "granite-moe", "aria-text", "kolibri1", "flint", "ernie-moe", "hy-v3"),
+    *("laguna", "nemotron-h", "lfm2-moe", "bailing-hybrid", "longcat-flash", "axk2", "gpt-neox", "deepseek-v4-windows"),
+)
+"""Cases whose files have other names, each in another way, if they have the names of transformers' modules."""
 
 FOUR = {**SIZES, "num_hidden_layers": 4}
 COMMON = {"max_position_embeddings": 4096, "rope_theta": 10000.0, "torch_dtype": "bfloat16", "hidden_act": "silu"}
@@ -243,6 +248,20 @@ def test_checkpoints_of_the_model_without_its_head(
     save_file(renamed, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_bytes((pair.directory / "config.json").read_bytes())
     found = load(Pair(pair.case, pair.model, tmp_path), torch.float32).state_dict()
+    expected = load(pair, torch.float32).state_dict()
+    assert all(torch.equal(found[tensor], values) for tensor, values in expected.items())
+
+
+@pytest.mark.parametrize("name", MODULE_NAMES)
+def test_checkpoints_with_the_names_of_transformers_modules(
+    name: str, pairs: Callable[[str], Pair], tmp_path: Path
+) -> None:
+    """transformers saves them so on request: most often with a tensor for all experts of a layer."""
+    pair = pairs(name)
+    pair.model.save_pretrained(tmp_path, save_original_format=False)
+    published, own = (load_file(each / "model.safetensors").keys() for each in (pair.directory, tmp_path))
+    assert published != own
+    found = load(replace(pair, directory=tmp_path), torch.float32).state_dict()
     expected = load(pair, torch.float32).state_dict()
     assert all(torch.equal(found[tensor], values) for tensor, values in expected.items())
 

@@ -17,11 +17,13 @@ from rank_logits import group_logits, logits_of
 from safetensors.torch import load_file, save_file
 from test_cpu_kernels import needs_kernels
 from test_fp8 import linears, load
+from torch import Tensor
 
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.layers.operations import choose_compute as choosing
 from octavo_engine.model.shard import Shard
@@ -177,6 +179,39 @@ def test_experts_that_files_have_in_floating_point_are_not_quantized(family: str
     decoder = load(packed)
     assert torch.uint8 in {linear.weight.dtype for linear in linears(decoder)}
     torch.testing.assert_close(logits_of(decoder), logits_of(load(exact)), rtol=1e-3, atol=1e-3)
+
+
+def in_one_tensor(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with all experts of the one layer, as transformers joins those of each expert."""
+    module = "model.layers.0.mlp.experts"
+    joined = {name: tensor for name, tensor in stored.items() if module not in name}
+    for name in [name for name in stored if name.startswith(f"{module}.0.") and ".gate_proj." not in name]:
+        projection, kind = name.removeprefix(f"{module}.0.").split(".")
+        halves = ("gate_proj", "up_proj") if projection == "up_proj" else (projection,)
+        halves = halves[-1:] if stored[name].dim() == 0 else halves
+        every = [[stored[f"{module}.{expert}.{half}.{kind}"] for half in halves] for expert in range(4)]
+        fused = f"{module}.{'gate_up_proj' if projection == 'up_proj' else projection}"
+        ending = kind.removeprefix("weight") if kind.startswith("weight") else f"_{kind}"
+        parts = [torch.cat(each) if len(each) > 1 else each[0] for each in every]
+        joined[f"{fused}{ending}"] = torch.stack(parts)
+    return joined
+
+
+@pytest.mark.parametrize("name", ["deepseek", "transformers"])
+def test_fp8_experts_in_one_tensor_are_those_one_by_one(name: str, tmp_path: Path) -> None:
+    """As transformers saves them on request, with a scale for each block or for each weight and its input."""
+    one_by_one, _ = save_pair(tmp_path, name, num_hidden_layers=1)
+    stored = load_file(one_by_one / "model.safetensors")
+    if name == "transformers":
+        for key in [key for key in stored if key.endswith(".weight_scale")]:
+            stored[f"{key}_inv"] = stored.pop(key).view(1, 1)
+            stored[key.replace("weight_scale", "activation_scale")] = torch.tensor(0.5)
+        save_file(stored, one_by_one / "model.safetensors")
+    fused = shutil.copytree(one_by_one, tmp_path / "fused")
+    save_file(in_one_tensor(stored), fused / "model.safetensors")
+    for rank in (ALONE, Collectives(Shard(1, 2))):
+        expected, found = (load(each, ranks=rank).state_dict() for each in (one_by_one, fused))
+        assert all(torch.equal(found[key].float(), values.float()) for key, values in expected.items())
 
 
 def test_quantized_experts_in_one_tensor_are_refused(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def _source(files: ModelFiles, spec: ModelSpec) -> CheckpointSource:
         return GGUFSource(files.gguf, spec)
     if files.directory is None:
         raise ModelLoadError(f"{files.name}: no files to read")
-    return SafetensorsSource(files.directory, spec.stored_names)
+    return SafetensorsSource(files.directory, spec.stored_names, spec.names)
 
 
 def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, ranks: Collectives) -> Decoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -43,8 +44,8 @@ class TensorNames:
     transposed: bool = False
     """Whether the weights of layers' linears are stored as [in, out]."""
     modules: tuple[tuple[str, str], ...] = ()
-    """Parts of the names of transformers' modules, which adapters use, each with the part that checkpoints have
-    instead."""
+    """Parts of the names of transformers' modules, which adapters and some files use, each with the part that published
+    checkpoints have instead."""
     buffers: tuple[str, ...] = ()
     """Full names of tensors in each layer that are not read: masks in old checkpoints, attention to an encoder."""
 
@@ -274,6 +275,17 @@ def with_base_model_names(stored: StoredNames, names: TensorNames) -> StoredName
     modules = {name.removeprefix(prefix).partition(".")[0] + "." for name in every if name.startswith(prefix)}
     bare = ((there.removeprefix(prefix), here) for there, here in stored.renamed if there.startswith(prefix))
     return replace(stored, renamed=(*stored.renamed, *bare, *base_model_names(prefix, *sorted(modules)).renamed))
+
+
+def by_modules(name: str, modules: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield `name`, and each name that it may have in checkpoints if it is that of a module of transformers.
+
+    `modules` are the replacements of `TensorNames.modules`.
+    """
+    yield name
+    for there, here in modules:
+        if there in name:
+            yield name.replace(there, here)
 
 
 LLAMA_NAMES = TensorNames()

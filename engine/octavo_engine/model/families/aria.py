@@ -14,6 +14,7 @@ from octavo_engine.model.spec import LayerSpec, ModelSpec, RouterSpec
 
 _MLP = "model.layers.{layer}.mlp"
 _NAMES = TensorNames(
+    modules=((".experts.gate_up_proj", ".experts.fc1.weight"), (".experts.down_proj", ".experts.fc2.weight")),
     router=f"{_MLP}.router",
     expert_gate=f"{_MLP}.experts.fc1.weight",
     expert_up=f"{_MLP}.experts.fc1.weight",

@@ -21,7 +21,11 @@ def _read_axk1(fields: Fields) -> ModelSpec:
         else layer
         for layer in spec.layers
     )
-    names = replace(spec.names, after_feed_forward="model.layers.{layer}.post_mlp_layernorm")
+    names = replace(
+        spec.names,
+        modules=((".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."),),
+        after_feed_forward="model.layers.{layer}.post_mlp_layernorm",
+    )
     return replace(spec, layers=layers, names=names)
 
 

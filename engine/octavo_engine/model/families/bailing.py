@@ -22,6 +22,8 @@ _NAMES = TensorNames(
         (".self_attn.o_proj", ".attention.dense"),
         (".self_attn.forget_gate.", ".attention."),
         (".self_attn.", ".attention."),
+        ("model.embed_tokens.", "model.word_embeddings."),
+        (".gate.e_score_correction_bias", ".gate.expert_bias"),
     ),
     embedding="model.word_embeddings",
     attention=_ATTENTION,

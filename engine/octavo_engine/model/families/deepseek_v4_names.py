@@ -18,8 +18,24 @@ _MODULES = {
     "mlp.shared_experts.gate_proj": "ffn.shared_experts.w1",
     "mlp.shared_experts.up_proj": "ffn.shared_experts.w3",
     "mlp.shared_experts.down_proj": "ffn.shared_experts.w2",
+    "mlp.gate.e_score_correction_bias": "ffn.gate.bias",
+    "mlp.gate.": "ffn.gate.",
+    "input_layernorm.": "attn_norm.",
+    "post_attention_layernorm.": "ffn_norm.",
+    "self_attn.q_a_norm": "attn.q_norm",
+    "self_attn.kv_norm": "attn.norm",
+    "self_attn.o_a_proj": "attn.wo_a",
+    "self_attn.sinks": "attn.attn_sink",
+    "self_attn.compressor.indexer.q_b_proj": "attn.indexer.wq_b",
+    "self_attn.compressor.indexer.scorer.": "attn.indexer.",
+    **{
+        f"self_attn.compressor.{there}{end}": f"attn.{here}compressor.{stored}"
+        for there, here in (("indexer.", "indexer."), ("", ""))
+        for end, stored in (("kv_proj", "wkv"), ("gate_proj", "wgate"), ("kv_norm", "norm"), ("position_bias", "ape"))
+    },
+    "lm_head.": "head.",
 }
-"""The names of modules in transformers, which adapters use, and the same modules' names in files."""
+"""The names of modules in transformers, which adapters and some files use, and their names in published files."""
 _PREFIXES = {"embed.": "embed_tokens.", "norm.": "norm.", "layers.": "layers.", "hc_head_": "hc_head.hc_"}
 _CONNECTIONS = {"attn": "attn_hc", "ffn": "ffn_hc"}
 

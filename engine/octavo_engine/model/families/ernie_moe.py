@@ -10,7 +10,10 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, ModelSpec, MoESpec, RouterSpec
 
-_NAMES = TensorNames(correction_bias="model.layers.{layer}.mlp.moe_statics.e_score_correction_bias")
+_NAMES = TensorNames(
+    modules=((".mlp.gate.moe_statics.", ".mlp.moe_statics."),),
+    correction_bias="model.layers.{layer}.mlp.moe_statics.e_score_correction_bias",
+)
 
 
 def ernie_experts(fields: Fields) -> MoESpec:

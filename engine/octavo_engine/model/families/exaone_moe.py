@@ -11,7 +11,10 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec
 
-_NAMES = TensorNames(correction_bias="model.layers.{layer}.mlp.e_score_correction_bias")
+_NAMES = TensorNames(
+    modules=((".mlp.gate.e_score", ".mlp.e_score"),),
+    correction_bias="model.layers.{layer}.mlp.e_score_correction_bias",
+)
 
 
 def _read(fields: Fields) -> ModelSpec:

@@ -16,6 +16,7 @@ from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec, RouterSpe
 
 _SHARED = "model.layers.{layer}.mlp.shared_expert"
 _NAMES = TensorNames(
+    modules=((".sinks", ".softmax_offset"),),
     sinks="model.layers.{layer}.self_attn.softmax_offset",
     shared_gate=f"{_SHARED}.gate_proj",
     shared_up=f"{_SHARED}.up_proj",

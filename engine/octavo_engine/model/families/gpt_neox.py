@@ -18,6 +18,7 @@ def gpt_neox_names(model: str, heads: int) -> TensorNames:
     layer = f"{model}.layers.{{layer}}"
     qkv = f"{layer}.attention.query_key_value"
     return TensorNames(
+        modules=(("lm_head", "embed_out"),),
         qkv_layout=QKVLayout(groups=heads),
         buffers=(f"{layer}.attention.bias", f"{layer}.attention.masked_bias"),
         embedding=f"{model}.embed_in",

@@ -15,7 +15,11 @@ from octavo_engine.model.spec import ModelSpec, MoESpec, RouterSpec, SharedExper
 
 _MOE, _SHARED = "model.layers.{layer}.block_sparse_moe", "model.layers.{layer}.shared_mlp"
 NAMES = TensorNames(
-    modules=((".router", ".router.layer"),),
+    modules=(
+        (".router", ".router.layer"),
+        (".experts.gate_up_proj", ".input_linear.weight"),
+        (".experts.down_proj", ".output_linear.weight"),
+    ),
     router=f"{_MOE}.router.layer",
     expert_gate=f"{_MOE}.input_linear.weight",
     expert_up=f"{_MOE}.input_linear.weight",

@@ -15,6 +15,11 @@ from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LayerNorms, LayerSpec, ModelSpec, QKNormSpec, RouterSpec, SharedExpertSpec
 
 _NAMES = TensorNames(
+    modules=(
+        (".post_self_attn_layernorm.", ".post_attn_norm."),
+        (".post_mlp_layernorm.", ".post_ffn_norm."),
+        (".mlp.gate.e_score_correction_bias", ".moe.router.expert_bias"),
+    ),
     after_mixer="model.layers.{layer}.post_attn_norm",
     after_feed_forward="model.layers.{layer}.post_ffn_norm",
     correction_bias="model.layers.{layer}.moe.router.expert_bias",

@@ -24,7 +24,7 @@ from octavo_engine.model.spec import (
 
 _LAYER = "model.layers.{layer}"
 _NAMES = TensorNames(
-    modules=((".mlp.shared_experts.", ".mlp.shared_expert."),),
+    modules=((".mlp.shared_experts.", ".mlp.shared_expert."), (".mlp.gate.e_score", ".mlp.experts.e_score")),
     output_gate=f"{_LAYER}.self_attn.g_proj",
     correction_bias=f"{_LAYER}.mlp.experts.e_score_correction_bias",
     shared_gate=f"{_LAYER}.mlp.shared_expert.gate_proj",

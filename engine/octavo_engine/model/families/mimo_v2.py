@@ -12,7 +12,9 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import AttentionSpec, ModelSpec
 
-_NAMES = TensorNames(sinks="model.layers.{layer}.self_attn.attention_sink_bias")
+_NAMES = TensorNames(
+    modules=((".sinks", ".attention_sink_bias"),), sinks="model.layers.{layer}.self_attn.attention_sink_bias"
+)
 
 
 def _read(fields: Fields) -> ModelSpec:

@@ -10,7 +10,7 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.lora.expert_targets import ExpertStack, ExpertTarget, expert_stacks
 from octavo_engine.model.lora.targets import ModuleShape, TargetChoice
-from octavo_engine.model.names import StoredNames
+from octavo_engine.model.names import StoredNames, by_modules
 
 _WRAPPERS = ("base_model.model.", "base_model.")
 """The prefixes that PEFT adds to the names of a model's modules."""
@@ -63,10 +63,7 @@ class ModuleNames:
         text = bare.replace("model.language_model.", "model.").removeprefix("language_model.")
         for each in (bare, self.stored.own(bare), text, self.stored.own(text)):
             if each is not None:
-                yield each
-                for there, here in self.renamed:
-                    if there in each:
-                        yield each.replace(there, here)
+                yield from by_modules(each, self.renamed)
 
 
 def _bare(name: str) -> str:
