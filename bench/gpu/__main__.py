@@ -22,6 +22,7 @@ import torch
 
 from bench.gpu import machine, report
 from bench.gpu.clock import describe, short_name
+from bench.gpu.coded import coded_linears
 from bench.gpu.context import FULL, TINY, Context, Measure
 from bench.gpu.paged import paged_decode
 from bench.gpu.peers import peers, vllm
@@ -51,11 +52,13 @@ def _gpt_oss(context: Context) -> Iterator[Figure]:
 PARTS: dict[str, Measure] = {
     "llama-8b": _llama,
     "attention": paged_decode,
+    "coded-linears": coded_linears,
     "offline": lambda context: offline(context, context.scale.llama),
     "start": startup,
     "vllm": vllm,
     "peers": peers,
     "llama-8b-fp8": partial(_llama, weights="fp8"),
+    "llama-8b-int4": partial(_llama, weights="int4"),
     "offline-fp8": lambda context: offline(context, context.scale.llama, "fp8"),
     "qwen3-0.6b": _qwen,
     "gpt-oss-20b": _gpt_oss,

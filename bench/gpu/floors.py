@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from bench.gpu.shapes import Shape
 
 _BF16, _FP8 = 2, 1
+_SIZES = {"bf16": _BF16, "fp8": _FP8, "int4": 0.5 + 2 * _BF16 / 32}
+"""Bytes of a weight in linear layers; of `--quantization int4`, 32 share a scale and a minimum of 16 bits."""
 _MXFP4 = 0.5 + 1 / 32
 """Bytes of one MXFP4 weight: four bits, and a byte of scale for every 32 weights."""
 
@@ -64,7 +66,7 @@ def weight_bytes(shape: Shape, tokens: int, weights: str = "bf16") -> float:
 
     Counts only experts to which at least one of the tokens is routed; each token is routed at random.
     """
-    size = _FP8 if weights == "fp8" else _BF16
+    size = _SIZES[weights]
     head = shape.vocab * shape.hidden * _BF16
     if not shape.experts:
         return shape.layers * layer_weights(shape) * size + head
@@ -114,15 +116,15 @@ def _products(shape: Shape, tokens: int, logits: int, weights: str) -> list[Part
     head = shape.vocab * shape.hidden
     expert = 3 * shape.layers * shape.active_experts * shape.hidden * shape.inner if shape.experts else 0
     dense = active_weights(shape) - head - expert
-    dense_bytes = dense * (_FP8 if weights == "fp8" else _BF16)
+    dense_bytes, operands = dense * _SIZES[weights], "fp8" if weights == "fp8" else "bf16"
     if shape.experts:
         of_experts = weight_bytes(shape, tokens, weights) - dense_bytes - head * _BF16
         return [
-            Part(dense_bytes, 2 * tokens * dense, weights),
+            Part(dense_bytes, 2 * tokens * dense, operands),
             Part(of_experts, 2 * tokens * expert, weights),
             Part(head * _BF16, 2 * logits * head, "bf16"),
         ]
-    return [Part(dense_bytes, 2 * tokens * dense, weights), Part(head * _BF16, 2 * logits * head, "bf16")]
+    return [Part(dense_bytes, 2 * tokens * dense, operands), Part(head * _BF16, 2 * logits * head, "bf16")]
 
 
 def decode(shape: Shape, batch: int, context: int, rates: Rates, weights: str = "bf16") -> Floor:

@@ -33,11 +33,6 @@ def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
             yield from _prefill(context, shape, weights, name, driver)
             yield from _chunks(context, shape, weights, name, driver)
             yield from _short_prompts(context, shape, weights, name, driver)
-        if (shape, weights) != (context.scale.llama, "bf16"):
-            return
-        with engine(context.checkpoint(shape), **context.settings, cudagraph_mode="full") as loop:
-            driver = Driver(loop, steps=context.scale.steps, rounds=context.scale.rounds)
-            yield from _short_prompts(context, shape, weights, name, driver, ", as CUDA graphs")
     except (ModelLoadError, ConfigurationError, DoesNotFitError) as error:
         yield missing(name, "all", f"not supported yet: {error}")
 
@@ -114,16 +109,14 @@ def _chunks(context: Context, shape: Shape, weights: str, name: str, driver: Dri
         yield missing(name, "mixed step", str(error), beside)
 
 
-def _short_prompts(
-    context: Context, shape: Shape, weights: str, name: str, driver: Driver, how: str = ""
-) -> Iterator[Figure]:
-    """Measure prompts so short that the host needs longer to launch their kernels than the device to compute them."""
+def _short_prompts(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:
+    """Measure prompts so short that the host would need longer to launch kernels than the device to compute them."""
     batch, length, _ = context.scale.beside
     for tokens in context.scale.short:
         floor = floors.prefill(shape, tokens, context.rates, weights)
-        yield timed(name, "short prompt", f"{tokens} tokens{how}", driver.prefill(tokens), floor.seconds, floor.bound)
+        yield timed(name, "short prompt", f"{tokens} tokens", driver.prefill(tokens), floor.seconds, floor.bound)
         floor = floors.mixed(shape, batch, length, tokens, context.rates, weights)
-        case = f"{tokens} tokens beside {batch} decodes at {length}{how}"
+        case = f"{tokens} tokens beside {batch} decodes at {length}"
         yield timed(name, "short prompt", case, driver.beside(batch, length, tokens), floor.seconds, floor.bound)
 
 

@@ -84,7 +84,8 @@ def _over_generate(result: Result) -> tuple[float | None, str]:
     if not theirs:
         return None, "transformers' generate has not run"
     ratios = {figure.case: ours.value / (figure.value or 1.0) for figure in theirs}
-    said = ", ".join(f"{ratio:.1f}× in {case}" for case, ratio in ratios.items())
+    notes = {figure.case: figure.note and f" ({figure.note})" for figure in theirs}
+    said = ", ".join(f"{ratio:.1f}× in {case}{notes[case]}" for case, ratio in ratios.items())
     return ratios.get(STATIC_BATCH), f"against generate in {STATIC_BATCH}, the most that `make bench` has; {said}"
 
 

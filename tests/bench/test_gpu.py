@@ -158,8 +158,8 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "tiny-llama/chunk/4 tokens after 32",
         "tiny-llama/mixed step/8 tokens beside 2 decodes at 16",
         "tiny-llama/short prompt/8 tokens",
-        "tiny-llama/short prompt/8 tokens, as CUDA graphs",
-        "tiny-llama/short prompt/8 tokens beside 2 decodes at 16, as CUDA graphs",
+        "tiny-llama/short prompt/8 tokens beside 2 decodes at 16",
+        "tiny-llama/linears, AWQ/2 tokens",
         "tiny-llama/paged decode/batch 2, context 64",
         "tiny-llama/GPU busy/batch 1, context 32",
         "tiny-llama/offline/8 + 8",
@@ -171,6 +171,7 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert (figures[key].value or 0.0) > 0, key
     for key in (
         "tiny-llama-fp8/offline/8 + 8",
+        "tiny-llama-int4/decode step/batch 4, context 32",
         "tiny-qwen3/decode step/batch 4, context 32",
         "tiny-gpt-oss/decode step/batch 4, context 32",
         "tiny-gpt-oss/offline/8 + 8",

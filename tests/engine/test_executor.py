@@ -118,6 +118,18 @@ def test_graphs_are_gone_before_ranks_part() -> None:
     assert seen == [False]
 
 
+def test_a_closed_executor_keeps_nothing_of_its_worker() -> None:
+    """Another engine in this process may need the memory of its weights, whoever still refers to the first one."""
+    device = Device()
+    gone, executor = weakref.ref(device), ThreadExecutor(cast("Any", device), DeviceThread())
+    del device
+    executor.close()
+    executor.close()
+    assert gone() is None
+    with pytest.raises(EngineDeadError, match="has been closed"):
+        executor.forward(cast("Any", None))
+
+
 def test_a_group_keeps_a_write_until_a_step_behind_it_is_done() -> None:
     """All ranks take part in a step, so they have done then what came before it."""
     ranks: Any = SimpleNamespace(send=lambda _: None, wait=lambda future: future.result())

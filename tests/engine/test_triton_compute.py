@@ -126,10 +126,10 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_and_decoded_for_many_token
     linear = Linear(columns, [rows], bias=False, options=options, method=INT8(online=True))
     assert linear.scratch_bytes >= 1024 * 64 * 2, "the plan has memory for the decoded weight"
     with torch.no_grad(), Launches(monkeypatch) as launched:
-        for tokens in (1, 64, 256, 257):
+        for tokens in (1, 64, 65):
             linear(torch.empty(tokens, 1024, dtype=torch.bfloat16))
     split = ["coded_linear_kernel", "sum_kernel"]
-    assert launched.names == [*split, *split, "coded_linear_kernel", "decode_kernel", "mm"]
+    assert launched.names == [*split, *split, "decode_kernel", "mm"]
 
 
 def test_logits_are_sampled_as_they_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:

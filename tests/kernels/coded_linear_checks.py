@@ -7,15 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.coded_linear import (
-    can_multiply,
-    coded_linear,
-    coded_linear_kernel,
-    decode,
-    decode_kernel,
-    sum_kernel,
-    tiles_for,
-)
+from octavo_engine.kernels.coded_linear import coded_linear, coded_linear_kernel, most_tokens, sum_kernel, tiles_for
+from octavo_engine.kernels.coded_numbers import can_decode, decode, decode_kernel
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.layers.operations.triton_compute import triton_coded_product
@@ -27,6 +20,7 @@ from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
 
 _SUPER = 256
+_STEPS = {torch.float32: 3e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 
 
 def _part(kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device) -> CodedPart:
@@ -81,35 +75,53 @@ def _numbers(part: CodedPart) -> Tensor:
     return numbers if part.minimum is None else numbers + of_columns(part.minimum, part.super_minimum)
 
 
-def _product(
-    kind: str, bits: int, tokens: int, rows: int, columns: int, group: int | None, device: torch.device,
-    *, half: bool = False, sums: bool = False,
-) -> None:  # fmt: skip
-    """The weight has two parts; `sums`: bias and addend are added to their products."""
+def _weight(kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device) -> CodedWeight:
+    """Return a weight of two parts."""
+    return CodedWeight([_part(kind, bits, count, columns, group, device) for count in (rows, 24)])
+
+
+def _decode(
+    kind: str, bits: int, rows: int, columns: int, group: int | None, device: torch.device, *, half: bool = False
+) -> None:
     dtype = half_precision(device) if half else torch.float32
-    weight = CodedWeight([_part(kind, bits, count, columns, group, device) for count in (rows, 24)])
+    weight = _weight(kind, bits, rows, columns, group, device)
     exact = torch.cat([_numbers(part) for part in weight.parts]).to(dtype)
     with poisoned():
         found = decode(weight, dtype)
-    steps = {torch.float32: 3e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
     largest = float(exact.abs().max())
-    torch.testing.assert_close(found, exact, rtol=steps[dtype], atol=2e-6 * largest)
+    torch.testing.assert_close(found, exact, rtol=_STEPS[dtype], atol=2e-6 * largest)
+
+
+def _product(
+    kind: str, bits: int, tokens: int, rows: int, columns: int, group: int | None, device: torch.device,
+    *, sums: bool = False,
+) -> None:  # fmt: skip
+    """`sums`: bias and addend are added to the product."""
+    dtype = half_precision(device)
+    weight = _weight(kind, bits, rows, columns, group, device)
+    exact = torch.cat([_numbers(part) for part in weight.parts])
     x = torch.randn(tokens, columns + 8, device=device).to(dtype)[:, :columns]
-    expected = x.double() @ exact.double().T
+    expected = x.double() @ exact.T
     bias, addend = (torch.randn(*size, rows + 24, device=device).to(dtype) for size in ((), (tokens,)))
     if sums:
         expected += bias.double() + addend.double()
+    assert tokens <= most_tokens(weight, dtype)
     with poisoned():
         product = coded_linear(x, weight, bias if sums else None, addend if sums else None)
     assert product.dtype == dtype
-    close = 1e-5 if dtype == torch.float32 else steps[dtype]
+    close = _STEPS[dtype]
     torch.testing.assert_close(product.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
 
 
-def _unknown(device: torch.device) -> None:
-    """Columns that are not complete words, and groups that end within words, are left to the linear method."""
+def _left_to_others(device: torch.device) -> None:
+    """What is not complete words is left to the linear method; what has no tiles is decoded and then multiplied."""
     for columns, group in ((36, None), (64, 12)):
-        assert not can_multiply(CodedWeight([_part("zeros", 4, 16, columns, group, device)]))
+        assert not can_decode(CodedWeight([_part("zeros", 4, 16, columns, group, device)]))
+    half = half_precision(device)
+    assert most_tokens(_weight("zeros", 4, 16, 384, 96, device), half) == 0, "neither a multiple nor a divisor of 128"
+    assert most_tokens(_weight("order", 4, 16, 256, 128, device), half) == 0
+    assert most_tokens(_weight("zeros", 4, 16, 256, 128, device), torch.float32) == 0
+    assert most_tokens(_weight("zeros", 4, 16, 256, 128, device), half) > 0
 
 
 def _methods() -> list[LinearMethod]:
@@ -142,46 +154,64 @@ def _as_the_linear_method_says(device: torch.device) -> None:
         coded = weights.coded
         assert coded is not None, method.name
         exact = method.dequantized(weights, torch.float64)
-        for tokens in (19, 2):  # with each column's group stored, 19 are too many
-            found = triton_coded_product(x[:tokens], coded, None, None)
+        for dtype, close in ((torch.float32, 1e-5), (half_precision(device), _STEPS[half_precision(device)])):
+            found = triton_coded_product(x.to(dtype), coded, None, None)
             assert found is not None, method.name
-            expected = x[:tokens].double() @ exact.T
-            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+            expected = x.to(dtype).double() @ exact.T
+            torch.testing.assert_close(found.double(), expected, rtol=close, atol=close * float(expected.abs().max()))
 
 
-_CASES = [
+_DECODED = [
+    ("zeros", 4, 72, 160, 32),
+    ("symmetric", 4, 64, 136, None),
+    ("minimum", 4, 40, 144, 32),
+    ("order", 4, 60, 160, 32),
+    ("supers", 4, 24, 512, 32),
+    ("zeros", 4, 40, 192, 96),
+    ("zeros", 8, 66, 192, 64),
+    ("signed", 8, 33, 100, None),
+    ("supers", 8, 16, 256, 16),
+]
+_MULTIPLIED = [
     ("zeros", 4, 1, 40, 1088, 64),  # columns are split, and tiles end beyond rows and columns
     ("zeros", 4, 19, 72, 160, 32),
-    ("symmetric", 4, 5, 70, 256, 128),
+    ("zeros", 4, 2, 40, 1152, 128),  # differences are multiplied and scaled afterwards, as in the next two
+    ("symmetric", 4, 5, 70, 256, 256),
     ("symmetric", 4, 3, 64, 136, None),
-    ("minimum", 4, 2, 40, 144, 32),
-    ("order", 4, 4, 60, 160, 32),
+    ("minimum", 4, 33, 40, 144, 32),
+    ("minimum", 4, 2, 40, 256, 128),
     ("supers", 4, 1, 24, 512, 32),
     ("zeros", 8, 7, 66, 192, 64),
     ("signed", 8, 17, 33, 100, None),
     ("supers", 8, 2, 16, 256, 16),
 ]
+_LARGE = [("zeros", 4, 128), ("minimum", 4, 32), ("supers", 4, 32), ("signed", 8, None)]
 CHECKS = [
+    *(
+        Check(f"decoded-{kind}-{bits}-{rows}x{columns}-{group}", partial(_decode, kind, bits, rows, columns, group))
+        for kind, bits, rows, columns, group in _DECODED
+    ),
+    Check("decoded-half_precision", partial(_decode, "zeros", 4, 40, 256, 128, half=True)),
+    Check("decoded-large", partial(_decode, "order", 4, 4096, 14336, 128, half=True), large=True),
     *(
         Check(
             f"{kind}-{bits}-{tokens}x{rows}x{columns}-{group}",
             partial(_product, kind, bits, tokens, rows, columns, group),
         )
-        for kind, bits, tokens, rows, columns, group in _CASES
+        for kind, bits, tokens, rows, columns, group in _MULTIPLIED
     ),
-    Check("many_tokens", partial(_product, "zeros", 4, 130, 136, 96, 32, sums=True)),
-    Check("half_precision_with_bias_and_addend", partial(_product, "zeros", 4, 5, 40, 1024, 128, half=True, sums=True)),
-    Check("half_precision_of_8_bits", partial(_product, "signed", 8, 3, 40, 128, None, half=True, sums=True)),
-    Check("of_other_sizes", _unknown),
+    Check("with_bias_and_addend", partial(_product, "zeros", 4, 5, 40, 1024, 128, sums=True)),
+    Check("of_8_bits_with_bias_and_addend", partial(_product, "signed", 8, 3, 40, 128, None, sums=True)),
+    Check("left_to_others", _left_to_others),
     Check("as_the_linear_method_says", _as_the_linear_method_says),
     *(
         Check(
             f"large-{kind}-{bits}-{tokens}",
-            partial(_product, kind, bits, tokens, 4096, 14336, group, half=True, sums=True),
+            partial(_product, kind, bits, tokens, 4096, 14336, group, sums=True),
             large=True,
         )
-        for tokens in (1, 16, 50, 256)
-        for kind, bits, group in (("zeros", 4, 128), ("minimum", 4, 32), ("order", 4, 128), ("signed", 8, None))
+        for tokens in (1, 16, 20, 50)
+        for kind, bits, group in _LARGE
     ),
 ]
 
@@ -200,23 +230,24 @@ _OF_KIND: dict[str, tuple[dict[str, str], dict[str, object]]] = {
 _WEIGHT = ("scale", "zero", "minimum", "super_scale", "super_minimum", "column_groups")
 
 
-def _weight(kind: str) -> tuple[dict[str, str], dict[str, object]]:
+def _types_of(kind: str) -> tuple[dict[str, str], dict[str, object]]:
     """Return the types and constants of a kind's codes."""
     types, constants = _OF_KIND[kind]
     return types, {"SIGNED": False, "SUPER": 1} | constants | {name: None for name in _WEIGHT if name not in types}
 
 
 def _build(kind: str, tokens: int, registers: int, shared: int, loop: int, *, products: str) -> Build:
-    """Return the product of so many tokens; of few tokens its columns are split."""
-    types, constants = _weight(kind)
-    cut, split = tiles_for(tokens, ordered=kind == "order"), tokens <= 64
-    signature = _PRODUCT | _NUMBERS | types | ({"output": "*fp32"} if split else {})
-    sizes = {"BLOCK_M": cut.tokens, "BLOCK_N": cut.rows, "BLOCK_K": cut.columns, "SPLIT": split, "ADDS": not split}
+    """Return the product of so many tokens, whose columns are split."""
+    types, constants = _types_of(kind)
+    cut = tiles_for(tokens)
+    signature = _PRODUCT | _NUMBERS | types | {"output": "*fp32"}
+    sizes = {"BLOCK_M": cut.tokens, "BLOCK_N": cut.rows, "BLOCK_K": cut.columns, "SPLIT": True, "ADDS": False}
+    constants = {name: value for name, value in constants.items() if name != "column_groups"}
     return Build(
         f"coded_linear_{kind}_{tokens}",
         coded_linear_kernel,
         signature,
-        constants | sizes | {"bias": None, "PRECISION": "tf32"},
+        constants | sizes | {"bias": None},
         warps=cut.warps,
         stages=cut.stages,
         max_registers=registers,
@@ -227,14 +258,14 @@ def _build(kind: str, tokens: int, registers: int, shared: int, loop: int, *, pr
 
 
 BUILDS = [
-    _build("zeros", 16, 128, 25, 476, products="HMMA"),
-    _build("zeros", 64, 168, 73, 497, products="HGMMA"),
-    _build("zeros", 256, 144, 73, 309, products="HGMMA"),
-    _build("minimum", 16, 160, 40, 550, products="HMMA"),
-    _build("order", 16, 168, 20, 432, products="HMMA"),
-    _build("supers", 16, 168, 40, 757, products="HMMA"),
-    _build("signed", 16, 128, 52, 413, products="HMMA"),
-    _build("signed", 256, 128, 80, 264, products="HGMMA"),
+    _build("zeros", 16, 128, 25, 353, products="HMMA"),
+    _build("zeros", 64, 216, 73, 454, products="HGMMA"),
+    _build("minimum", 16, 168, 40, 430, products="HMMA"),
+    _build("minimum", 64, 200, 73, 467, products="HGMMA"),
+    _build("supers", 16, 168, 25, 509, products="HMMA"),
+    _build("supers", 64, 168, 73, 506, products="HGMMA"),
+    _build("signed", 16, 128, 52, 406, products="HMMA"),
+    _build("signed", 64, 128, 80, 465, products="HGMMA"),
     Build(
         "coded_linear_sum",
         sum_kernel,
@@ -248,8 +279,8 @@ BUILDS = [
             decode_kernel,
             {"output": "*bf16", "codes": "*i32"}
             | dict.fromkeys(("N", "K", "words", "groups"), "i32:16")
-            | _weight(kind)[0],
-            _weight(kind)[1] | {"BLOCK_N": 32, "BLOCK_K": 128},
+            | _types_of(kind)[0],
+            _types_of(kind)[1] | {"BLOCK_N": 32, "BLOCK_K": 128},
             max_registers=registers,
             max_shared=16 * 1024,
             sass=("STG.E.128",),

@@ -193,14 +193,17 @@ def _with_adapters(case: Case, device: torch.device, *, exact: bool = True) -> N
     adapter_of_token = torch.arange(case.tokens, device=device, dtype=torch.int32) % 3 - 1
     with poisoned():
         actual = mixture_with_adapters(x, experts, chosen, weights, gate_up, down, adapter_of_token)
-    error = 1e-5 if exact else 4e-2
     for adapter in (-1, 0, 1):
         merged, own = experts, adapter_of_token == adapter
         if adapter >= 0:
             both = _merged(experts.gate_up, gate_up, adapter), _merged(experts.down, down, adapter)
             merged = replace(experts, gate_up=both[0], down=both[1])
         expected = _reference(x[own], merged, chosen[own], weights[own])
-        torch.testing.assert_close(actual[own].double(), expected, rtol=error, atol=error)
+        if exact:
+            torch.testing.assert_close(actual[own].double(), expected, rtol=1e-5, atol=1e-5)
+        else:  # some numbers are rounded five times, so that each token's error is looked at as a whole
+            error = (actual[own].double() - expected).norm(dim=-1)
+            assert bool((error <= 2e-2 * expected.norm(dim=-1)).all()), error / expected.norm(dim=-1)
 
 
 CHECKS = [

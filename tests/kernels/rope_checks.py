@@ -58,6 +58,12 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((product.real, product.imag), dim=-1).to(x.dtype)
 
 
+def _size(x: Tensor) -> Tensor:
+    """Return what a rotation keeps: the length of each pair of numbers, in both places."""
+    first, second = x.double().chunk(2, dim=-1)
+    return torch.hypot(first, second).repeat(1, 1, 2)
+
+
 def _in_place(shape: _Shape, device: torch.device) -> None:
     """Some heads of a projection; the others stay as they are."""
     heads, (cos, sin) = _projection(shape, device), _angles(shape, device)
@@ -86,14 +92,18 @@ def _written(shape: _Shape, device: torch.device) -> None:
     if shape.norm:
         query, key = _normalised(query, weights[0]), _normalised(key, weights[1])
     assert result.data_ptr() == heads.data_ptr()
-    assert_rounded_alike(result, _rotated(query, cos, sin))
+    assert_rounded_alike(result, _rotated(query, cos, sin), _size(query))
     written = slots >= 0
-    for cached, new, scale in ((key_cache, _rotated(key, cos, sin), 0.03), (value_cache, value, 0.5)):
+    for cached, new, sizes, scale in (
+        (key_cache, _rotated(key, cos, sin), _size(key), 0.03),
+        (value_cache, value, value, 0.5),
+    ):
         flat = cached.flatten(0, 1)
         found, expected = flat[slots[written]], new[written]
         if shape.fp8:  # of which half are beyond 448 * 0.03: those are the largest there is
-            expected = to_fp8(expected.double() / scale)
-        assert_rounded_alike(found, expected)
+            assert_rounded_alike(found, to_fp8(expected.double() / scale))
+        else:
+            assert_rounded_alike(found, expected, sizes[written])
         assert int((~flat.float().isnan()).any(-1).any(-1).sum()) == int(written.sum()), "nothing else was written"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +30,13 @@ class DeviceMemory:
 
 
 def device_memory(device: torch.device) -> DeviceMemory:
-    """Return the total and the free memory of `device` now."""
+    """Return the total and the free memory of `device` now.
+
+    A GPU's memory that PyTorch keeps of tensors which are gone, as of a closed engine, counts as free.
+    """
     if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(device)
         return DeviceMemory(total, free, torch.cuda.get_device_name(device))
     return host_memory()

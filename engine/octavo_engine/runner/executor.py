@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from octavo_engine.core.step import StepPlan, StepResult
-from octavo_engine.errors import OctavoError
+from octavo_engine.errors import EngineDeadError, OctavoError
 from octavo_engine.model.lora.adapter import AdapterWrite, encode_write
 from octavo_engine.runner.device_thread import CLOSE_SECONDS, DeviceThread
 from octavo_engine.runner.masks import NO_MASKS, Masks
@@ -65,12 +65,18 @@ class ThreadExecutor:
     """
 
     def __init__(self, worker: Worker, thread: DeviceThread) -> None:
-        self._worker = worker
+        self._open: Worker | None = worker
         self._thread = thread
         self._forwarded: Future[ForwardedStep] = Future()
         self._launched: deque[Future[LaunchedStep]] = deque()
         self._newest: Future[Any] | None = None
         self._writes: deque[Future[None]] = deque()
+
+    @property
+    def _worker(self) -> Worker:
+        if self._open is None:
+            raise EngineDeadError("the engine has been closed")
+        return self._open
 
     def forward(self, plan: StepPlan) -> None:
         """Launch a step's forward pass after all earlier launches; returns at once."""
@@ -121,10 +127,16 @@ class ThreadExecutor:
         """Do nothing: the worker is in this process."""
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Finish the launched steps, disconnect from the other ranks, and end the thread; wait at most `seconds`."""
-        self._thread.submit(self._worker.close)
+        """Finish the launched steps, disconnect from the other ranks, and end the thread; wait at most `seconds`.
+
+        The worker is dropped with its weights and cache, whose memory another engine in this process may need.
+        """
+        if self._open is None:
+            return
+        self._thread.submit(self._open.close)
         self._thread.close(seconds)
         self._launched.clear()
+        self._open = None
 
 
 class GroupExecutor:
