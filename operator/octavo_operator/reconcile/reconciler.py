@@ -17,9 +17,11 @@ from octavo_operator.reconcile.api_requests.api_error import ApiError
 from octavo_operator.reconcile.api_requests.rights import refused_right
 from octavo_operator.reconcile.api_requests.server_clock import ServerClock
 from octavo_operator.reconcile.apply.adapter_lists import PodWriter, write_adapter_lists
-from octavo_operator.reconcile.apply.children import Applied, Children, NameTakenError, Writer
+from octavo_operator.reconcile.apply.child_writer import ChildCluster
+from octavo_operator.reconcile.apply.children import Applied, Children
 from octavo_operator.reconcile.apply.dependence import Identity
 from octavo_operator.reconcile.apply.field_conflicts import FieldConflicts
+from octavo_operator.reconcile.apply.in_the_way import NameTakenError
 from octavo_operator.reconcile.kinds import BY_NAME, OBSERVED, Kind
 from octavo_operator.reconcile.observation.observe import FOREGROUND, Key, Observation
 from octavo_operator.reconcile.observation.sources import Sources
@@ -56,7 +58,7 @@ _CLAIM_TRUST = timedelta(minutes=1)
 """The time for which a claim that was there is not asked for again."""
 
 
-class ReconcileCluster(Writer, StatusCluster, PodWriter, Protocol):
+class ReconcileCluster(ChildCluster, StatusCluster, PodWriter, Protocol):
     """The API calls that reconciling makes."""
 
 

@@ -8,36 +8,37 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.api_requests.api_error import ApiError
-from octavo_operator.reconcile.apply.claims import CLAIM_IN_USE, with_live_size
+from octavo_operator.reconcile.apply.child_writer import (
+    ChildCluster,
+    ChildWriter,
+    extended_list,
+    has_other_address,
+    is_held,
+)
+from octavo_operator.reconcile.apply.claims import with_live_size
 from octavo_operator.reconcile.apply.dependence import Identity, failure_of_named, identity_of, in_order
 from octavo_operator.reconcile.apply.field_conflicts import (
     Conflict,
     FieldConflicts,
-    drifted_paths,
-    others,
 )
 from octavo_operator.reconcile.apply.handover import (
     SCALERS,
-    Applier,
-    apply_scaled,
-    is_scaled,
     is_stopped,
     is_unfinished,
     start_of,
     without_replicas_during_handover,
 )
-from octavo_operator.reconcile.apply.left_over import is_of_a_namesake, remove_left_over
+from octavo_operator.reconcile.apply.in_the_way import NameTakenError, refuse_what_is_in_the_way
+from octavo_operator.reconcile.apply.left_over import remove_left_over
 from octavo_operator.reconcile.apply.overruled import Overruled
-from octavo_operator.reconcile.fields.added_fields import Path, added_fields
 from octavo_operator.reconcile.fields.live_values import with_live_values
 from octavo_operator.reconcile.fields.ownership import is_as_applied, marked
-from octavo_operator.reconcile.kinds import BY_NAME, Kind
+from octavo_operator.reconcile.kinds import BY_NAME
 from octavo_operator.reconcile.observation.observe import (
-    FOREGROUND,
     Key,
     Observation,
     belongs_to,
@@ -50,55 +51,8 @@ Object = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
-_INVALID = 422
-_HEADLESS = "None"
 PASS_SECONDS = 30.0
 """The time after which a pass leaves further children to the next one, so that workers are free for other services."""
-_WHOLE_LISTS = {"Service": ("spec", "ports")}
-"""Lists of which all items are ours: one more would be a way to the pods that the LLMService does not ask for."""
-
-
-class NameTakenError(ApiError):
-    """An object of the child's name exists and is not ours. The operator found this, not the API server.
-
-    No watch tells when that name is free, and looking is cheap.
-    """
-
-    longest_pause = 15.0
-
-    def __init__(self, identity: Identity, live: Mapping[str, Any]) -> None:
-        kind, name = identity
-        owners = [each for each in live["metadata"].get("ownerReferences") or () if each.get("controller")]
-        whose = "".join(f" but that of {each['kind']} {each['name']}" for each in owners)
-        help_ = "rename the LLMService, or delete " + ("its owner" if owners else "that object")
-        super().__init__(409, "NameTaken", f"{kind} {name} exists and is not this LLMService's{whose}; {help_}")
-
-    @property
-    def transient(self) -> bool:
-        """Return False: only a person can resolve the error."""
-        return False
-
-
-class InTheWayError(ApiError):
-    """An object of the child's name is being deleted. The operator found this; it is reported if it lasts."""
-
-    def __init__(self, identity: Identity, what: str) -> None:
-        super().__init__(409, "InTheWay", f"{identity[0]} {identity[1]} {what}")
-
-
-class Writer(Applier, Protocol):
-    """The API calls that reconciling makes."""
-
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str, version: str = "") -> None:
-        """Delete the object of that uid, where `version` is given in that resource version alone."""
-
-    async def merge(
-        self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
-    ) -> Object:
-        """Merge `patch` into an object that exists; the live object."""
-
-    async def put_back(self, manifest: Object, added: Sequence[Path] = (), dry_run: bool = False) -> Object:
-        """Set `manifest` without others' items in its lists and the `added` fields; return the live object."""
 
 
 @dataclass
@@ -123,9 +77,10 @@ class Children:
     """Applies children. Remembers what was last applied, so that an unchanged child is not written again."""
 
     def __init__(
-        self, cluster: Writer, field_conflicts: FieldConflicts, clock: Callable[[], float] = time.monotonic
+        self, cluster: ChildCluster, field_conflicts: FieldConflicts, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cluster = cluster
+        self._writer = ChildWriter(cluster)
         self._field_conflicts = field_conflicts
         self._clock = clock
         self._applied: dict[Key, dict[Identity, tuple[str, str]]] = {}
@@ -238,11 +193,11 @@ class Children:
         if live is not None and await remove_left_over(self._cluster, kind, live, service):
             live = await self._cluster.get(kind, service.namespace, identity[1])
         if live is not None:
-            _refuse_what_is_in_the_way(identity, live, service)
+            refuse_what_is_in_the_way(identity, live, service)
         if drifted:
             return await self._mend(key, identity, live, manifest, digest, start)
         self._field_conflicts.settled(key, identity)
-        written = await self._write(manifest, start, live)
+        written = await self._writer.write(manifest, start, live)
         return self._remember_applied(key, identity, digest, written, "applied")
 
     def _is_right(self, service: LLMService, seen: Mapping[str, Any], manifest: Object, digest: str) -> bool:
@@ -270,7 +225,7 @@ class Children:
     ) -> Mapping[str, Any] | None:
         """Revert fields that differ from what was applied, except fields that were reverted a moment ago."""
         kind = BY_NAME[identity[0]]
-        drift = await self._drift(live, manifest)
+        drift = await self._writer.drift(live, manifest)
         held = self._field_conflicts.held(key, identity, drift)
         if live is not None and not drift:  # none of our fields was changed
             return self._remember_applied(key, identity, digest, live)
@@ -278,7 +233,7 @@ class Children:
         mended = {path: who for path, who in drift.items() if path not in held}
         if wanted is None or not mended:
             return trimmed(kind, live) if live is not None else None
-        live = await self._write(wanted, start, live)
+        live = await self._writer.write(wanted, start, live)
         self._field_conflicts.mended(key, identity, mended)
         if held:  # not as it should be yet, and so not taken down: to be looked at again
             logger.info(
@@ -286,66 +241,6 @@ class Children:
             )
             return trimmed(kind, live)
         return self._remember_applied(key, identity, digest, live, "corrected")
-
-    async def _drift(self, live: Mapping[str, Any] | None, manifest: Object) -> dict[Path, str]:
-        """Return our fields that an apply would change in the live object, each with the manager that changed it."""
-        if live is None:
-            return {(): "another client, which deletes it"}
-        if has_other_address(manifest, live):  # it is made anew: the API server refuses to change it, even in a dry run
-            address = ("spec", "clusterIP")
-            return {address: others(live, address)}
-        added = added_fields(manifest, live)
-        paths = drifted_paths(live, await self._tried(manifest, added), manifest, added)
-        if (extended := extended_list(manifest, live)) and extended not in paths:
-            back = await self._cluster.put_back(manifest, added, dry_run=True)
-            if not extended_list(manifest, back):  # else admission adds an item to each write
-                paths.append(extended)
-        if is_stopped(manifest, live):
-            paths.append(("spec", "replicas"))
-        if is_held(manifest, live):
-            paths.append(("spec", "paused"))
-        return {path: others(live, path) for path in paths}
-
-    async def _tried(self, manifest: Object, added: Sequence[Path]) -> Object:
-        """Return the object as it would be with `manifest` applied and without what others have `added` (a dry run)."""
-        try:
-            if added:
-                return await self._cluster.put_back(manifest, added, dry_run=True)
-            return await self._cluster.apply(manifest, dry_run=True)
-        except ApiError as error:
-            if error.status != _INVALID:
-                raise
-            return await self._put_back(manifest, error, dry_run=True)
-
-    async def _write(self, manifest: Object, start: int, before: Mapping[str, Any] | None) -> Object:
-        scaled, metadata = is_scaled(manifest), manifest["metadata"]
-        if before is not None and is_held(manifest, before):
-            kind = BY_NAME[manifest["kind"]]
-            await self._cluster.merge(kind, metadata["namespace"], metadata["name"], {"spec": {"paused": False}})
-        if before is not None and has_other_address(manifest, before):  # it cannot change
-            kind = BY_NAME[manifest["kind"]]
-            await self._cluster.delete(kind, metadata["namespace"], metadata["name"], before["metadata"]["uid"])
-        try:
-            live = await (apply_scaled(self._cluster, manifest, start) if scaled else self._cluster.apply(manifest))
-        except ApiError as error:
-            if before is None or error.status != _INVALID:
-                raise
-            return await self._put_back(manifest, error)
-        added = added_fields(manifest, live)
-        return await self._cluster.put_back(manifest, added) if added or extended_list(manifest, live) else live
-
-    async def _put_back(self, manifest: Object, refusal: ApiError, dry_run: bool = False) -> Object:
-        """Remove other managers' items beside ours if the API server refuses the two together; else raise `refusal`."""
-        kind, metadata = BY_NAME[manifest["kind"]], manifest["metadata"]
-        live = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
-        tries = (tuple(added_fields(manifest, live, refused)) if live else () for refused in (False, True))
-        for added in dict.fromkeys(tries):
-            try:
-                return await self._cluster.put_back(manifest, added, dry_run)
-            except ApiError as error:
-                if error.status != _INVALID:
-                    raise error from None
-        raise refusal
 
     def _remember_applied(
         self, key: Key, identity: Identity, digest: str, live: Mapping[str, Any], done: str = ""
@@ -356,56 +251,6 @@ class Children:
         kept = trimmed(BY_NAME[identity[0]], live)
         self._applied[key][identity] = (digest, kept["fingerprint"])
         return kept
-
-
-def extended_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
-    """Return a list of `manifest` that is entirely ours and to which others have added items in `live`."""
-    if manifest["kind"] not in _WHOLE_LISTS:
-        return None
-    section, name = path = _WHOLE_LISTS[manifest["kind"]]
-    theirs = (live.get(section) or {}).get(name) or ()
-    return path if len(theirs) > len(manifest[section][name]) else None
-
-
-def is_held(manifest: Object, live: Mapping[str, Any]) -> bool:
-    """Return True if a client other than the operator has paused a Deployment: no change would be rolled out.
-
-    The manifest cannot say that it is not paused, since the API server drops `false`.
-    """
-    return manifest["kind"] == "Deployment" and live["spec"].get("paused", False) and "paused" not in manifest["spec"]
-
-
-def has_other_address(manifest: Object, live: Mapping[str, Any]) -> bool:
-    """Return True if a Service that is to have an address is headless, or the other way round, as one that another
-    client has made anew: a headless one does not lead from its port to that of the pods.
-    """
-    if manifest["kind"] != "Service":
-        return False
-    wanted, there = (body["spec"].get("clusterIP") == _HEADLESS for body in (manifest, live))
-    return bool(wanted != there)
-
-
-def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], service: LLMService) -> None:
-    """Raise NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go."""
-    metadata, uid = live["metadata"], service.metadata.uid or ""
-    ours = belongs_to(live, service.name, uid)
-    if not ours and not is_of_a_namesake(live, service.name):
-        raise NameTakenError(identity, live)
-    if not ours and not is_going(live):
-        what = "is still that of an LLMService of this name that was deleted; it is created again once the cluster's "
-        raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
-    if is_going(live):
-        held = ", ".join(metadata.get("finalizers") or ()) or "its grace period"
-        since = metadata["deletionTimestamp"]
-        what = f"is being deleted (asked for at {since}) and is created again once it is gone; {held} holds it"
-        help_ = "end what uses it, or remove the finalizer if what set it is gone"
-        if metadata.get("finalizers") == [CLAIM_IN_USE]:
-            help_ = "pods use it: set spec.suspend to true until it is gone, or wait for their end; it is filled anew"
-        if metadata.get("finalizers") == [FOREGROUND]:
-            help_ = (
-                "Kubernetes waits until what belongs to it has ended, such as its pods, and then removes the finalizer"
-            )
-        raise InTheWayError(identity, f"{what}: {help_}" if metadata.get("finalizers") else what)
 
 
 def _out_of_time(identity: Identity) -> ApiError:

@@ -1,0 +1,64 @@
+"""Objects that have a child's name and are not to be written: another's, or one that is about to go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.api.resource import LLMService
+from octavo_operator.reconcile.api_requests.api_error import ApiError
+from octavo_operator.reconcile.apply.claims import CLAIM_IN_USE
+from octavo_operator.reconcile.apply.dependence import Identity
+from octavo_operator.reconcile.apply.left_over import is_of_a_namesake
+from octavo_operator.reconcile.observation.observe import FOREGROUND, belongs_to, is_going
+
+
+class NameTakenError(ApiError):
+    """An object of the child's name exists and is not ours. The operator found this, not the API server.
+
+    No watch tells when that name is free, and looking is cheap.
+    """
+
+    longest_pause = 15.0
+
+    def __init__(self, identity: Identity, live: Mapping[str, Any]) -> None:
+        kind, name = identity
+        owners = [each for each in live["metadata"].get("ownerReferences") or () if each.get("controller")]
+        whose = "".join(f" but that of {each['kind']} {each['name']}" for each in owners)
+        help_ = "rename the LLMService, or delete " + ("its owner" if owners else "that object")
+        super().__init__(409, "NameTaken", f"{kind} {name} exists and is not this LLMService's{whose}; {help_}")
+
+    @property
+    def transient(self) -> bool:
+        """Return False: only a person can resolve the error."""
+        return False
+
+
+class InTheWayError(ApiError):
+    """An object of the child's name is being deleted. The operator found this; it is reported if it lasts."""
+
+    def __init__(self, identity: Identity, what: str) -> None:
+        super().__init__(409, "InTheWay", f"{identity[0]} {identity[1]} {what}")
+
+
+def refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], service: LLMService) -> None:
+    """Raise NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go."""
+    metadata, uid = live["metadata"], service.metadata.uid or ""
+    ours = belongs_to(live, service.name, uid)
+    if not ours and not is_of_a_namesake(live, service.name):
+        raise NameTakenError(identity, live)
+    if not ours and not is_going(live):
+        what = "is still that of an LLMService of this name that was deleted; it is created again once the cluster's "
+        raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
+    if is_going(live):
+        held = ", ".join(metadata.get("finalizers") or ()) or "its grace period"
+        since = metadata["deletionTimestamp"]
+        what = f"is being deleted (asked for at {since}) and is created again once it is gone; {held} holds it"
+        help_ = "end what uses it, or remove the finalizer if what set it is gone"
+        if metadata.get("finalizers") == [CLAIM_IN_USE]:
+            help_ = "pods use it: set spec.suspend to true until it is gone, or wait for their end; it is filled anew"
+        if metadata.get("finalizers") == [FOREGROUND]:
+            help_ = (
+                "Kubernetes waits until what belongs to it has ended, such as its pods, and then removes the finalizer"
+            )
+        raise InTheWayError(identity, f"{what}: {help_}" if metadata.get("finalizers") else what)
