@@ -22,6 +22,11 @@ from bench.gpu.context import Context
 from bench.gpu.result import Figure, missing, timed
 
 _SECONDS = 240
+_DROP = Path("/proc/sys/vm/drop_caches")
+_LARGE = 1 << 30
+"""Bytes. Of less, what the machine caches altogether does not tell whether it was dropped, and every other program
+would read its own files anew: a dry run beside the other tests made each of them import PyTorch from disk, four times.
+"""
 _FROM_DISK = {
     "from disk, kernels to compile": "TRITON_CACHE_DIR was empty",
     "from disk": "kernels were compiled by an earlier start",
@@ -82,17 +87,22 @@ def _ready_after(model: str, settings: dict[str, Any], kernels: str) -> tuple[fl
 
 
 def drop_page_cache(folder: Path) -> str:
-    """Drop the files of `folder` from the page cache; return how, or "" if they are probably still in it."""
+    """Drop the files of `folder` from the page cache; return how, or "" if they are probably still in it.
+
+    The whole machine's is dropped only for files of `_LARGE` bytes or more.
+    """
     size = sum(file.stat().st_size for file in folder.iterdir())
-    os.sync()
     before = _cached()
     for file in folder.iterdir():
         with file.open("rb") as opened:
+            os.fsync(opened.fileno())  # what is not written yet stays in the cache
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if before - _cached() >= 0.8 * size:
         return "page cache dropped by posix_fadvise"
+    if size < _LARGE:
+        return ""
     try:
-        Path("/proc/sys/vm/drop_caches").write_text("3")
+        _DROP.write_text("3")
     except OSError:
         return ""
     return "page cache dropped by drop_caches" if before - _cached() >= 0.8 * size else ""

@@ -247,6 +247,20 @@ print(json.dumps({{"load_seconds": 1.5}}))
     assert "compiled by an earlier start" in figures[1].note
 
 
+def test_only_for_a_large_checkpoint_is_the_machines_page_cache_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").write_bytes(bytes(5000))
+    monkeypatch.setattr(startup, "_DROP", drop := tmp_path / "drop_caches")
+    monkeypatch.setattr(startup, "_cached", lambda: 0)  # other programs read as much meanwhile
+    assert startup.drop_page_cache(tmp_path / "model") == ""
+    assert not drop.exists()
+    monkeypatch.setattr(startup, "_LARGE", 5000)
+    assert startup.drop_page_cache(tmp_path / "model") == ""
+    assert drop.read_text() == "3"
+
+
 def test_what_breaks_off_a_part_loses_nothing_that_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
