@@ -13,14 +13,32 @@ import torch
 from checkpoints import reference_model, save
 from rank_logits import logits_of
 from test_compute import AMX, AVX2, AVX512_BF16, BF16, F16, F32
-from test_cpu_kernels import kernels, needs_kernels  # noqa: F401
+from test_cpu_kernels import FLAGS, LEVELS, REASON, kernels_for, needs_kernels
 from test_fp8 import linears, load
 
+from octavo_engine.kernels.cpu import build, library
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.model.layers.operations.products import kernel_coded_product, multiplies_codes, torch_product
 
 pytestmark = pytest.mark.usefixtures("several_threads")
+
+VNNI = "avx_vnni"
+OF_CODES = ("coded_linear", "interleave", "decode", "decode_some")
+"""The functions of the C files that multiply codes, which alone are compiled for VNNI."""
+WITH_VNNI = [*LEVELS, VNNI] if FLAGS.issuperset(build.LEVELS[VNNI][0]) else LEVELS
+
+
+@pytest.fixture(scope="module", params=WITH_VNNI or [pytest.param("none", marks=pytest.mark.skip(REASON))])
+def kernels(request: pytest.FixtureRequest) -> CPUKernels:
+    if request.param != VNNI:
+        return kernels_for(request.param)
+    files = [*(build.HERE / f"{name}.c" for name in ("coded", "integers", "interleave")), *build.HERE.glob("*.h")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_sources", lambda pattern: sorted(file for file in files if file.match(pattern)))
+        patch.setattr(library, "_SIGNATURES", {name: library._SIGNATURES[name] for name in OF_CODES})
+        return kernels_for(VNNI)
+
 
 ROWS = (37, 16)
 """Of the two parts of each weight."""
@@ -104,7 +122,7 @@ def lost_in_8_bits(x: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [F32, BF16])
-def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype: torch.dtype) -> None:  # noqa: F811
+def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype: torch.dtype) -> None:
     """Within float32's rounding in the sums, and the result's."""
     weight = coded(case)
     exact = numbers(weight)
@@ -127,7 +145,7 @@ def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_single_rows_are_those_of_the_decoded_weight(kernels: CPUKernels, case: str) -> None:  # noqa: F811
+def test_single_rows_are_those_of_the_decoded_weight(kernels: CPUKernels, case: str) -> None:
     """Of both parts and orders; rows that a weight does not have are zeros, as those of other ranks' tokens are."""
     weight = coded(case)
     there, others = [52, 0, 36, 37, 15, 16, 52], [-1, 53, 2**40]
@@ -147,7 +165,7 @@ INTERLEAVED = [case for case in CASES if coded(case).can_be_interleaved]
 @pytest.mark.parametrize("case", INTERLEAVED)
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_interleaved_codes_are_multiplied_with_inputs_of_8_bits(
-    kernels: CPUKernels,  # noqa: F811
+    kernels: CPUKernels,
     case: str,
     dtype: torch.dtype,
 ) -> None:
@@ -169,7 +187,7 @@ def test_interleaved_codes_are_multiplied_with_inputs_of_8_bits(
         assert bool(((added - wanted).abs() <= bound + wanted.abs() * rounding + 1e-6).all())
 
 
-def test_interleaved_products_of_whole_numbers_are_exact(kernels: CPUKernels) -> None:  # noqa: F811
+def test_interleaved_products_of_whole_numbers_are_exact(kernels: CPUKernels) -> None:
     """The largest codes and inputs there are, which would overflow 16 bits."""
     for bits, case in ((4, "Q4_0"), (8, "gptq of 8 bits"), (8, "Q6_K's groups")):
         weight = coded(case)
@@ -196,7 +214,7 @@ def test_only_what_fits_is_interleaved() -> None:
     assert not replace(part, offset=7.5).can_be_interleaved
 
 
-def test_a_weight_that_is_put_back_has_its_own_bytes(kernels: CPUKernels) -> None:  # noqa: F811
+def test_a_weight_that_is_put_back_has_its_own_bytes(kernels: CPUKernels) -> None:
     for case in INTERLEAVED:
         weight, kept = coded(case), coded(case)
         kernels.interleave(weight)
@@ -220,7 +238,7 @@ def little_memory(headroom: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-def test_a_lack_of_memory_for_a_tile_is_an_error(kernels: CPUKernels) -> None:  # noqa: F811
+def test_a_lack_of_memory_for_a_tile_is_an_error(kernels: CPUKernels) -> None:
     columns = 1 << 23  # a tile of such rows has 80 MiB
     codes = torch.zeros(1, columns // 2, dtype=torch.uint8)
     part = CodedPart(codes=codes, scale=torch.ones(1, columns // 32).half(), bits=4, columns=columns, group=32)
@@ -240,7 +258,7 @@ def test_unsigned_codes_of_8_bits_with_a_minimum_are_left_to_pytorch() -> None:
     assert not CodedWeight([unsigned]).known_to_kernels
 
 
-def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:  # noqa: F811
+def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:
     weight, x = coded("int4"), random(20, 576, dtype=BF16, seed=0)
     for interleaved in (False, True):
         if interleaved:
@@ -251,7 +269,7 @@ def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:  #
 
 
 @pytest.mark.parametrize("case", ["Q8_0", "Q6_K's groups", "awq", "int4"])
-def test_inputs_of_all_sizes_are_multiplied(kernels: CPUKernels, case: str) -> None:  # noqa: F811
+def test_inputs_of_all_sizes_are_multiplied(kernels: CPUKernels, case: str) -> None:
     """The loss in 8 bits depends on the 32 inputs that share a scale alone."""
     weight = coded(case)
     exact, columns = numbers(weight), weight.columns
@@ -267,7 +285,7 @@ def test_inputs_of_all_sizes_are_multiplied(kernels: CPUKernels, case: str) -> N
 
 @pytest.mark.parametrize("case", ["int8", "Q6_K's groups", "int4"])
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_what_is_not_finite_stays_so_for_its_token_alone(kernels: CPUKernels, case: str, value: float) -> None:  # noqa: F811
+def test_what_is_not_finite_stays_so_for_its_token_alone(kernels: CPUKernels, case: str, value: float) -> None:
     weight = coded(case)
     for interleaved in [False, True] if weight.can_be_interleaved else [False]:
         if interleaved:
@@ -289,7 +307,7 @@ def test_whether_codes_are_multiplied_follows_from_features_order_and_tokens(fea
     assert counts == list(range(1, most + 1))
 
 
-def test_codes_that_are_not_multiplied_are_decoded(kernels: CPUKernels) -> None:  # noqa: F811
+def test_codes_that_are_not_multiplied_are_decoded(kernels: CPUKernels) -> None:
     """And what no kernel knows is left to the method."""
     weight, exact = coded("int4"), numbers(coded("int4"))
     for interleaved, features in ((False, AVX2), (True, AVX512_BF16), (True, AMX)):

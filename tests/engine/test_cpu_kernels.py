@@ -30,9 +30,10 @@ from octavo_engine.model.layers.operations.pointwise import CPUPointwise, TorchP
 pytestmark = pytest.mark.usefixtures("several_threads")
 
 FLAGS = cpu_flags()
-SAME_CODE = "avx512_vnni"
-"""All of its parts are tested with `avx512_bf16` or `avx512`, so that it need not be compiled."""
-LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed) and level != SAME_CODE]
+SAME_CODE = {"avx512_vnni", "avx_vnni"}
+"""Need not be compiled: the first's parts are tested with `avx512_bf16` or `avx512`, the second's with `avx2` but for
+products of whole numbers, which test_coded.py compiles for it."""
+LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed) and level not in SAME_CODE]
 REASON = "the kernels need AVX2 and gcc"
 needs_kernels = pytest.mark.skipif(shutil.which("gcc") is None or not LEVELS, reason=REASON)
 DTYPES = [torch.float32, torch.bfloat16]
@@ -40,10 +41,14 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 @pytest.fixture(scope="module", params=LEVELS or [pytest.param("none", marks=pytest.mark.skip(REASON))])
 def kernels(request: pytest.FixtureRequest) -> CPUKernels:
+    return kernels_for(request.param)
+
+
+def kernels_for(level: str) -> CPUKernels:
     """The kernels for one instruction set, compiled now or when these sources were last used."""
     if shutil.which("gcc") is None:
         pytest.skip(REASON)
-    return library.load(build.library_for(request.param))
+    return library.load(build.library_for(level))
 
 
 def random(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
@@ -276,13 +281,13 @@ def test_what_others_could_have_written_is_not_loaded(
 def test_the_compiled_file_is_kept(monkeypatch, tmp_path, caplog) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
-    monkeypatch.setattr(build, "_OPTIONS", ("-O0", *build._OPTIONS[1:]))  # compiled in a tenth of the time
+    monkeypatch.setattr(build, "_sources", lambda _: [build.HERE / "masks.c"])  # compiled in a hundredth of the time
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = build.built_library()
     monkeypatch.setattr(build, "_COMPILER", "no-such-compiler")
     assert build.built_library() == first
     assert caplog.text.count("compiling the kernels for this CPU") == 1
-    assert ctypes.CDLL(str(first)).attend
+    assert ctypes.CDLL(str(first)).apply_masks
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
