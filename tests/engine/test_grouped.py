@@ -79,7 +79,7 @@ def test_ranks_compute_what_one_computes(tmp_path):
 
 
 def test_a_product_takes_the_memory_that_is_planned(tmp_path):
-    sizes = {"hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 1}
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 1}
     for name in ("gptq", "gptq_act_order", "nf4", "nvfp4"):
         save_grouped(tmp_path / name, name, **sizes)
         for linear in linears(load(tmp_path / name, dtype=torch.bfloat16)):
