@@ -40,8 +40,8 @@ from octavo_engine.model.spec import ModelSpec, MoESpec, RopeSpec
 from tests.kernels.poison import poisoned
 
 CPU = torch.device("cpu")
-TOKENS_OF_ANSWER = 24
-"""Three times the windows, and past the end of a block wherever a prompt ends."""
+TOKENS_OF_ANSWER = 20
+"""More than two windows, and past the end of a block wherever a prompt ends."""
 GREEDY = SamplingParams(max_tokens=TOKENS_OF_ANSWER, temperature=0.0, logprobs=20, ignore_eos=True)
 ONE_EACH = [
     next(name for name in CASES if CASES[name].family == family)
