@@ -195,6 +195,7 @@ def test_one_number_that_is_not_finite_is_found(
     """Whatever its sign, in the first and the last part that is checked."""
     monkeypatch.setattr(adapter_module, "_CHECK_BYTES", 16)
     found = {name: tensor.to(dtype) for name, tensor in tensors().items()}
+    found[f"{PREFIX}{Q}.lora_A.weight"].zero_()  # so that no product is too large
     b = found[f"{PREFIX}{Q}.lora_B.weight"].view(-1)
     b[place] = -torch.finfo(dtype).max if dtype != torch.float64 else -3e38
     assert read(tmp_path / "largest", found).rank == 4
@@ -203,6 +204,15 @@ def test_one_number_that_is_not_finite_is_found(
         b[place] = number
         with pytest.raises(ModelLoadError, match=r"lora_B\.weight' holds a number that is not finite"):
             read(tmp_path / str(number), found)
+
+
+def test_products_that_overflow_are_refused_with_both_tensors(tmp_path: Path) -> None:
+    """Finite numbers, too, can leave no answer: each request for the adapter would be an internal error."""
+    large = {name: torch.full_like(tensor, 1e8) for name, tensor in tensors().items()}
+    message = r"lora_A.* and .*lora_B.* hold numbers up to 1e\+08 and 1e\+08, and so they may change a weight by 4e\+16"
+    with pytest.raises(ModelLoadError, match=message):
+        read(tmp_path, large, lora_alpha=4)
+    assert read(tmp_path, large, lora_alpha=0.01).rank == 4
 
 
 def test_numbers_that_float16_does_not_have_are_refused_where_it_is_computed_in(tmp_path: Path) -> None:

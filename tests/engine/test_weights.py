@@ -88,6 +88,13 @@ def test_weights_are_cast_while_loading(checkpoint):
     assert decoder.ropes[0].inv_freq.dtype == torch.float32
 
 
+def test_numbers_that_float16_does_not_have_are_refused_where_it_is_computed_in(checkpoint):
+    change_tensors(checkpoint / "model.safetensors", lambda t: t[Q].view(-1)[:1].fill_(-1e5))
+    load(checkpoint, torch.bfloat16)
+    with pytest.raises(ModelLoadError, match="q_proj.*too large for float16: use --dtype bfloat16 or float32"):
+        load(checkpoint, torch.float16)
+
+
 def test_a_tied_copy_of_the_embedding_is_ignored(tmp_path):
     directory = save(reference_model(tie_word_embeddings=True), tmp_path)
     change_tensors(
@@ -137,6 +144,8 @@ TENSOR_FAULTS = {
         lambda t: t.update({"model.layers.3.input_layernorm.weight": torch.zeros(64)}),
         ["model.layers.3.input_layernorm.weight"],
     ),
+    "not a number": (lambda t: t[Q].view(-1)[-1:].fill_(torch.nan), [f"{Q!r} holds a number that is not finite"]),
+    "infinite": (lambda t: t[NORM][:1].fill_(-torch.inf), [f"{NORM!r} holds a number that is not finite in float32"]),
     "whole numbers": (lambda t: t.update({NORM: torch.ones(64, dtype=torch.int32)}), [NORM, "I32", "not floating"]),
 }
 

@@ -56,6 +56,20 @@ def close_to(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool(((found - expected).abs() / expected.abs().clamp(min=1)).max() < 1e-4)
 
 
+def test_a_result_that_is_infinite_is_an_error_of_its_text_alone(tmp_path: Path) -> None:
+    """JSON has no infinity. The weights are finite; only token 5 gives a large enough number after the last norm."""
+    model = saved("LlamaForSequenceClassification", tmp_path)
+    with torch.no_grad():
+        model.model.norm.weight[0], model.score.weight[0] = 1e19, 1e19
+        model.model.embed_tokens.weight[5, 0] = 1e6
+    model.save_pretrained(tmp_path)
+    llm = LLM(str(tmp_path), **SMALL)
+    good, wrong, other = llm.generate([[1, 2], [1, 5], [3, 4]], POOL, pooled=True)
+    llm.close()
+    assert good.error is None and other.error is None
+    assert "no finite result for this request" in (wrong.error or "")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_classes_of_the_last_token(family: str, tmp_path: Path) -> None:
     """Alone, and in a batch of prompts that come in chunks."""

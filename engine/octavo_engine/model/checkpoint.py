@@ -51,13 +51,30 @@ def unsharded(size: int, what: str = "") -> Span:
 
 
 def write(target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Cast `values` and copy them into these rows of `target`."""
+    """Cast `values` and copy them into these rows of `target`; ValueError unless they are finite in its dtype."""
     if isinstance(rows, slice):
-        target[rows].copy_(values)
-    elif target.dtype.itemsize == 1:  # PyTorch indexes no e4m3 on the CPU
-        target.view(torch.uint8)[rows] = values.to(target.device, target.dtype).view(torch.uint8)
+        written = target[rows].copy_(values)
     else:
-        target[rows] = values.to(target.device, target.dtype)
+        written = values.to(target.device, target.dtype)
+        if target.dtype.itemsize == 1:  # PyTorch indexes no e4m3 on the CPU
+            target.view(torch.uint8)[rows] = written.view(torch.uint8)
+        else:
+            target[rows] = written
+    _check_finite(written, values)
+
+
+def _check_finite(written: Tensor, values: Tensor) -> None:
+    """Raise ValueError unless all written numbers are finite: with others, any answer could be wrong."""
+    if written.dtype == torch.float8_e4m3fn:  # it has no infinity, and NaN where all bits but the sign are set
+        finite = not bool((written.view(torch.uint8) & 0x7F == 0x7F).any())
+    elif written.dtype.itemsize > 1 and written.is_floating_point() and written.numel():
+        finite = bool(torch.stack(written.aminmax()).isfinite().all())  # many times quicker than isfinite() of all
+    else:
+        return
+    if not finite and written.dtype == torch.float16 and bool(values.isfinite().all()):
+        raise ValueError("holds a number that is too large for float16: use --dtype bfloat16 or float32")
+    if not finite:
+        raise ValueError(f"holds a number that is not finite in {str(written.dtype).removeprefix('torch.')}")
 
 
 @dataclass(frozen=True, slots=True)

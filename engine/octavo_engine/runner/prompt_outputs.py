@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,6 +74,11 @@ class PromptReadback:
                 found.append(TokenLogprobs(token, logprob, rank, likeliest))
         pooled = b"" if self.pooled is None else self.pooled.wait()[0].numpy().tobytes()
         return PromptOutput(tuple(found), pooled)
+
+
+def has_finite_vector(output: PromptOutput) -> bool:
+    """Return False if a prompt's pooled vector has a number that is not finite, which JSON does not have."""
+    return bool(np.isfinite(np.frombuffer(output.pooled, np.float32)).all())
 
 
 class PromptOutputs:

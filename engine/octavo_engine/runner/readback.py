@@ -12,7 +12,12 @@ from octavo_engine.errors import FORBIDDEN
 from octavo_engine.runner.device_copies import ToHost
 from octavo_engine.runner.sampler import LogprobTensors, Sampled
 
-_NOT_FINITE = FinishReason.ERROR, "the model gave no finite logits"
+NOT_FINITE = (
+    FinishReason.ERROR,
+    "the model gave no finite result for this request: numbers became too large for the dtype of its layers or of the "
+    "request's adapter; of the values of --dtype, float32 and bfloat16 have the largest numbers",
+)
+"""The end of a row whose logits or pooled vector are not finite. Other rows of the step are right."""
 _FORBIDDEN = FinishReason.INVALID, FORBIDDEN
 
 
@@ -33,7 +38,7 @@ class Readback:
         logprobs = {} if self._logprobs is None else _by_row(self._logprobs, columns)
         if bool(finite.all()):
             return tokens.tolist(), logprobs, {}
-        wrong = [(i, _FORBIDDEN if forbidden[i] else _NOT_FINITE) for i, good in enumerate(finite.tolist()) if not good]
+        wrong = [(i, _FORBIDDEN if forbidden[i] else NOT_FINITE) for i, good in enumerate(finite.tolist()) if not good]
         return tokens.tolist(), logprobs, dict(wrong)
 
 

@@ -33,8 +33,8 @@ from octavo_engine.runner.graphs import (
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.masks import NO_MASKS, Masks, by_place
-from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, with_read_tokens
-from octavo_engine.runner.readback import Readback
+from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, has_finite_vector, with_read_tokens
+from octavo_engine.runner.readback import NOT_FINITE, Readback
 from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.sampler import Sampled, parts, sample
 from octavo_engine.runner.sampling_table import SampledRows
@@ -229,8 +229,11 @@ class Worker:
         result = StepResult(plan.step, token_ids, logprobs=logprobs, errors=errors, seconds=seconds)
         if plan.drafts:
             result = verify_drafts(result, plan.drafts)
+        if not launched.prompts:
+            return result
         prompts = {index: readback.read() for index, readback in launched.prompts.items()}
-        return replace(result, prompts=prompts) if prompts else result
+        wrong = {index: NOT_FINITE for index, prompt in prompts.items() if not has_finite_vector(prompt)}
+        return replace(result, prompts=prompts, errors={**result.errors, **wrong})
 
     def _graph_for(self, plan: StepPlan, *, with_adapters: bool) -> StepGraph | None:
         """Return the graph that computes a plan; None if it runs eagerly, as where outputs of prompts are asked for."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
@@ -76,7 +77,7 @@ def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterat
 
 def _fill_vector(data: _Memory, stored: GGUFTensor, piece: Piece, num_bytes: int) -> int:
     values = torch.from_numpy(dequantize_rows(data, stored, 0, 1))
-    piece.put(values[piece.part])
+    _put(stored, piece, values[piece.part])
     return num_bytes
 
 
@@ -90,7 +91,7 @@ def _fill_rows(
 ) -> int:
     """Fill rows [first, last) of the file's tensor; no other task writes these rows, even if they are reordered."""
     values = torch.from_numpy(dequantize_rows(data, stored, first, last))
-    piece.put(values[(slice(None), *piece.part[1:])], first - piece.part[0].start)
+    _put(stored, piece, values[(slice(None), *piece.part[1:])], first - piece.part[0].start)
     return num_bytes
 
 
@@ -106,8 +107,13 @@ def _fill_blocks(
     raw = torch.from_numpy(row_bytes(data, stored, first, last).copy())
     columns = piece.part[1]
     ends = (end // stored.block_elements * stored.block_bytes for end in (columns.start, columns.stop))
+    _put(stored, piece, raw[:, slice(*ends)], first - piece.part[0].start)
+    return num_bytes
+
+
+def _put(stored: GGUFTensor, piece: Piece, values: Tensor, first: int = 0) -> None:
+    """Fill a piece's rows from `first` on; ModelLoadError, with the tensor's name, for values that cannot be used."""
     try:
-        piece.put(raw[:, slice(*ends)], first - piece.part[0].start)
+        piece.put(values, first)
     except ValueError as error:
         raise ModelLoadError(f"tensor {stored.name!r} {error}") from None
-    return num_bytes

@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -48,6 +48,9 @@ EVA needs them for 1,400 modules, each with a pattern."""
 _MOST_SECONDS = 4.0
 """The most CPU seconds for finding an adapter's modules, since few patterns can take long, too."""
 _FLOAT16_MAX = 65504.0
+_LARGEST_PRODUCT = 1e15
+"""The largest change of a weight. Norms square what layers give in float32, whose largest number is 3e38, and inputs of
+layers are below 100, so that larger changes give infinite sums."""
 _SIDES = {"lora_A": 0, "lora_B": 1}
 
 
@@ -190,7 +193,7 @@ def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
     if os.fstat(file.fd).st_size != size or _versions(directory) != versions:
         raise ModelLoadError(f"{directory}: its files were changed while they were read; load it again")
     with _about(path):
-        _check_numbers(file, headers, half=limits.half)
+        _check_numbers(file, headers, modules, half=limits.half)
     digest.update(json.dumps([[module.name, module.scale] for module in modules]).encode())
     return Adapter(digest.hexdigest(), max(module.rank for module in modules), tuple(modules), size, file)
 
@@ -369,22 +372,36 @@ def _module(
     return AdapterModule(own, *pair, rank, config.scale(bare, rank), num_bytes, transposed)
 
 
-def _check_numbers(file: MemoryFile, headers: Mapping[str, TensorHeader], *, half: bool) -> None:
-    """Raise ModelLoadError unless all numbers are finite, also in float16 if adapters are computed in it."""
-    memory = mmap.mmap(file.fd, 0, prot=mmap.PROT_READ)
-    for name, header in headers.items():
-        size = DTYPE_BYTES[header.dtype]
-        for start in range(0, header.num_bytes, _CHECK_BYTES):
-            count = min(_CHECK_BYTES, header.num_bytes - start) // size
-            bits = np.frombuffer(memory, f"<u{size}", count, header.begin + start)
-            if not _finite(bits, header.dtype, half=half):
-                limit = f" or is larger than {_FLOAT16_MAX:g}, float16's largest," if half else ""
-                raise ModelLoadError(f"tensor {name!r} holds a number that is not finite{limit}: it cannot be used")
+def _check_numbers(
+    file: MemoryFile, headers: Mapping[str, TensorHeader], modules: Iterable[AdapterModule], *, half: bool
+) -> None:
+    """Raise ModelLoadError unless all numbers, and the products of A and B, are small enough to be computed with."""
+    memory, most = mmap.mmap(file.fd, 0, prot=mmap.PROT_READ), _FLOAT16_MAX if half else float(np.finfo(np.float32).max)
+    largest = {name: _largest(memory, header) for name, header in headers.items()}
+    for name, number in largest.items():
+        if not number <= most:  # the comparison is False for NaN
+            limit = f" or is larger than {_FLOAT16_MAX:g}, float16's largest," if half else ""
+            raise ModelLoadError(f"tensor {name!r} holds a number that is not finite{limit}: it cannot be used")
+    for module in modules:
+        product = largest[module.a] * largest[module.b] * module.rank * abs(module.scale)
+        if product > _LARGEST_PRODUCT:
+            raise ModelLoadError(
+                f"tensors {module.a!r} and {module.b!r} hold numbers up to {largest[module.a]:.3g} and "
+                f"{largest[module.b]:.3g}, and so they may change a weight by {product:.3g}; with more than "
+                f"{_LARGEST_PRODUCT:g} the model's numbers overflow: it cannot be used"
+            )
 
 
-def _finite(bits: NDArray[Any], dtype: str, *, half: bool) -> bool:
-    """Return True if all numbers are finite: without signs they are ordered like their bits, so the largest bits
-    decide."""
-    most = (bits & (np.iinfo(bits.dtype).max >> 1)).max()
-    largest = (most.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else most.view(f"<f{bits.itemsize}")
-    return bool(largest <= (_FLOAT16_MAX if half else np.finfo(np.float32).max))
+def _largest(memory: mmap.mmap, header: TensorHeader) -> float:
+    """Return the largest absolute number of a tensor; NaN if it holds one.
+
+    Numbers without signs are ordered like their bits, infinity and NaN last, so the largest bits decide.
+    """
+    size, most = DTYPE_BYTES[header.dtype], 0
+    for start in range(0, header.num_bytes, _CHECK_BYTES):
+        count = min(_CHECK_BYTES, header.num_bytes - start) // size
+        bits: NDArray[Any] = np.frombuffer(memory, f"<u{size}", count, header.begin + start)
+        most = max(most, int((bits & (np.iinfo(bits.dtype).max >> 1)).max()))
+    if header.dtype == "BF16":
+        return float(np.uint32(most << 16).view(np.float32))
+    return float(np.array(most, f"<u{size}").view(f"<f{size}"))
