@@ -17,7 +17,7 @@ import random
 import shlex
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from typing import Any
@@ -30,6 +30,7 @@ from bench.report import save
 from bench.server import Serving, octavo
 
 _BODIES = 4096
+_WAITS = "octavo_request_queue_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,39 @@ class Phase:
     """Answers that are neither complete nor rejections, by status and code."""
     refused_for: dict[str, int]
     """Rejections by reason, in the whole phase."""
+    begun: int
+    """Requests whose first step began in the whole phase."""
+    waited_longer: int
+    """Those that waited longer for it than --max-queue-seconds, by the server's own histogram."""
+    waited_at_most_s: float
+    """The upper end of the histogram's last bucket that is not empty: none waited longer."""
     client_late_p99_ms: float
     cpu_share: dict[str, float]
     """CPU cores that each process used."""
 
 
-def summarize(
-    name: str, replies: Sequence[Reply], begin: float, end: float, *, reasons: dict[str, int], cpu: dict[str, float]
-) -> Phase:
-    """Return the figures of the requests that ended between two times, and of all hung requests."""
+@dataclass(frozen=True, slots=True)
+class ServerFigures:
+    """What the server itself reports of one phase."""
+
+    refused_for: dict[str, int]
+    """Rejections by reason."""
+    cpu_share: dict[str, float]
+    """CPU cores that each process used."""
+    waits: Mapping[float, int]
+    """How many requests waited in the queue for at most so many seconds."""
+    most_wait: float
+    """The seconds of --max-queue-seconds."""
+
+
+def summarize(name: str, replies: Sequence[Reply], begin: float, end: float, server: ServerFigures) -> Phase:
+    """Return the figures of the requests that ended between two times, of all hung requests, and of all waits."""
     seen = [reply for reply in replies if begin <= reply.ended < end]
     good = [reply for reply in seen if reply.status == 200]
     refused = [reply for reply in seen if reply.status in (429, 503)]
     waits = [(reply.ended - reply.asked) * 1000 for reply in refused]
+    begun = max(server.waits.values(), default=0)
+    in_time = max((count for seconds, count in server.waits.items() if seconds <= server.most_wait), default=0)
     others = Counter(f"{reply.status} {reply.code}" for reply in seen if reply.status not in (0, 200, 429, 503))
     return Phase(
         name=name,
@@ -86,9 +107,12 @@ def summarize(
         without_retry_after=sum(reply.retry_after is None or int(reply.retry_after) < 1 for reply in refused),
         hung=sum(reply.status == 0 for reply in replies),
         other=dict(others),
-        refused_for=reasons,
+        refused_for=server.refused_for,
+        begun=begun,
+        waited_longer=begun - in_time,
+        waited_at_most_s=min((seconds for seconds, count in server.waits.items() if count == begun), default=0.0),
         client_late_p99_ms=percentile([(reply.sent - reply.asked) * 1000 for reply in seen if reply.sent], 0.99),
-        cpu_share=cpu,
+        cpu_share=server.cpu_share,
     )
 
 
@@ -106,7 +130,7 @@ class Load:
         self, name: str, seconds: float, send: Callable[[Client, float, list[Reply]], Awaitable[None]]
     ) -> Phase:
         """Run one phase: a warm-up, then `seconds` that are measured; wait for every answer."""
-        so_far = self._serving.metrics("octavo_requests_rejected_total")
+        so_far, waits_before = self._serving.metrics("octavo_requests_rejected_total"), self._serving.histogram(_WAITS)
         client, replies = Client(self._serving.port), list[Reply]()
         begin = time.monotonic() + self._args.warm_up
         end = begin + seconds
@@ -119,7 +143,11 @@ class Load:
         client.close()
         after = self._serving.metrics("octavo_requests_rejected_total")
         reasons = {reason: int(count - so_far[reason]) for reason, count in after.items() if count > so_far[reason]}
-        found = summarize(name, replies, begin, end, reasons=reasons, cpu=used)
+        waits = {
+            seconds: count - waits_before.get(seconds, 0) for seconds, count in self._serving.histogram(_WAITS).items()
+        }
+        figures = ServerFigures(reasons, used, waits, self._args.max_queue_seconds)
+        found = summarize(name, replies, begin, end, figures)
         print(json.dumps(asdict(found)), flush=True)
         return found
 
@@ -180,6 +208,7 @@ def targeted(phases: Sequence[Phase]) -> dict[str, Any]:
         "goodput_share": overload.tokens_per_s / saturation,
         "refused_p99_ms": overload.refused_p99_ms,
         "all_refused_have_retry_after": overload.without_retry_after == 0,
+        "waited_longer_than_told": sum(phase.waited_longer for phase in phases),
         "hung": sum(phase.hung for phase in phases),
     }
 
@@ -209,6 +238,12 @@ def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
         f"\nEach refusal takes {1000 * more['http'] / refused:.2f} ms of CPU time in the HTTP process and"
         f" {1000 * more['client'] / refused:.2f} ms in the client, which elsewhere does not share the cores."
     )
+    waited = [
+        f"{phase.waited_longer} of {phase.begun} (none longer than {phase.waited_at_most_s:g} s)" for phase in phases
+    ]
+    lines.append(
+        f"\nBegun after more than --max-queue-seconds ({args.max_queue_seconds:g} s), by phase: {', '.join(waited)}."
+    )
     lines.append(
         f"\nGoodput under overload: {found['goodput_share']:.1%} of saturation (mean of before and after). Refused:"
         f" p99 {found['refused_p99_ms']:.1f} ms, {'all' if found['all_refused_have_retry_after'] else 'NOT all'} with"
@@ -227,6 +262,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--input-len", type=int, default=64, help="words in a prompt")
     parser.add_argument("--output-len", type=int, default=32, help="tokens of an answer on average")
     parser.add_argument("--flags", default="", help="flags of the server, such as '--max-num-seqs 32'")
+    parser.add_argument("--max-queue-seconds", type=float, default=30, help="the server's flag of this name")
     parser.add_argument("--users", type=int, default=48, help="at saturation")
     parser.add_argument("--name", default="overload", help="of the result files, after the date")
     return parser.parse_args()
@@ -236,7 +272,7 @@ def main() -> None:
     """Entry point of `python -m bench.overload`."""
     args = arguments()
     with (
-        octavo("smollm2", *shlex.split(args.flags)) as serving,
+        octavo("smollm2", f"--max-queue-seconds={args.max_queue_seconds}", *shlex.split(args.flags)) as serving,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         phases = runner.run(measure(args, serving))

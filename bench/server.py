@@ -45,6 +45,11 @@ class Serving:
         found = re.findall(rf'^{name}{{.*"(.*)"}} (.*)$', self._metrics_page(), re.MULTILINE)
         return {label: float(value) for label, value in found}
 
+    def histogram(self, name: str) -> dict[float, int]:
+        """Return how many observations of a histogram in /metrics are at most each of its buckets' ends."""
+        found = re.findall(rf'^{name}_bucket{{.*le="([^"]*)".*}} (.*)$', self._metrics_page(), re.MULTILINE)
+        return {float(end): int(float(count)) for end, count in found}
+
     def new_log(self) -> bytes:
         """Return what the server has logged since the last call."""
         return self.log.read()

@@ -69,20 +69,20 @@ def moving(admission: ManualAdmission, waiting: int) -> ManualAdmission:
 def test_what_could_not_begin_in_time_is_refused_at_once() -> None:
     admission = moving(ManualAdmission(requests=1000), 100)  # 50 s of work
     with pytest.raises(
-        RefusedError, match="the 100 requests before this one take about 49 s and its timeout is 20 s"
+        RefusedError, match="the 100 requests before this one may take 66 s and its timeout is 20 s"
     ) as caught:
         admission.enter(ANYONE, 1, seconds_left=20)
     assert (caught.value.reason, caught.value.status) == ("deadline", 503)
-    assert 30 <= int(caught.value.headers["Retry-After"]) <= 36
-    admission.enter(ANYONE, 1, seconds_left=60)
+    assert 32 <= int(caught.value.headers["Retry-After"]) <= 39
+    admission.enter(ANYONE, 1, seconds_left=70)
 
 
 def test_what_would_wait_longer_than_the_server_allows_is_refused_at_once() -> None:
     admission = moving(ManualAdmission(requests=1000, queue_seconds=10.0), 10)  # 5 s of work
-    for _ in range(10):
+    for _ in range(4):
         admission.enter(ANYONE, 1)
-    with pytest.raises(RefusedError, match=r"about 1\d s and --max-queue-seconds is 10 s") as caught:
-        for _ in range(10):
+    with pytest.raises(RefusedError, match=r"may take 1\d s and --max-queue-seconds is 10 s") as caught:
+        for _ in range(4):
             admission.enter(ANYONE, 1)
     assert (caught.value.reason, caught.value.status) == ("deadline", 503)
     assert 1 <= int(caught.value.headers["Retry-After"]) <= 3
@@ -116,6 +116,8 @@ def test_only_what_is_surely_ahead_counts() -> None:
     admission.enter(ALICE, 1, priority=-1, seconds_left=1)  # the more important comes first
     with pytest.raises(RefusedError):
         admission.enter(ALICE, 1, seconds_left=1)
+    with pytest.raises(RefusedError):
+        admission.enter(ALICE, 1, priority=7, seconds_left=1)  # nor is a lane of its own a way past the limit
 
 
 def test_a_refusal_for_its_deadline_is_counted_and_says_when(start: Callable[..., Served]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.load import Client, Reply, body_of, percentile, prompts
-from bench.overload import summarize
+from bench.overload import ServerFigures, summarize
 from tests.api.served import Served, write_keys
 
 
@@ -78,7 +78,9 @@ def test_goodput_is_what_ended_whole_in_the_measured_time() -> None:
         reply(19, 21, 200, tokens=100), reply(10, 10.02, 503, retry_after="3"), reply(12, 12.04, 429),
         reply(3, 40, 0), reply(13, 14, 500, code="x"),
     ]  # fmt: skip
-    phase = summarize("p", replies, 10, 20, reasons={}, cpu={})
+    waits = {1.0: 5, 30.0: 8, 40.0: 9, 50.0: 9, float("inf"): 9}
+    phase = summarize("p", replies, 10, 20, ServerFigures({}, {}, waits, most_wait=30))
     assert (phase.answered, phase.tokens_per_s, phase.hung) == (2, 6.4, 1)
     assert (phase.refused, phase.without_retry_after, phase.other) == (2, 1, {"500 x": 1})
     assert (round(phase.refused_p50_ms), round(phase.refused_p99_ms)) == (20, 40)
+    assert (phase.begun, phase.waited_longer, phase.waited_at_most_s) == (9, 1, 40)
