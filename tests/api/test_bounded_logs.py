@@ -1,0 +1,164 @@
+"""Clients that write into the log: lines are bounded in number and length, and hold no key."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from python_multipart import MultipartParser
+from python_multipart.exceptions import MultipartParseError
+
+from octavo_engine import logs
+from octavo_engine.logs import JSONLines
+from octavo_engine.server.console.repeated_warnings import RepeatedWarnings, limit_warnings_of_clients
+from octavo_engine.server.openai.batches.storage import StorageError, on_disk
+from octavo_engine.server.telemetry.access_log import AccessLog
+from octavo_engine.server.telemetry.trace_context import trace_context
+from tests.api.hostile import TEXT, raw
+from tests.api.served import Served, write_keys
+
+
+def test_warnings_that_clients_cause_are_bounded(server: Served, caplog: pytest.LogCaptureFixture) -> None:
+    limit_warnings_of_clients()
+    for _ in range(20):
+        assert raw(server, b"GET / HTTP/9.9\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert caplog.text.count("Invalid HTTP request") <= 2  # two, should 10 s go by meanwhile
+
+
+async def test_warnings_about_a_full_disk_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(logging.getLogger("octavo.storage"), "filters", [])
+    limit_warnings_of_clients()
+    for _ in range(20):
+        with pytest.raises(StorageError):
+            await on_disk(write)
+    assert 1 <= caplog.text.count("No space left on device") <= 2  # two, should 10 s go by meanwhile
+
+
+def test_a_form_that_is_broken_writes_no_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging, "basicConfig", Mock())
+    logs.set_up("text")
+    with pytest.raises(MultipartParseError):
+        MultipartParser(b"b").write(b"no form")
+    assert not caplog.messages
+
+
+def test_warnings_that_repeat_are_counted() -> None:
+    now = 0.0
+    repeated = RepeatedWarnings(lambda: now)
+
+    def record(level: int = logging.WARNING) -> logging.LogRecord:
+        return logging.LogRecord("x", level, "x", 1, "all %d are in use", (5,), None)
+
+    assert [repeated.filter(record()) for _ in range(100)] == [True] + [False] * 99
+    now = 10.0
+    again = record()
+    assert repeated.filter(again)
+    assert again.getMessage() == "all 5 are in use (and 99 times more since the last such line)"
+    assert repeated.filter(record(logging.ERROR))
+
+
+def scope_of(path: str, raw_path: bytes) -> dict[str, Any]:
+    return {
+        "type": "http", "method": "GET", "path": path, "raw_path": raw_path, "client": ("10.0.0.1", 5), "headers": [],
+    }  # fmt: skip
+
+
+def test_the_log_of_requests_is_bounded_and_says_what_it_omits(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    now = 0.0
+    log = AccessLog(lambda: now)
+    for _ in range(10_000):
+        log.write(scope_of("/x", b"/x"), 401)
+    assert len(caplog.messages) == 500
+    now = 1.0
+    log.write(scope_of("/x", b"/x"), 401)
+    assert caplog.messages[500] == "9500 requests were not logged: too many came at once"
+    assert caplog.messages[501] == '10.0.0.1:5 "GET /x" 401'
+
+
+def test_the_log_of_requests_holds_no_keys_and_no_line_of_a_clients_own(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    server = start()  # of its own: after the floods of other tests lines are omitted
+    for path in ("/v1/models?api_key=sk-secret123", "/v1/sk-secret123", "/a%0aERROR%20forged"):
+        server.http.get(path, headers={"X-Request-Id": "r"})
+    server.http.get("/health/live")
+    said = [message.split(" ", 1)[1] for message in caplog.messages if '"' in message]
+    assert said == [
+        f'"GET {path} request_id=r' for path in ('/v1/models" 200', '/v1/sk-..." 404', '/a%0aERROR%20forged" 404')
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "request_id"),
+    [("/x%20sk-secret123", "GET", "r"), ("/%2fsk-secret123", "GET", "r"), ("/%73k%2Dsecret123", "GET", "r"),
+     ("/v1/models", "sk-secret123", "r"), ("/v1/models", "GET", "sk-secret123"),
+     ("/" + "x" * 190 + "sk-secret123", "GET", "r"),
+     ("/v1/myCompanysSecret", "GET", "myCompanysSecret"), ("/v1/my%43ompanysSecret", "GET", "r")],
+)  # fmt: skip
+def test_the_log_of_requests_holds_no_key_wherever_a_client_writes_it(
+    path: str, method: str, request_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    scope = scope_of(path, path.encode()) | {"method": method, "state": {"request_id": request_id}}
+    AccessLog().write(scope | {"headers": [(b"authorization", b"Bearer myCompanysSecret")]}, 404)
+    [line] = caplog.messages
+    assert "ecret" not in line and " 404 request_id=" in line
+
+
+def test_an_answer_that_is_cut_off_is_logged_as_such(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    server = start()
+    server.play("one two", hold_after=1)
+    asked = {"prompt": "x", "stream": True}
+    with server.http.stream("POST", TEXT, json=asked, headers={"X-Request-Id": "r"}) as answer:
+        next(answer.iter_lines())
+    server.wait_until(lambda: len(caplog.messages) == 2)
+    said = [message.split(" ", 1)[1] for message in caplog.messages]
+    assert said == ['"POST /v1/completions" 200 request_id=r', '"POST /v1/completions" 200 cut off request_id=r']
+    assert [json.loads(JSONLines().format(record))["cut_off"] for record in caplog.records] == [False, True]
+
+
+def test_a_line_names_the_request_its_key_and_its_trace(
+    start: Callable[..., Served], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "ann"))
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    headers = {"Authorization": "Bearer sk-ann", "X-Request-Id": "mine", "traceparent": f"00-{trace}-{parent}-01"}
+    answer = server.http.post("/v1/completions", json={"prompt": "my secret"}, headers=headers)
+    version, trace_id, span, flags = answer.headers["traceparent"].split("-")
+    assert (version, trace_id, flags) == ("00", trace, "01") and span != parent
+    [line] = [record for record in caplog.records if "/v1/completions" in record.getMessage()]
+    assert line.getMessage().endswith(f'"POST /v1/completions" 200 request_id=mine key=ann trace_id={trace}')
+    fields = json.loads(JSONLines().format(line))
+    assert fields | {"method": "POST", "path": "/v1/completions", "status": 200, "request_id": "mine", "key": "ann",
+                     "trace_id": trace} == fields  # fmt: skip
+    assert "secret" not in str(fields)
+
+
+@pytest.mark.parametrize(
+    ("header", "valid"),
+    [(f"00-{'a' * 32}-{'b' * 16}-00", True), (f"01-{'a' * 32}-{'b' * 16}-00-more", True),
+     (f"00-{'a' * 32}-{'b' * 16}-00-more", False), (f"ff-{'a' * 32}-{'b' * 16}-00", False),
+     (f"00-{'0' * 32}-{'b' * 16}-00", False), (f"00-{'a' * 32}-{'0' * 16}-00", False), ("", False),
+     (f"00-{'A' * 32}-{'b' * 16}-00", False), (f"00-{'a' * 32}-{'b' * 16}-00\n", False)],
+)  # fmt: skip
+def test_only_a_valid_trace_context_is_taken(header: str, valid: bool) -> None:
+    assert (trace_context(header) is not None) == valid
