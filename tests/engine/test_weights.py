@@ -91,7 +91,7 @@ def test_weights_are_cast_while_loading(checkpoint):
 def test_numbers_that_float16_does_not_have_are_refused_where_it_is_computed_in(checkpoint):
     change_tensors(checkpoint / "model.safetensors", lambda t: t[Q].view(-1)[:1].fill_(-1e5))
     load(checkpoint, torch.bfloat16)
-    with pytest.raises(ModelLoadError, match="q_proj.*too large for float16: use --dtype bfloat16 or float32"):
+    with pytest.raises(ModelLoadError, match=r"q_proj.*too large for float16: use --dtype bfloat16 or float32"):
         load(checkpoint, torch.float16)
 
 
