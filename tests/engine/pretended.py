@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from octavo_engine.core.request import Request
-from octavo_engine.structured.mask_provider import MaskRow
+from octavo_engine.runner.masks import Masks
+from octavo_engine.structured.mask_provider import MaskRow, RowMasks
 
 VOCABULARY = 64
 
@@ -19,6 +20,11 @@ def bits(allowed: Sequence[int], vocab: int = VOCABULARY) -> Tensor:
     for token in set(allowed):
         words[token // 32] |= 1 << token % 32
     return torch.tensor([word - (1 << 32) if word >> 31 else word for word in words], dtype=torch.int32)
+
+
+def masks_of(places: Mapping[int, Tensor]) -> Masks:
+    """Return the masks of places, each of one line."""
+    return Masks(list(places), torch.stack(list(places.values())))
 
 
 class PretendedProposer:
@@ -63,14 +69,16 @@ class PretendedMasks:
     def guides(self, request_id: str) -> bool:
         return int(request_id.rsplit("-", 1)[1]) % 2 == 0
 
-    def masks(self, rows: Sequence[MaskRow]) -> list[Tensor | Exception]:
-        return [self._mask_or_error(row) for row in rows]
-
-    def _mask_or_error(self, row: MaskRow) -> Tensor | Exception:
-        try:
-            return self.mask(row.request_id, row.answer, row.drafts)
-        except ValueError as error:
-            return error
+    def masks(self, rows: Sequence[MaskRow]) -> RowMasks:
+        lines: list[Tensor] = []
+        errors: dict[int, Exception] = {}
+        for index, row in enumerate(rows):
+            try:
+                lines.append(self.mask(row.request_id, row.answer, row.drafts))
+            except ValueError as error:
+                errors[index] = error
+                lines.append(torch.zeros(1 + len(row.drafts), lines[0].shape[1] if lines else 2, dtype=torch.int32))
+        return RowMasks(torch.cat(lines), errors)
 
     def mask(self, request_id: str, answer: Sequence[int], drafts: Sequence[int]) -> Tensor:
         self.asked.append((request_id, len(answer), len(drafts)))

@@ -16,10 +16,11 @@ from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import gumbel_max, logits_processors, sampler, sampling_table, state_table
 from octavo_engine.runner.gumbel_max import gumbel_noise, keep_thresholds
 from octavo_engine.runner.logits_processors import process_logits
+from octavo_engine.runner.masks import Masks
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
 from octavo_engine.sampling_params import SamplingParams
-from tests.engine.pretended import bits
+from tests.engine.pretended import bits, masks_of
 from tests.kernels.sampling_checks import reference_uniform
 from tests.sampling import SampleRow, prepared
 from tests.sampling import sample_rows as sample
@@ -330,18 +331,18 @@ def test_a_mask_forbids_all_but_its_tokens_in_its_row_alone() -> None:
     asked = [row(temperature=0.0), row(temperature=0.0, logit_bias=((40, 1000.0),)), row(temperature=0.0)]
     sampled, table = prepared(asked, [None] * 3)
     allowed = [0, 31, 33, 69]
-    for places in ({1: bits(allowed, 70)}, {1: bits(allowed, 70), 0: bits([64], 70)}):
-        tokens = sampler.sample(values, replace(sampled, masks=places), table).tokens.tolist()
+    for places in ({1: bits(allowed, 70)}, {0: bits([64], 70), 1: bits(allowed, 70)}):
+        tokens = sampler.sample(values, replace(sampled, masks=masks_of(places)), table).tokens.tolist()
         assert tokens[1] == max(allowed, key=lambda token: float(values[1, token])), "stronger than any bias"
         assert tokens[0] == (64 if 0 in places else values[0].argmax())
         assert tokens[2] == values[2].argmax()
     asked, before = [row(temperature=0.0, logprobs=2)], values.clone()
     sampled, table = prepared(asked, [None])
-    chosen = sampler.sample(values[1:2], replace(sampled, masks={0: bits([0], 70)}), table)
+    chosen = sampler.sample(values[1:2], replace(sampled, masks=masks_of({0: bits([0], 70)})), table)
     assert chosen.logprobs is not None and torch.equal(values, before), "log probabilities are the model's own"
     sampled, table = prepared(asked * 3, [None] * 3)
     with pytest.raises(ValueError, match="a mask for 70 tokens must have 3 words"):
-        sampler.sample(values, replace(sampled, masks={1: bits([3], 64)}), table)
+        sampler.sample(values, replace(sampled, masks=masks_of({1: bits([3], 64)})), table)
 
 
 def test_a_mask_without_a_token_that_the_request_allows_is_no_defect_of_the_model() -> None:
@@ -350,7 +351,7 @@ def test_a_mask_without_a_token_that_the_request_allows_is_no_defect_of_the_mode
     allowing = row(temperature=0.0, allowed_token_ids=(1,))
     sampled, table = prepared([allowing, allowing, row(), row()], [None] * 4)
     masks = {0: bits([1, 2], 70), 1: bits([2, 3], 70), 2: bits([5], 70)}
-    tokens, _, errors = Readback(sampler.sample(values, replace(sampled, masks=masks), table)).read()
+    tokens, _, errors = Readback(sampler.sample(values, replace(sampled, masks=masks_of(masks)), table)).read()
     assert tokens[0] == 1
     assert {index: reason for index, (reason, _) in errors.items()} == {1: "invalid", 2: "error"}
 
@@ -364,7 +365,7 @@ def test_pytorch_and_the_c_kernels_apply_the_same_masks(vocab: int, monkeypatch:
     words = torch.randint(-(2**31), 2**31, (50, -(-vocab // 32)), generator=torch.Generator().manual_seed(1))
     words[::3], words[1::7] = -1, 0
     for rows in (range(0, 50, 4), range(48, 0, -1)):
-        masks = {index: words[index].int() for index in rows}
+        masks = Masks([*rows], words[[*rows]].int())
         by_kernels, by_torch = values.clone(), values.clone()
         logits_processors._apply_masks(by_kernels, masks)
         with monkeypatch.context() as patch:
@@ -380,11 +381,11 @@ def test_places_are_sampled_a_few_at_a_time_where_each_logit_takes_memory() -> N
     values, count = logits(11, rows=70), 2 * sampler.MOST_TOGETHER + 6
     greedy, table = prepared([row(temperature=0.0)] * count, [None] * count)
     assert sampler.parts(greedy, table, values.device) == [slice(0, count)], "which takes no memory for its logits"
-    masked = replace(greedy, masks={40: bits([3], VOCAB)})
+    masked = replace(greedy, masks=masks_of({40: bits([3], VOCAB)}))
     assert len(sampler.parts(masked, table, values.device)) == 3
     rows = [row(position=5 + place, seed=place, **asked) for place in range(count)]
     sampled, table = prepared(rows, [torch.arange(5 + place, dtype=torch.int32) for place in range(count)])
-    sampled = replace(sampled, masks={40: bits([3, 4], VOCAB)})
+    sampled = replace(sampled, masks=masks_of({40: bits([3, 4], VOCAB)}))
     together = sampler.sample(values, sampled, table)
     parts = sampler.parts(sampled, table, values.device)
     assert [(part.start, part.stop) for part in parts] == [(0, 32), (32, 64), (64, 70)]

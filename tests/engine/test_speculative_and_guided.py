@@ -23,6 +23,7 @@ from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.llm import Completion
 from octavo_engine.model.source import resolve_model
 from octavo_engine.runner.executor import ThreadExecutor
+from octavo_engine.structured.mask_provider import MaskRow, RowMasks
 from tests.engine.pretended import PretendedMasks, PretendedProposer
 
 SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "num_kv_blocks": 64, "max_model_len": 400}
@@ -100,19 +101,24 @@ def test_masks_and_drafts_together_give_what_masks_alone_do(llm: LLM) -> None:
 
 
 class BrokenMasks(PretendedMasks):
-    """Fails one request at its third token, by an exception or by bits for another vocabulary."""
+    """Fails one request at its third token."""
 
-    def __init__(self, victim: str, *, raises: type[ValueError] | None) -> None:
+    def __init__(self, victim: str, *, raises: type[ValueError]) -> None:
         super().__init__()
         self._victim, self._raises = victim, raises
 
     def mask(self, request_id: str, answer: Sequence[int], drafts: Sequence[int]) -> Tensor:
         mask = super().mask(request_id, answer, drafts)
         if request_id == self._victim and len(answer) == 2:
-            if self._raises:
-                raise self._raises("a grammar with a defect")
-            return mask[:, :1]
+            raise self._raises("a grammar with a defect")
         return mask
+
+
+class MasksOfAnotherVocabulary(PretendedMasks):
+    """Gives bits for half as many tokens as the model has."""
+
+    def masks(self, rows: Sequence[MaskRow]) -> RowMasks:
+        return RowMasks(super().masks(rows).bits[:, :1], {})
 
 
 class Forgetful(PretendedMasks):
@@ -138,9 +144,9 @@ def test_a_provider_that_fails_for_a_request_ends_that_one_alone(llm: LLM) -> No
     assert [a.token_ids for a in answers[:2] + answers[3:]] == [a.token_ids for a in expected[:2] + expected[3:]]
 
 
-@pytest.mark.parametrize("raises", [ValueError, NotAdmissibleError, None])
+@pytest.mark.parametrize("raises", [ValueError, NotAdmissibleError])
 def test_a_mask_that_fails_ends_its_request_alone(
-    llm: LLM, raises: type[ValueError] | None, monkeypatch: pytest.MonkeyPatch
+    llm: LLM, raises: type[ValueError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm._loop.guided.provider = PretendedMasks()
     expected = llm.generate(PROMPTS, GREEDY)
@@ -154,10 +160,19 @@ def test_a_mask_that_fails_ends_its_request_alone(
 
     monkeypatch.setattr(llm._loop._scheduler, "abort", spied)
     answers = llm.generate(PROMPTS, GREEDY)
-    assert reasons == ([] if raises is None else [FinishReason.INVALID if raises is NotAdmissibleError else "error"])
+    assert reasons == [FinishReason.INVALID if raises is NotAdmissibleError else "error"]
     assert [answer.finish_reason for answer in answers] == ["length", "length", "error", *["length"] * 3]
-    assert ("a grammar with a defect" if raises else "must have 2 words") in str(answers[2].error)
+    assert "a grammar with a defect" in str(answers[2].error)
     assert [a.token_ids for a in answers[:2] + answers[3:]] == [a.token_ids for a in expected[:2] + expected[3:]]
+
+
+def test_masks_that_do_not_fit_the_model_end_the_guided_requests_alone(llm: LLM) -> None:
+    expected = llm.generate(PROMPTS, WAYS)
+    llm._loop.guided.provider = MasksOfAnotherVocabulary()
+    answers = llm.generate(PROMPTS, WAYS)
+    assert_alike(answers[1::2], expected[1::2])
+    for answer in answers[::2]:
+        assert answer.finish_reason == "error" and "must have 2 words" in str(answer.error)
 
 
 LOOKUP = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}'

@@ -6,7 +6,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from threading import Event
@@ -34,7 +34,7 @@ from octavo_engine.structured.grammar import (
     regex_grammar,
 )
 from octavo_engine.structured.grammar_masks import GrammarMasks
-from octavo_engine.structured.mask_provider import MaskRow
+from octavo_engine.structured.mask_provider import MaskRow, RowMasks
 from octavo_engine.structured.vocabulary import vocabulary
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.structured.conftest import ENDS
@@ -91,11 +91,21 @@ def allowed(line: torch.Tensor) -> list[int]:
     return found
 
 
+def lines_of(masks: GrammarMasks, *rows: MaskRow) -> torch.Tensor:
+    found = masks.masks(rows)
+    assert not found.errors
+    assert found.bits.dtype == torch.int32 and found.bits.is_contiguous()
+    return found.bits
+
+
 def line_of(masks: GrammarMasks, name: str, answer: list[int]) -> torch.Tensor:
-    [mask] = masks.masks([MaskRow(name, answer, ())])
-    assert isinstance(mask, torch.Tensor), mask
-    assert mask.dtype == torch.int32 and mask.shape[0] == 1
-    return mask[0]
+    [line] = lines_of(masks, MaskRow(name, answer, ()))
+    return line
+
+
+def error_of(masks: GrammarMasks, name: str, answer: Sequence[int] = ()) -> Exception:
+    [error] = masks.masks([MaskRow(name, answer, ())]).errors.values()
+    return error
 
 
 def draw(masks: GrammarMasks, tokenizer: Tokenizer, grammar: str, seed: int) -> str | None:
@@ -161,8 +171,7 @@ def test_drafts_get_the_lines_that_their_tokens_would(masks: GrammarMasks, token
     drafts = tokenizer.encode(' "Ann", "age"', add_special_tokens=False)
     for name in ("drafts", "plain"):
         ask(masks, name, GRAMMARS["schema"][0])
-    [mask] = masks.masks([MaskRow("drafts", answer, drafts)])
-    assert isinstance(mask, torch.Tensor)
+    mask = lines_of(masks, MaskRow("drafts", answer, drafts))
     for count in range(len(drafts) + 1):
         assert torch.equal(mask[count], line_of(masks, "plain", answer + drafts[:count]))
     assert torch.equal(line_of(masks, "drafts", answer), mask[0]), "drafts are taken back"
@@ -175,29 +184,28 @@ def test_many_rows_get_what_each_alone_does(masks: GrammarMasks, tokenizer: Toke
         for copy in ("alone", "together"):
             ask(masks, f"{name} {copy}", GRAMMARS[name][0])
         rows.append(MaskRow(f"{name} together", tokenizer.encode(text, add_special_tokens=False), ()))
-    for row, mask in zip(rows, masks.masks(rows), strict=True):
-        assert isinstance(mask, torch.Tensor)
-        assert torch.equal(mask[0], line_of(masks, row.request_id.replace("together", "alone"), list(row.answer)))
+    for row, line in zip(rows, lines_of(masks, *rows), strict=True):
+        assert torch.equal(line, line_of(masks, row.request_id.replace("together", "alone"), list(row.answer)))
 
 
 def test_a_grammar_that_fails_gives_an_error_for_its_row_alone(masks: GrammarMasks) -> None:
     ask(masks, "wrong", "start: nothing {")
     ask(masks, "right", GRAMMARS["lark"][0])
-    wrong, right = masks.masks([MaskRow(name, (), ()) for name in ("wrong", "right")])
-    assert isinstance(wrong, Exception)
-    assert isinstance(right, torch.Tensor)
+    found = masks.masks([MaskRow(name, (), ()) for name in ("wrong", "right")])
+    assert [*found.errors] == [0]
+    assert torch.equal(found.bits[1], line_of(masks, "right", []))
 
 
 def test_a_grammar_that_allows_no_text_is_said_to_be_one(masks: GrammarMasks) -> None:
     ask(masks, "empty", regex_grammar("[^\\x00-\\U0010ffff]"))
-    [error] = masks.masks([MaskRow("empty", (), ())])
+    error = error_of(masks, "empty")
     assert isinstance(error, NotAdmissibleError) and str(error) == "the grammar allows no text"
 
 
 def test_an_error_of_a_clients_grammar_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     failed: list[Exception] = []
     errors = [GrammarError("of the client"), ValueError("of ours")]
-    provider: Any = SimpleNamespace(masks=lambda rows: errors)
+    provider: Any = SimpleNamespace(masks=lambda rows: RowMasks(torch.zeros(2, 1), dict(enumerate(errors))))
     guided = GuidedRequests(provider, lambda _, error: failed.append(error))
     state: Any = SimpleNamespace(request_id="r", token_ids=[], prompt_len=0)
     assert not guided.masks([(0, state), (1, state)], {})
@@ -213,7 +221,7 @@ def test_a_grammar_that_allows_nothing_or_takes_too_much_is_the_requests_own_fau
     masks: GrammarMasks, schema: dict[str, Any]
 ) -> None:
     ask(masks, "bomb", json_schema_grammar(schema))
-    [error] = masks.masks([MaskRow("bomb", (), ())])
+    error = error_of(masks, "bomb")
     assert isinstance(error, NotAdmissibleError)
 
 
@@ -253,15 +261,13 @@ def test_a_const_is_written_as_it_is(masks: GrammarMasks, tokenizer: Tokenizer) 
 
 def test_a_token_that_the_grammar_does_not_allow_is_an_error_of_its_request(masks: GrammarMasks) -> None:
     ask(masks, "a", GRAMMARS["choice"][0])
-    [error] = masks.masks([MaskRow("a", [999], ())])
-    assert isinstance(error, Exception)
+    assert isinstance(error_of(masks, "a", [999]), Exception)
 
 
 def test_a_model_without_an_end_is_an_error_of_the_request(tokenizer: Tokenizer) -> None:
     masks = GrammarMasks(lambda: vocabulary(tokenizer, tokenizer.vocab_size, ()), tokenizer.vocab_size)
     ask(masks, "a", GRAMMARS["choice"][0])
-    [error] = masks.masks([MaskRow("a", [], ())])
-    assert "names no token that ends an answer" in str(error)
+    assert "names no token that ends an answer" in str(error_of(masks, "a"))
 
 
 @pytest.mark.parametrize("more", [-1000, 1000])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from torch import Tensor
-
 from octavo_engine.core.request import Request
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.errors import NotAdmissibleError
-from octavo_engine.runner.masks import Masks
+from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.structured.mask_provider import MaskProvider, MaskRow
 
 log = logging.getLogger(__name__)
@@ -103,22 +101,31 @@ class GuidedRequests:
             return False
 
     def masks(self, guided: Sequence[tuple[int, RequestState]], drafts: Mapping[int, tuple[int, ...]]) -> Masks:
-        """Return the masks of requests found by `among`, by index; a request whose mask has an error fails.
+        """Return the masks of requests found by `among`; a request whose mask has an error fails.
 
         `drafts` are the step's draft tokens, by the same index.
         """
         if self.provider is None or not guided:
-            return {}
+            return NO_MASKS
         rows = [
             MaskRow(state.request_id, state.token_ids[state.prompt_len :], drafts.get(index, ()))
             for index, state in guided
         ]
-        masks: dict[int, Tensor] = {}
-        for (index, state), mask in zip(guided, self.provider.masks(rows), strict=True):
-            if isinstance(mask, Tensor):
-                masks[index] = mask
-                continue
-            if not isinstance(mask, NotAdmissibleError):  # that error is reported to the client
-                log.error("request %s has no mask: %s", state.request_id, mask)
-            self._fail(state, mask)
-        return masks
+        found = self.provider.masks(rows)
+        for row, error in found.errors.items():
+            _, state = guided[row]
+            if not isinstance(error, NotAdmissibleError):  # that error is reported to the client
+                log.error("request %s has no mask: %s", state.request_id, error)
+            self._fail(state, error)
+        places = _places([index for index, _ in guided], drafts)
+        lines = [(row, place) for row, of_row in enumerate(places) for place in of_row]
+        kept = [line for line, (row, _) in enumerate(lines) if row not in found.errors]
+        return Masks([lines[line][1] for line in kept], found.bits[kept] if found.errors else found.bits)
+
+
+def _places(indices: Sequence[int], drafts: Mapping[int, tuple[int, ...]]) -> list[range]:
+    """Return the sampled places of the rows with these `indices`; places of a row's drafts follow its own."""
+    if not drafts:
+        return [range(index, index + 1) for index in indices]
+    starts = [index + sum(len(each) for row, each in drafts.items() if row < index) for index in indices]
+    return [range(start, start + 1 + len(drafts.get(i, ()))) for i, start in zip(indices, starts, strict=True)]

@@ -5,13 +5,14 @@ All rows that need a processor are computed together, and the host never waits f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.runner.device_copies import copied_to_device, to_device
+from octavo_engine.runner.masks import Masks
 from octavo_engine.runner.sampling_table import ALLOWS, BAD_WORDS, BANS, BIASES, LOGPROBS, PENALIZES, SampledRows
 from octavo_engine.runner.state_table import StateTable
 
@@ -44,13 +45,12 @@ def process_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> T
     return changed
 
 
-def _apply_masks(logits: Tensor, masks: Mapping[int, Tensor]) -> None:
-    """Forbid the tokens whose bit in a row's mask [ceil(vocab / 32)] is 0. ValueError for a mask of another length."""
+def _apply_masks(logits: Tensor, masks: Masks) -> None:
+    """Forbid the tokens whose bit in a place's mask is 0. ValueError for masks of another length."""
     vocab = logits.shape[-1]
-    if any(len(mask) != -(-vocab // 32) for mask in masks.values()):
+    if masks.bits.shape[-1] != -(-vocab // 32):
         raise ValueError(f"a mask for {vocab} tokens must have {-(-vocab // 32)} words of 32 bits")
-    bits = copied_to_device(torch.stack(list(masks.values())), logits.device)
-    index = to_device(list(masks), logits.device)
+    bits, index = copied_to_device(masks.bits, logits.device), to_device(masks.places, logits.device)
     if logits.device.type == "cpu" and (kernels := cpu_kernels()) is not None:
         kernels.apply_masks(logits, bits, index)
         return

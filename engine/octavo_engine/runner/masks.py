@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from bisect import bisect_left
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from octavo_engine.core.step import StepPlan
 
-Masks = Mapping[int, Tensor]
-"""Masks by index of a step's sampling row: bits [1 + drafts, ceil(vocab / 32)], int32 on the host, as llguidance and
-XGrammar write them. The lowest bit of the first word is token 0; a token whose bit is 0 is not sampled. Line 0 is for
-the row's next token, line i for the token after its first i drafts."""
-NO_MASKS: Masks = MappingProxyType({})
+@dataclass(frozen=True, slots=True, eq=False)
+class Masks:
+    """The masks of M places of a step: one tensor, so that the sampler copies and applies them all at once."""
+
+    places: list[int]
+    """[M] the indices of the places among all that the step samples, ascending."""
+    bits: Tensor
+    """[M, ceil(vocab / 32)] int32 on the host, as llguidance and XGrammar write them: the lowest bit of the first word
+    is token 0, and a token whose bit is 0 is not sampled."""
+
+    def part(self, part: slice) -> Masks:
+        """Return the masks of a slice of the places."""
+        first, end = bisect_left(self.places, part.start), bisect_left(self.places, part.stop)
+        return Masks([place - part.start for place in self.places[first:end]], self.bits[first:end])
+
+    def __bool__(self) -> bool:
+        """Return True if any place has a mask."""
+        return bool(self.places)
 
 
-def by_place(masks: Masks, plan: StepPlan) -> dict[int, Tensor]:
-    """Return the lines of `masks` by the index of a plan's sampled place; a row's drafts are places behind its own."""
-    places: dict[int, Tensor] = {}
-    for index, bits in masks.items():
-        first = index + sum(len(drafts) for row, drafts in plan.drafts.items() if row < index)
-        places |= {first + number: line for number, line in enumerate(bits)}
-    return places
+NO_MASKS = Masks([], torch.empty(0, 0, dtype=torch.int32))

@@ -106,7 +106,7 @@ def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[
 
 
 def _forbidden(logits: Tensor, finite: Tensor, sampled: SampledRows, table: StateTable) -> Tensor | None:
-    rows = {*table.sampling.needing(sampled.rows, ALLOWS | BANS | BAD_WORDS), *sampled.masks}
+    rows = {*table.sampling.needing(sampled.rows, ALLOWS | BANS | BAD_WORDS), *sampled.masks.places}
     if not rows or (logits.device.type == "cpu" and bool(finite.all())):  # to ask a GPU would be to wait for it
         return None
     index = to_device(sorted(rows), logits.device)

@@ -6,8 +6,8 @@ flags alone, to skip operations that no row of a step asks for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from octavo_engine.core.step import NewRow
 from octavo_engine.runner.device_copies import to_device
+from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.sampling_params import SamplingParams
 
 _GREEDY_BELOW = 1e-5
@@ -39,13 +40,11 @@ class SampledRows:
     """[R] int64"""
     positions_device: Tensor
     """[R] int64"""
-    masks: Mapping[int, Tensor] = field(default_factory=dict)
-    """Bits of the tokens that may be sampled, by index into the sampling rows: [ceil(vocab / 32)], int32 on the
-    host."""
+    masks: Masks = NO_MASKS
 
     def part(self, part: slice) -> SampledRows:
         """Return the places of a slice."""
-        masks = {index - part.start: self.masks[index] for index in range(part.start, part.stop) if index in self.masks}
+        masks = self.masks.part(part)
         return SampledRows(
             self.rows[part], self.positions[part], self.rows_device[part], self.positions_device[part], masks
         )

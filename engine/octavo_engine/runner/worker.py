@@ -32,7 +32,7 @@ from octavo_engine.runner.graphs import (
 )
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
-from octavo_engine.runner.masks import NO_MASKS, Masks, by_place
+from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, has_finite_vector, with_read_tokens
 from octavo_engine.runner.readback import NOT_FINITE, Readback
 from octavo_engine.runner.row_adapters import RowAdapters
@@ -208,7 +208,7 @@ class Worker:
         if sampled is not None and logits is not None:
             if self._decoder.ranks.shard.rank == 0:
                 if masks:
-                    sampled = replace(sampled, masks=by_place(masks, step.plan))
+                    sampled = replace(sampled, masks=masks)
                 samples, errors = self._sample(logits, sampled)
             self._share_tokens(sampled)
         step.timer.stop()

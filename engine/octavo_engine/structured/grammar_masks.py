@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import torch
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -17,7 +17,7 @@ from torch import Tensor
 from octavo_engine.core.request import Request
 from octavo_engine.structured.grammar import LIMITS, GrammarError, reason, without_forcing
 from octavo_engine.structured.grammars_in_use import GrammarsInUse, KeptGrammars
-from octavo_engine.structured.mask_provider import MaskRow
+from octavo_engine.structured.mask_provider import MaskRow, RowMasks
 from octavo_engine.structured.tenant_turns import TenantTurns
 
 _BITS = 32
@@ -98,8 +98,8 @@ class GrammarMasks:
         """Return True if the request has a grammar."""
         return request_id in self._answers
 
-    def masks(self, rows: Sequence[MaskRow]) -> list[Tensor | Exception]:
-        """Return each row's bits, int32 [1 + drafts, words], or the exception that ends its request; in parallel."""
+    def masks(self, rows: Sequence[MaskRow]) -> RowMasks:
+        """Return the masks of all rows, computed in parallel, and the exceptions that end requests."""
         followed = [self._follow(row) for row in rows]
         starts = [0, *accumulate(1 + len(row.drafts) for row in rows)]
         bits = self._fill(
@@ -111,15 +111,13 @@ class GrammarMasks:
             starts[-1],
             self._executor,
         )
-        found: list[Tensor | Exception] = []
-        for matcher, (start, end) in zip(followed, pairwise(starts), strict=True):
+        errors: dict[int, Exception] = {}
+        for index, matcher in enumerate(followed):
             if isinstance(matcher, Exception):
-                found.append(matcher)
+                errors[index] = matcher
             elif matcher.is_error():
-                found.append(GrammarError(reason(matcher)))
-            else:
-                found.append(bits[start:end, : self._words])
-        return found
+                errors[index] = GrammarError(reason(matcher))
+        return RowMasks(bits[:, : self._words].contiguous(), errors)
 
     def _fill(self, asked: list[tuple[LLMatcher, int, list[int]]], lines: int, executor: LLExecutor) -> Tensor:
         """Return bits [lines, words], computed by `executor`.

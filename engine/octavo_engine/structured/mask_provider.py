@@ -22,6 +22,17 @@ class MaskRow:
     """The draft tokens that follow the answer in this step."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowMasks:
+    """The masks of some rows."""
+
+    bits: Tensor
+    """Bits of allowed tokens, int32 [lines, ceil(vocab / 32)], contiguous on the host. Each row in its order has a line
+    for the token after its answer, and one for the token after each of its drafts."""
+    errors: dict[int, Exception]
+    """The rows without masks, by index; their lines mean nothing."""
+
+
 class MaskProvider(Protocol):
     """Computes which tokens may follow in the answers of some requests, such as those with a grammar."""
 
@@ -40,10 +51,9 @@ class MaskProvider(Protocol):
     def guides(self, request_id: str) -> bool:
         """Return True if this request's tokens are masked, from its first to its last."""
 
-    def masks(self, rows: Sequence[MaskRow]) -> Sequence[Tensor | Exception]:
-        """Return each row's bits of allowed tokens, int32 [1 + drafts, ceil(vocab / 32)] on the host, or its error.
+    def masks(self, rows: Sequence[MaskRow]) -> RowMasks:
+        """Return the masks of all rows. This is called while the device computes the logits.
 
-        The first line has the tokens that may follow the answer, each further line those that may follow one more of
-        the drafts. This is called while the device computes the logits. An exception in a row's place ends only its
-        request: NotAdmissibleError if the request asks for something that cannot be done.
+        A row may have an exception instead, which ends its request alone: NotAdmissibleError if the request asks for
+        something that cannot be done.
         """

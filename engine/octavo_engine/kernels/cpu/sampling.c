@@ -5,7 +5,7 @@
 #include "kernels.h"
 #include "vector.h"
 
-#define BLOCK 256 /* tokens whose random bits are computed before the first of them is looked at */
+#define BLOCK 256 /* tokens that are looked at together, and skipped together */
 #define GOLDEN 0x9E3779B97F4A7C15u
 
 /* SplitMix64's output for a state (Steele, Lea, Flood 2014). */
@@ -31,7 +31,24 @@ INLINE float most_noise(float u) {
     return (float)(127 - (word >> 23)) * 0.6931472f + 1e-4f;
 }
 
-/* The token of one row. `likeliest` is where the largest logit is; a row whose logits are not finite gets it. */
+/* The largest logit of a block; NaN if one of them is NaN. */
+INLINE float block_peak(const float *logits, long count) {
+    floats most = all(-INFINITY);
+    ints nans = {0};
+    long i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        floats values = load(logits, i, FLOAT32);
+        most = larger(values, most);
+        nans |= values != values;
+    }
+    float peak = largest(most);
+    int nan = total((floats)(nans & (ints)all(1))) > 0;
+    for (; i < count; i++) nan |= isnan(logits[i]), peak = fmaxf(peak, logits[i]);
+    return nan ? NAN : peak;
+}
+
+/* The token of one row. `likeliest` is where the largest logit is; a row whose logits are not finite gets it. Random
+   numbers take most of the time, so a block gets none if no token of it could win, as where a mask forbids them all. */
 static int64_t draw_row(const float *logits, float threshold, float temperature, uint64_t stream, int64_t likeliest,
                         long vocab) {
     float peak = logits[likeliest];
@@ -40,6 +57,8 @@ static int64_t draw_row(const float *logits, float threshold, float temperature,
     for (long start = 0; start < vocab; start += BLOCK) {
         float scores[BLOCK], numbers[BLOCK];
         int count = vocab - start < BLOCK ? vocab - start : BLOCK, reach = 0;
+        float most = block_peak(logits + start, count);
+        if (!(most >= threshold && (most - peak) / temperature + most_noise(uniform(0)) >= best)) continue;
         for (int i = 0; i < count; i++)
             numbers[i] = uniform((int32_t)(mix64(stream + (uint64_t)(start + i + 1) * GOLDEN) >> 33));
         for (int i = 0; i < count; i++) {
@@ -77,18 +96,8 @@ static int64_t likeliest_of(const float *logits, long vocab) {
     float best = -INFINITY;
     long first = 0; /* where the block of `best` starts */
     for (long start = 0; start < vocab; start += BLOCK) {
-        long end = vocab - start < BLOCK ? vocab : start + BLOCK, i = start;
-        floats most = all(-INFINITY);
-        ints nans = {0};
-        for (; i + LANES <= end; i += LANES) {
-            floats values = load(logits, i, FLOAT32);
-            most = larger(values, most);
-            nans |= values != values;
-        }
-        float peak = largest(most);
-        int nan = total((floats)(nans & (ints)all(1))) > 0;
-        for (; i < end; i++) nan |= isnan(logits[i]), peak = fmaxf(peak, logits[i]);
-        if (nan) return index_of(logits, NAN, start);
+        float peak = block_peak(logits + start, vocab - start < BLOCK ? vocab - start : BLOCK);
+        if (isnan(peak)) return index_of(logits, NAN, start);
         if (peak > best) best = peak, first = start;
     }
     return index_of(logits, best, first);
