@@ -49,7 +49,17 @@ ONE_EACH = [
 ]
 MODULE_NAMES = (
     *("qwen3-moe-not-normalised", "phimoe", "granite-moe", "aria-text", "kolibri1", "flint", "ernie-moe", "hy-v3"),
-    *("laguna", "nemotron-h", "lfm2-moe", "bailing-hybrid", "longcat-flash", "axk2", "gpt-neox", "deepseek-v4-windows"),
+    *(
+        "olmo-hybrid",
+        "laguna",
+        "nemotron-h",
+        "lfm2-moe",
+        "bailing-hybrid",
+        "longcat-flash",
+        "axk2",
+        "gpt-neox",
+        "deepseek-v4-windows",
+    ),
 )
 """Cases whose files have other names, each in another way, if they have the names of transformers' modules."""
 
@@ -264,6 +274,22 @@ def test_checkpoints_with_the_names_of_transformers_modules(
     found = load(replace(pair, directory=tmp_path), torch.float32).state_dict()
     expected = load(pair, torch.float32).state_dict()
     assert all(torch.equal(found[tensor], values) for tensor, values in expected.items())
+
+
+def test_experts_of_another_number_or_layout_in_one_tensor_are_refused(
+    pairs: Callable[[str], Pair], tmp_path: Path
+) -> None:
+    pair = pairs("qwen3-moe-not-normalised")
+    pair.model.save_pretrained(tmp_path, save_original_format=False)
+    stored, name = load_file(tmp_path / "model.safetensors"), "model.layers.1.mlp.experts.gate_up_proj"
+    for other, message in (
+        (stored[name].repeat(2, 1, 1), "experts.0.gate_proj.weight (there is model.layers.1.mlp.experts.gate_up_proj)"),
+        (stored[name].transpose(1, 2), "experts.0.gate_proj.weight is ["),
+    ):
+        save_file({**stored, name: other.contiguous()}, tmp_path / "model.safetensors")
+        with pytest.raises(ModelLoadError) as caught:
+            load(replace(pair, directory=tmp_path), torch.float32)
+        assert message in str(caught.value)
 
 
 def test_a_head_that_is_stored_counts_unless_it_is_a_copy(

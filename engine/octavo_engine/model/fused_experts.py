@@ -58,14 +58,16 @@ def stored_tensors(
         if name in expected:
             yield name, whole
             return
-        parts = dict(_experts(name, whole, names)) or dict(_convolutions(name, whole, expected))
-        if any(part in expected for part in parts):
+        parts = dict(_experts(name, whole, expected, names)) or dict(_convolutions(name, whole, expected))
+        if parts:
             yield from parts.items()
             return
     yield own, whole
 
 
-def _experts(name: str, whole: StoredTensor, names: TensorNames) -> Iterator[tuple[str, StoredTensor]]:
+def _experts(
+    name: str, whole: StoredTensor, expected: Mapping[str, CheckpointTensor], names: TensorNames
+) -> Iterator[tuple[str, StoredTensor]]:
     """Yield each expert's projections that the tensor `name` of all experts holds, if it is one: rows of gate before
     those of up, as in all classes of transformers whose published files have experts one by one."""
     match = _FUSED.fullmatch(name)
@@ -78,6 +80,8 @@ def _experts(name: str, whole: StoredTensor, names: TensorNames) -> Iterator[tup
         return
     kind = {None: "weight", "bias": "bias"}.get(match["kind"], f"weight_{match['kind']}")
     kind = "activation_scale" if kind == "weight_activation_scale" else kind
+    if f"{match['module']}.{count - 1}.{projections[0]}.{kind}" not in expected:
+        return  # a hostile header may say that there are billions
     rows = shape[0] // len(projections) if shape else 0
     own_shape, num_bytes = (rows, *shape[1:]) if shape else (), whole.num_bytes // (count * len(projections))
     for expert in range(count):
@@ -92,11 +96,14 @@ def _convolutions(
     """Yield the convolutions of query, key and value, whose rows follow one another in the tensor `name`."""
     parts = [name.removesuffix(_CONV) + end for end in _CONVS]
     shapes = [expected[part].shape for part in parts if name.endswith(_CONV) and part in expected]
-    first = 0
-    if len(shapes) < len(parts) or sum(shape[0] for shape in shapes if shape) != whole.shape[0]:
+    if len(shapes) < len(parts) or not whole.shape:
         return
+    total, first = whole.shape[0], 0
+    third = -(
+        -total // len(parts)
+    )  # a third each, as transformers has it in published files, is read too (OLMo Hybrid)
     for part, shape in zip(parts, shapes, strict=True):
-        rows = shape[0] if shape else 0
-        num_bytes = whole.num_bytes * rows // whole.shape[0]
-        yield part, StoredTensor(whole.name, (rows, *whole.shape[1:]), num_bytes, None, first, whole=False)
+        rows = min(shape[0] if shape else third, total - first)
+        own_shape, num_bytes = (rows, *whole.shape[1:]), whole.num_bytes * rows // max(1, total)
+        yield part, StoredTensor(whole.name, own_shape, num_bytes, None, first, whole=False)
         first += rows
