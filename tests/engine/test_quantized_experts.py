@@ -210,7 +210,7 @@ def test_fp8_experts_in_one_tensor_are_those_one_by_one(name: str, tmp_path: Pat
     fused = shutil.copytree(one_by_one, tmp_path / "fused")
     save_file(in_one_tensor(stored), fused / "model.safetensors")
     for rank in (ALONE, Collectives(Shard(1, 2))):
-        expected, found = (load(each, ranks=rank).state_dict() for each in (one_by_one, fused))
+        expected, found = (load(each, ranks=rank).layers.state_dict() for each in (one_by_one, fused))
         assert all(torch.equal(found[key].float(), values.float()) for key, values in expected.items())
 
 

@@ -99,9 +99,7 @@ def _convolutions(
     if len(shapes) < len(parts) or not whole.shape:
         return
     total, first = whole.shape[0], 0
-    third = -(
-        -total // len(parts)
-    )  # a third each, as transformers has it in published files, is read too (OLMo Hybrid)
+    third = -(-total // len(parts))  # OLMo Hybrid's own tensors may have a third of all rows each
     for part, shape in zip(parts, shapes, strict=True):
         rows = min(shape[0] if shape else third, total - first)
         own_shape, num_bytes = (rows, *whole.shape[1:]), whole.num_bytes * rows // max(1, total)
