@@ -21,10 +21,22 @@ from octavo_engine.errors import EngineDeadError
 from octavo_engine.server import text_worker
 from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai import call_grammars
 from octavo_engine.server.preparation import text_pool
-from octavo_engine.server.preparation.prepared import JSONAnswer, Setup, encode
+from octavo_engine.server.preparation.prepared import (
+    SLOW_GRAMMAR,
+    JSONAnswer,
+    Rejected,
+    Setup,
+    Task,
+    decode_task,
+    encode,
+)
+from octavo_engine.server.preparation.slow_grammars import SlowGrammars
+from octavo_engine.structured.grammar_check import SlowGrammarError
+from octavo_engine.text.tokenizer import Tokenizer
 from tests.api import odd_worker
-from tests.api.hostile import CHAT, TEXT
+from tests.api.hostile import CHAT, HI, TEXT
 from tests.api.kept_worker import KeptWorker
 from tests.api.scripted_engine import READY
 from tests.api.served import PATIENCE, Served
@@ -203,6 +215,72 @@ async def test_long_tasks_of_many_keys_leave_a_worker_to_short_ones(body: bytes)
     going_on.set()
     await asyncio.gather(short, *large)
     assert sorted(len(worker.begun) for worker in workers) != [0, 5] and sum(len(each.begun) for each in workers) == 5
+
+
+class _Compiler:
+    """A worker that finds every grammar too slow."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+
+    async def run(self, task: bytes) -> bytes:
+        if not decode_task(task).new_grammars:
+            return encode(Rejected(429, "", "rate_limit_exceeded", None))
+        self.compiled += 1
+        return encode(Rejected(400, "slow", SLOW_GRAMMAR, "guided_regex"))
+
+
+async def test_a_key_whose_grammars_take_too_long_has_no_new_ones_compiled_for_a_while() -> None:
+    """Each costs a quarter of a second of CPU time, and with new ones the answers of others took half as long again."""
+    several = True
+    pool, worker = text_pool.TextPool(lambda: several, workers=1), _Compiler()
+    pool._turns.add(worker)  # type: ignore[arg-type]
+
+    async def statuses(key: str, count: int) -> list[int]:
+        asked = (pool.prepare(key, "chat", READY, b"{}") for _ in range(count))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(1 <= int(error.headers["Retry-After"]) <= 5 for error in found if isinstance(error, RefusedError))
+        return [error.status for error in found if isinstance(error, APIError)]
+
+    assert await statuses("rude", 6) == [400, 400, 429, 429, 429, 429] and worker.compiled == 2
+    assert await statuses("other", 1) == [400]
+    several = False  # clients without keys are not told apart: none could ask for a grammar after another's
+    assert await statuses("rude", 1) == [400]
+
+
+def test_slow_grammars_are_forgotten_one_after_another() -> None:
+    now = 100.0
+    slow = SlowGrammars(lambda: now)
+    for left in (0.0, 5.0, 10.0):
+        slow.add("rude")
+        assert slow.seconds_left("rude") == left
+    now += 9
+    assert (slow.seconds_left("rude"), slow.seconds_left("other")) == (1.0, 0.0)
+    now += 6
+    slow.add("other")
+    assert list(slow._forgotten_at) == ["other"]
+
+
+def test_tools_that_take_too_long_are_not_tried_in_another_form(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = Mock(side_effect=SlowGrammarError("slow"))
+    monkeypatch.setattr(call_grammars, "check_grammar", checked)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    body = json.dumps({**HI, "tools": [tool], "tool_choice": "required"}).encode()
+    found = text_worker.answer(tokenizer, Task("chat", READY, body))
+    assert isinstance(found, Rejected) and (found.status, found.code) == (400, SLOW_GRAMMAR)
+    assert checked.call_count == 1
+
+
+def test_without_new_grammars_only_those_that_were_checked_are_accepted(tokenizer: Tokenizer) -> None:
+    def status(new: bool, **fields: Any) -> int:
+        body = json.dumps({"prompt": "x", **fields}).encode()
+        found = text_worker.answer(tokenizer, Task("completion", READY, body, new_grammars=new))
+        return found.status if isinstance(found, Rejected) else 200
+
+    assert [status(new, guided_regex="[ab]{3}") for new in (False, True, False)] == [429, 200, 200]
+    assert (status(False), status(False, guided_choice=["never seen"])) == (200, 429)
 
 
 async def test_a_key_with_very_many_small_requests_leaves_room_for_those_of_others(

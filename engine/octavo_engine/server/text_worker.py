@@ -52,7 +52,7 @@ from octavo_engine.server.preparation.text_limits import (
     STACK,
     TOKEN_BYTES,
 )
-from octavo_engine.structured.grammar_check import CheckImpossibleError
+from octavo_engine.structured.grammar_check import CheckImpossibleError, CheckPausedError
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("octavo.text_workers")
@@ -141,8 +141,8 @@ def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> 
     if task.job in _GENERATING and not task.engine.generates:
         return _rejected(_not_generating(task.engine), task.body)
     try:
-        found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser), task.body)
-    except (APIError, CheckImpossibleError) as error:
+        found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser, task.new_grammars), task.body)
+    except (APIError, CheckImpossibleError, CheckPausedError) as error:
         return _rejected(error, task.body)
     except MemoryError:
         return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
@@ -184,7 +184,9 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
     return data
 
 
-def _rejected(error: APIError | CheckImpossibleError, body: bytes) -> Rejected:
+def _rejected(error: APIError | CheckImpossibleError | CheckPausedError, body: bytes) -> Rejected:
+    if isinstance(error, CheckPausedError):
+        return Rejected(429, "new grammars of this key are not compiled now", "rate_limit_exceeded", None)
     if isinstance(error, CheckImpossibleError):
         return Rejected(503, str(error), "preparation_interrupted", None)
     detail = error.detail

@@ -56,13 +56,24 @@ class CheckImpossibleError(Exception):
     """Raised if a grammar cannot be checked now, as no process can be started for it."""
 
 
-def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES) -> None:
-    """Raise GrammarError if the grammar cannot be compiled, or not within `most_seconds`; or CheckImpossibleError.
+class SlowGrammarError(GrammarError):
+    """Raised for a grammar that cannot be compiled within `most_seconds`."""
 
-    `vocabulary` has the control tokens that the grammar may name. Of other tokens only their bytes count.
+
+class CheckPausedError(Exception):
+    """Raised for a grammar that has not been checked yet, if no new ones may be checked."""
+
+
+def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES, *, new: bool = True) -> None:
+    """Raise GrammarError if the grammar cannot be compiled, SlowGrammarError if not within `most_seconds`.
+
+    `vocabulary` has the control tokens that the grammar may name. Of other tokens only their bytes count. Raises
+    CheckImpossibleError if it cannot be checked now; without `new`, CheckPausedError if it was not checked before.
     """
     key = vocabulary, hashlib.sha256(grammar.encode(errors="surrogatepass")).digest()
     if key not in _passed:
+        if not new:
+            raise CheckPausedError
         if error := _error_in_child(grammar, vocabulary):
             raise GrammarError(error)
         _passed[key] = None
@@ -97,12 +108,15 @@ def _error_in_child(grammar: str, vocabulary: LLTokenizer) -> str:
 
 
 def _error_of(child: _Child) -> str:
-    """Wait for the child's answer and end, and return why the grammar cannot be compiled; empty if it can."""
+    """Wait for the child's answer and end, and return why the grammar cannot be compiled; empty if it can.
+
+    Raises SlowGrammarError if it takes too long.
+    """
     with os.fdopen(child.pipe, encoding="utf-8") as pipe:
         error = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
     if status == -signal.SIGPROF:
-        return (
+        raise SlowGrammarError(
             f"it takes more than {most_seconds():.2g} s of CPU time to compile; use fewer patterns, patternProperties "
             "and bounds, smaller character classes, or a shorter schema or grammar"
         )

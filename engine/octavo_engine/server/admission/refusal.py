@@ -18,6 +18,7 @@ Rejection = Literal[
     "max_concurrent_requests",
     "deadline",
     "tokenizing",
+    "slow_grammars",
     "uploads",
     "unread_answers",
     "accepted_bytes",

@@ -21,9 +21,10 @@ from octavo_engine.output_parsing.formats.forms import (
 from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.output_parsing.formats.tool import ANYTHING, Tool
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.structured_outputs import wrong_grammar
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.structured.grammar import GrammarError
-from octavo_engine.structured.grammar_check import check_grammar
+from octavo_engine.structured.grammar_check import SlowGrammarError, check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.structured.vocabulary import outline
 
@@ -56,12 +57,14 @@ class CallGrammars:
         if self.format is not None:
             try:
                 return self.format, self._grammar(self._calls(self.format, tools, several))
+            except SlowGrammarError as error:  # in another form it would take as long
+                raise wrong_grammar(error, "tools") from None
             except (NoFormError, GrammarError):
                 pass
         try:
             return FORCED, self._grammar(self._calls(FORCED, tools, several))
         except GrammarError as error:
-            raise _refused(error) from None
+            raise wrong_grammar(error, "tools") from None
 
     def or_calls(self, schema: dict[str, Any], tools: Sequence[Tool], *, several: bool) -> str | None:
         """Return the grammar of an answer that is JSON under a schema or consists of calls, as in OpenAI's API.
@@ -76,7 +79,7 @@ class CallGrammars:
         except NoFormError:
             return None
         except GrammarError as error:
-            raise _refused(error) from None
+            raise wrong_grammar(error, "tools") from None
 
     def strict(self, tools: Sequence[Tool], *, several: bool) -> str | None:
         """Return the grammar of an answer that is any text, and whose calls follow their schemas.
@@ -98,7 +101,7 @@ class CallGrammars:
         try:
             return self._checked(self._behind_reasoning(text_or_calls))
         except GrammarError as error:
-            raise _refused(error) from None
+            raise wrong_grammar(error, "tools") from None
 
     def _holds(self, format_: Format, tool: Tool) -> bool:
         """Return True if a format can hold the arguments of a tool to their schema."""
@@ -123,7 +126,7 @@ class CallGrammars:
 
     def _checked(self, form: Form) -> str:
         grammar = structural_tag_grammar(form, self._model.tokenizer.control_token)
-        check_grammar(grammar, outline(self._model.tokenizer))
+        check_grammar(grammar, outline(self._model.tokenizer), new=self._model.new_grammars)
         return grammar
 
     @property
@@ -149,7 +152,3 @@ def format_of_model(model: LoadedModel) -> Format | None:
     if template is None or not template.knows_tools:
         return HERMES
     return format_of(template.source)
-
-
-def _refused(error: GrammarError) -> APIError:
-    return APIError(400, f"tools: {error}", param="tools", code="invalid_grammar")

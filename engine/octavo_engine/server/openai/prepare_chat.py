@@ -34,7 +34,7 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
     """Return the prepared request of a checked body; APIError 400 if it cannot be served."""
     logprobs = top_logprobs(body)
     check_sequences(body, 1, logprobs)
-    grammar, demanded = grammar_of(body, model.tokenizer), demand(body)
+    grammar, demanded = grammar_of(body, model), demand(body)
     if grammar is not None and demanded is not None and body.response_format is None:
         # response_format is about content, and an answer with calls has none
         message = "tool_choice: demands a call, while another field demands a form of the text; leave one out"

@@ -36,7 +36,7 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
         max_tokens=answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.info, "prompt"),
         logprobs=body.logprobs,
         echoes=_echoes(body, model.tokenizer, prompts),
-        grammar=grammar_of(body, model.tokenizer),
+        grammar=grammar_of(body, model),
         scores_echo=bool(body.echo) and body.logprobs is not None,
     )
     return prepared_request(body, model, own)

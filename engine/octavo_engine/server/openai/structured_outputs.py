@@ -14,6 +14,8 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.body import Body
 from octavo_engine.server.openai.refused import NotYet
 from octavo_engine.server.openai.structural_tags import Form, Structure, Triggers, older_form
+from octavo_engine.server.preparation.loaded_model import LoadedModel
+from octavo_engine.server.preparation.prepared import SLOW_GRAMMAR
 from octavo_engine.structured.grammar import (
     MAX_CHARACTERS,
     GrammarError,
@@ -23,10 +25,9 @@ from octavo_engine.structured.grammar import (
     lark_grammar,
     regex_grammar,
 )
-from octavo_engine.structured.grammar_check import check_grammar
+from octavo_engine.structured.grammar_check import SlowGrammarError, check_grammar
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.structured.vocabulary import outline
-from octavo_engine.text.tokenizer import Tokenizer
 
 _MAX_DEPTH = 64
 _MAX_CHOICES = 1024
@@ -189,7 +190,7 @@ class StructuredFields(BaseModel):
     structural_tag: NotYet = None
 
 
-def grammar_of(body: StructuredFields, tokenizer: Tokenizer) -> str | None:
+def grammar_of(body: StructuredFields, model: LoadedModel) -> str | None:
     """Return the checked grammar that the answer must follow, None for any text; APIError 400 names the field."""
     forms = list(_forms(body))
     if not forms:
@@ -200,10 +201,16 @@ def grammar_of(body: StructuredFields, tokenizer: Tokenizer) -> str | None:
         raise APIError(400, f"{names}: only one of these may be given in a request", param=param)
     try:
         grammar = make()
-        check_grammar(grammar, outline(tokenizer))
+        check_grammar(grammar, outline(model.tokenizer), new=model.new_grammars)
     except GrammarError as error:
-        raise APIError(400, f"{param}: {error}", param=param, code="invalid_grammar") from None
+        raise wrong_grammar(error, param) from None
     return grammar
+
+
+def wrong_grammar(error: GrammarError, param: str) -> APIError:
+    """Return the error 400 of a request whose field `param` has a grammar that cannot be followed."""
+    code = SLOW_GRAMMAR if isinstance(error, SlowGrammarError) else "invalid_grammar"
+    return APIError(400, f"{param}: {error}", param=param, code=code)
 
 
 def schema_of_content(body: StructuredFields) -> dict[str, Any] | None:

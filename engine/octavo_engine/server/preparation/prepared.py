@@ -148,8 +148,12 @@ class Task(msgspec.Struct, frozen=True):
     """A key of `text_worker.JOBS`."""
     engine: EngineInfo
     body: bytes
+    new_grammars: bool = True
+    """Whether the body may have a grammar that this worker has not checked before."""
 
 
+SLOW_GRAMMAR = "grammar_too_slow"
+"""The code of the error of a request whose grammar took too long to compile."""
 LENGTH = struct.Struct("<I")
 """The prefix of each message: its length in bytes."""
 

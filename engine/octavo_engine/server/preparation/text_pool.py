@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from octavo_engine.server.admission.refusal import RefusedError, retry_after
 from octavo_engine.server.errors import APIError, UnfitModelError
 from octavo_engine.server.preparation.prepared import (
     LENGTH,
+    SLOW_GRAMMAR,
     JSONAnswer,
     Prepared,
     Rejected,
@@ -33,6 +35,7 @@ from octavo_engine.server.preparation.prepared import (
     decode_result,
     encode,
 )
+from octavo_engine.server.preparation.slow_grammars import SlowGrammars
 from octavo_engine.server.preparation.text_limits import CPU_SECONDS, WALL_SECONDS, may_take_long
 
 log = logging.getLogger("octavo.text_workers")
@@ -162,6 +165,7 @@ class TextPool:
         self._pending = Occupancy(time.monotonic)
         self._pending_of: Counter[str] = Counter()
         """The pending requests of each key that has some."""
+        self._slow_grammars = SlowGrammars(time.monotonic)
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._setup: Setup | None = None
@@ -192,7 +196,7 @@ class TextPool:
         self._pending_of[key] += 1
         served = False
         try:
-            result: Result = await asyncio.shield(await self._begin(key, Task(job, engine, body)))
+            result: Result = await asyncio.shield(await self._begin(key, job, engine, body))
             served = True
         finally:
             self._pending.release(1, served=served)
@@ -200,6 +204,9 @@ class TextPool:
             if not self._pending_of[key]:
                 del self._pending_of[key]
         if isinstance(result, Rejected):
+            if result.status == 429:
+                detail = "its last grammars took too long to compile, and new ones are not compiled for a while"
+                raise RefusedError(429, "slow_grammars", detail, math.ceil(self._slow_grammars.seconds_left(key)) or 1)
             if result.model is not None:
                 raise UnfitModelError(result.message, code=result.code, model=result.model)
             headers = {"Retry-After": str(retry_after(None))} if result.status == 503 else {}
@@ -217,9 +224,9 @@ class TextPool:
             detail = f"{mine} prompts of this key wait to be tokenized, and a key may have {share}"
             raise RefusedError(429, "tokenizing", detail, retry_after(self._pending.seconds_to_free(mine)))
 
-    async def _begin(self, key: str, task: Task) -> asyncio.Task[Result]:
+    async def _begin(self, key: str, job: str, engine: EngineInfo, body: bytes) -> asyncio.Task[Result]:
         """Give a task to a worker when the key's turn has come; one that may take long only if it leaves another."""
-        long = may_take_long(task.body)
+        long = may_take_long(body)
         if long:
             await self._long_turns.acquire(key)
         try:
@@ -230,7 +237,8 @@ class TextPool:
             raise
         turn = _Turn(key, long, time.monotonic())
         try:
-            data = encode(task)
+            paused = self._several_keys() and self._slow_grammars.seconds_left(key) > 0
+            data = encode(Task(job, engine, body, new_grammars=not paused))
         except BaseException:  # a MemoryError, as the task is copied
             self._release(worker, turn)
             raise
@@ -273,6 +281,8 @@ class TextPool:
             worker.kill()
             self._spawn(self._start_worker_again(turn))
             raise
+        if isinstance(result, Rejected) and result.code == SLOW_GRAMMAR:
+            self._slow_grammars.add(turn.key)
         self._release(worker, turn)
         return result
 
