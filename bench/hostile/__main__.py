@@ -15,6 +15,7 @@ import platform
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import torch
 import uvloop
 
 from bench.hostile.attacks import ATTACKS
+from bench.hostile.claims import RANKED
 from bench.hostile.honest import Honest
 from bench.hostile.leftover import State, settled, state_of
 from bench.hostile.secrets import PROMPT
@@ -33,6 +35,9 @@ from bench.server import Serving, octavo
 GAP_MS, PROBE_MS, GROWTH_MIB, LOG_KIB = 1500, 500, 256, 512
 """The targets during an attack: the longest gap between two tokens of the honest tenant, the longest probe, the largest
 growth of memory, and the most log lines in KiB."""
+_LOOP = uvloop.new_event_loop
+_SPARE_SERIES = 16
+"""More series after an attack that are no sign of labels that clients choose: some appear with their first event."""
 _KEY = "sk-rude-oT4zq9Wm"
 _KEYS = f"keys:\n- {{name: honest, key: sk-honest}}\n- {{name: rude, key: {_KEY}, rights: [adapters]}}\n"
 _KEYS += "".join(f"- {{name: rude{number}, key: {_KEY}-{number}}}\n" for number in range(KEYS))
@@ -46,14 +51,16 @@ class Line:
     attack: str
     outcomes: dict[str, int]
     """Statuses of the attacker's requests, or how its connections ended."""
+    slowest_s: float
+    """The seconds that the slowest answer to the attacker took."""
     before: dict[str, float | int]
     during: dict[str, float | int]
     failures: list[str]
     """Failures that the honest tenant saw."""
     growth_mib: float
     """The most memory of all the server's processes during the attack, minus that before it."""
-    series: int
-    """The number of series in /metrics after the attack."""
+    series: tuple[int, int]
+    """The number of series in /metrics before and after the attack."""
     log_kib: float
     """The size of the log lines that were written during the attack."""
     logged: list[str]
@@ -68,6 +75,7 @@ class Line:
         found += ["probe"] * (not self.during["probe_max_ms"] <= PROBE_MS)
         found += ["memory"] * (self.growth_mib > GROWTH_MIB) + ["failures"] * bool(self.failures)
         found += ["log"] * (bool(self.logged) or self.log_kib > LOG_KIB)
+        found += ["series"] * (self.series[1] > self.series[0] + _SPARE_SERIES)
         return found + ["500"] * ("500" in self.outcomes) + ["leak"] * self.left[1].exceeds(self.left[0])
 
 
@@ -97,7 +105,7 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
     """Run one attack, and return its figures."""
     before = await honest.begin()
     await asyncio.sleep(args.quiet)
-    state = await state_of(serving)
+    state, series = await state_of(serving), await asyncio.to_thread(serving.num_series)
     memory_before, watching = memory(serving), asyncio.create_task(most_memory(serving))
     during = await honest.begin()
     serving.new_log()
@@ -109,21 +117,25 @@ async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Na
     watching.cancel()
     await honest.begin()
     growth = await watching - memory_before
-    series = await asyncio.to_thread(serving.num_series)
-    outcomes = dict(sorted(json.loads(said or b"{}").items()))
+    result = json.loads(said or b'{"outcomes": {}, "slowest": 0}')
+    outcomes, all_series = (
+        dict(sorted(result["outcomes"].items())),
+        (series, await asyncio.to_thread(serving.num_series)),
+    )
     log = serving.new_log()
     logged = [each for each in _NEVER_LOGGED if each.encode() in log]
     figures = before.figures(), during.figures()
     left = state, await settled(serving, state)
-    return Line(name, outcomes, *figures, during.failures[:5], growth, series, len(log) / 1024, logged, left)
+    failures, log_kib = during.failures[:5], len(log) / 1024
+    return Line(name, outcomes, result["slowest"], *figures, failures, growth, all_series, log_kib, logged, left)
 
 
-async def attack_all(serving: Serving, args: argparse.Namespace) -> list[Line]:
-    """Run all attacks that --only and --part select."""
+async def attack_all(serving: Serving, names: Sequence[str], args: argparse.Namespace) -> list[Line]:
+    """Run these attacks."""
     honest, lines = Honest(serving.port, "sk-honest"), []
     async with honest.run():
         await asyncio.sleep(5)  # warm-up
-        for name in selected(args.only, *map(int, args.part.split("/"))):
+        for name in names:
             lines.append(await measure(serving, honest, name, args))
             print(json.dumps(asdict(lines[-1]), ensure_ascii=False), flush=True)
     return lines
@@ -144,11 +156,11 @@ def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
         f"{os.getloadavg()[0]:.1f} at the end: smollm2, Python {platform.python_version()}, torch {torch.__version__}. "
         f"{args.seconds:g} s an attack, {args.quiet:g} s before it. The honest tenant's gaps between tokens (the first "
         f"token's wait included) and its probes of /health/live, in ms. Targets: gaps of at most {GAP_MS} ms, probes "
-        f"{PROBE_MS} ms, memory {GROWTH_MIB} MiB, log {LOG_KIB} KiB without secrets, no failures, and no open file or "
-        "request more than before, some seconds later.\n",
-        "| attack | answers | gap p99 before | during | longest | probe p99 before | during | longest | memory MiB | "
-        "missed |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"{PROBE_MS} ms, memory {GROWTH_MIB} MiB, log {LOG_KIB} KiB without secrets, no failures, no new series of "
+        "/metrics, and no open file or request more than before, some seconds later.\n",
+        "| attack | answers | slowest s | gap p99 before | during | longest | probe p99 before | during | longest | "
+        "memory MiB | missed |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for line in lines:
         outcomes = ", ".join(f"{count} × {outcome}" for outcome, count in line.outcomes.items()) or "–"
@@ -158,9 +170,11 @@ def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
         )  # fmt: skip
         cells = " | ".join(f"{value:.0f}" for value in figures)
         missed = ", ".join(line.missed) or "–"
-        text.append(f"| {line.attack} | {outcomes} | {cells} | {line.growth_mib:+.0f} | {missed} |")
-    series = {line.series for line in lines}
-    text.append(f"\nSeries of /metrics after the attacks: {min(series)} to {max(series)}.\n")
+        text.append(
+            f"| {line.attack} | {outcomes} | {line.slowest_s:.1f} | {cells} | {line.growth_mib:+.0f} | {missed} |"
+        )
+    series = {count for line in lines for count in line.series}
+    text.append(f"\nSeries of /metrics: {min(series)} to {max(series)}.\n")
     return "\n".join(text)
 
 
@@ -177,8 +191,14 @@ def main() -> int:
         keys = Path(folder) / "keys.yaml"
         keys.write_text(_KEYS)
         flags = (f"--api-key-file={keys}", "--kv-cache-memory=1GiB", f"--batch-storage={folder}/files", "--enable-lora")
-        with octavo("smollm2", *flags) as serving, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            lines = runner.run(attack_all(serving, args))
+        names, lines = selected(args.only, *map(int, args.part.split("/"))), list[Line]()
+        for more, some in (
+            ((), [name for name in names if name not in RANKED]),
+            (("--scheduling-policy=priority",), [name for name in names if name in RANKED]),
+        ):
+            if some:
+                with octavo("smollm2", *flags, *more) as serving, asyncio.Runner(loop_factory=_LOOP) as runner:
+                    lines += runner.run(attack_all(serving, some, args))
     versions = {"python": platform.python_version(), "torch": torch.__version__, "cores": psutil.cpu_count()}
     result = {"machine": versions, "arguments": vars(args), "attacks": [asdict(line) for line in lines]}
     save(args.name, result, lambda title: page(title, args, lines))

@@ -1,4 +1,4 @@
-"""Attacks by adapters that exist: loads under many names, files that change while they are read, files of odd kinds."""
+"""Attacks by adapters that exist: many names, files that change while they are read, odd files and odd numbers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from bench.hostile.kinds import Attack, users
 from bench.hostile.wire import Target
@@ -163,10 +166,81 @@ async def odd_files(target: Target, folder: Path) -> None:
     await users(12, user)
 
 
+def _equal_numbers(number: float, dtype: str = "F32", layers: int = 30) -> bytes:
+    """Return a safetensors file of an adapter of rank 8 whose numbers are all the same bytes."""
+    module = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
+    header, data = {}, b""
+    for layer in range(layers):
+        for part, shape in (("A", [8, 576]), ("B", [576, 8])):
+            content = np.full(shape, number, np.float32).tobytes()
+            header[module.format(layer, part)] = {
+                "dtype": dtype,
+                "shape": shape,
+                "data_offsets": [len(data), len(data) + len(content)],
+            }
+            data += content
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+async def wrong_numbers(target: Target, folder: Path) -> None:
+    """Adapters of infinite and undefined numbers and of odd settings, used at once."""
+    good = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    settings: tuple[dict[str, Any], ...] = (
+        {},
+        {"lora_alpha": 1e38},
+        {"lora_alpha": -8},
+        {"use_rslora": "yes"},
+        {"r": 8.5},
+        {"r": True},
+        {"r": -8},
+        {"use_dora": True},
+        {"bias": "all"},
+        {"modules_to_save": ["lm_head"]},
+        {"peft_type": "PREFIX_TUNING"},
+        {"alpha_pattern": {"(a+)+$": 1e308}},
+        {"rank_pattern": {".*": 0}},
+        {"target_modules": ".*(a|a)*b"},
+        {"base_model_name_or_path": "/etc/" + "x" * 10**6},
+        {"lora_alpha": float("nan")},
+        {"layers_to_transform": [10**9]},
+    )
+    paths = [
+        adapter(folder / f"s{at}", _equal_numbers(0.01), json.dumps({**good, **each}).encode())
+        for at, each in enumerate(settings)
+    ]
+    numbers = (float("nan"), float("inf"), 1e38, -1e38, 1e-45)
+    paths += [
+        adapter(folder / f"n{at}", _equal_numbers(each), json.dumps(good).encode()) for at, each in enumerate(numbers)
+    ]
+    paths += [
+        adapter(folder / f"d{at}", _equal_numbers(1, kind), json.dumps(good).encode())
+        for at, kind in enumerate(("I32", "U32", "F64", "X", "F8_E4M3"))
+    ]
+    loop = folder / "loop"
+    loop.symlink_to(loop)
+    paths.append(loop)
+
+    async def user(number: int) -> None:
+        while target.open:
+            number += 1
+            name = f"w{number % 8}"
+            await target.post(
+                LOAD, {"lora_name": name, "lora_path": str(paths[number % len(paths)]), "load_inplace": True}
+            )
+            asked = {"model": name, "prompt": "x", "max_tokens": 4, "logprobs": 3, "temperature": number % 2}
+            await target.post(TEXT, asked)
+
+    await users(4, user)
+    for number in range(8):
+        await target.post(UNLOAD, {"lora_name": f"w{number}"})
+
+
 ADAPTERS: dict[str, Attack] = {
     "one adapter's name, loaded and unloaded by 32 clients": with_adapters(one_name),
     "an adapter under hundreds of names": with_adapters(many_names),
     "adapters whose files change while they are read": with_adapters(changing),
     "adapters of sparse, endless and broken files": with_adapters(odd_files),
+    "adapters of infinite numbers": with_adapters(wrong_numbers),
 }
 """Attacks by name, as in `attacks.py`."""

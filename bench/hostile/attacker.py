@@ -1,4 +1,4 @@
-"""`python -m bench.hostile.attacker PORT KEY SECONDS ATTACK`: runs one attack, and prints its outcomes.
+"""`python -m bench.hostile.attacker PORT KEY SECONDS ATTACK`: runs one attack, and prints how its requests ended.
 
 It is a process of its own, as the attack would otherwise delay the honest user whose waits are measured.
 """
@@ -29,7 +29,7 @@ def main() -> None:
     target = Target(int(port), key, time.monotonic() + float(seconds))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_attack(target, name, float(seconds)))
-    print(json.dumps(target.outcomes))
+    print(json.dumps({"outcomes": target.outcomes, "slowest": target.slowest}))
 
 
 if __name__ == "__main__":

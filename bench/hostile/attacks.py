@@ -13,9 +13,13 @@ from typing import Any
 from bench.hostile import (
     adapter_files,
     bodies,
+    claims,
     connections,
     corners,
     floods,
+    odd_batches,
+    odd_fields,
+    odd_headers,
     patterns,
     probes,
     secrets,
@@ -23,7 +27,6 @@ from bench.hostile import (
     shapes,
     sockets,
     stored,
-    uncommon,
     unread_bytes,
 )
 from bench.hostile.kinds import Attack, held, posts, unread, users
@@ -265,7 +268,11 @@ ATTACKS: dict[str, Attack] = {
     **sockets.SOCKETS,
     **bodies.BODIES,
     **patterns.PATTERNS,
-    **uncommon.UNCOMMON,
+    **odd_headers.HEADERS,
+    **odd_fields.FIELDS,
+    **odd_batches.BATCH_LINES,
+    **claims.CLAIMS,
+    **claims.RANKED,
 }  # fmt: skip
 ATTACKS |= {
     f"{several_keys.KEYS} keys: {name}": several_keys.by_several_keys(attack)

@@ -1,4 +1,4 @@
-"""Attacks of the second look: many small requests, lists that are copied, parts of HTTP that few clients use."""
+"""Attacks by many small requests, by lists that each answer has a copy of, and by odd but valid parts of HTTP."""
 
 from __future__ import annotations
 

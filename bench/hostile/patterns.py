@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 from typing import Any
 
-from bench.hostile.kinds import Attack, posts
+from bench.hostile.kinds import Attack, posts, users
+from bench.hostile.wire import Target
 
 _CHAT = "/v1/chat/completions"
 
@@ -36,9 +40,27 @@ def patterns_of_one_text(number: int) -> dict[str, Any]:
     return _chat(guided_json={"type": "string", "allOf": patterns})
 
 
+_SLOW = (large_classes, pattern_properties, intersected, patterns_of_one_text)
+
+
+async def patient(target: Target) -> None:
+    """Chats with all these grammars in turn, by four clients that wait as Retry-After says."""
+
+    async def user(number: int) -> None:
+        while target.open:
+            number += 4
+            body = json.dumps(_SLOW[number % len(_SLOW)](number)).encode()
+            answer = await target.ask(target.head(_CHAT, len(body)) + body)
+            wait = re.search(rb"\r\nretry-after: *(\d+)\r\n", answer, re.IGNORECASE)
+            await asyncio.sleep(int(wait[1]) if wait else 0)
+
+    await users(4, user)
+
+
 PATTERNS: dict[str, Attack] = {
     "patterns of large classes (G)": posts(_CHAT, large_classes),
     "300 patterns of names in a schema (H)": posts(_CHAT, pattern_properties),
     "200 intersected regular expressions (G)": posts(_CHAT, intersected),
     "30 patterns of one text in a schema (H)": posts(_CHAT, patterns_of_one_text),
+    "patterns and schemas, from clients that wait as told (G, H)": patient,
 }

@@ -175,6 +175,28 @@ async def left_behind(target: Target) -> None:
     await users(16, user)
 
 
+async def cut_streams(target: Target) -> None:
+    """Streams of which clients read exactly N bytes, then close, reset, or stay without reading."""
+    asked = {"prompt": "x", "max_tokens": 300, "ignore_eos": True, "stream": True, "logprobs": 5}
+    body = json.dumps(asked).encode()
+
+    async def user(number: int) -> None:
+        while target.open:
+            number += 48
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                async with asyncio.timeout(4), target.connection() as (reader, writer):
+                    writer.write(target.head(TEXT, len(body)) + body)
+                    await reader.readexactly(1 + number * 7 % 3000)
+                    if number % 3 == 0:
+                        writer.write_eof()
+                        await asyncio.sleep(1)
+                    elif number % 3 == 1:
+                        await asyncio.sleep(2)
+                    target.outcomes["left"] += 1
+
+    await users(48, user)
+
+
 UNREAD: dict[str, Attack] = {
     "pipelines of 400 KB on 1,500 connections": burst(pipeline, 1500),
     "250 KB of a body on 1,500 connections": burst(large_body, 1500),
@@ -187,4 +209,5 @@ UNREAD: dict[str, Attack] = {
     "batches of one wrong line": short_batches,
     "log probabilities in streams of /v1/responses": reported,
     "clients that leave with another request begun": left_behind,
+    "streams cut after N bytes": cut_streams,
 }

@@ -29,6 +29,8 @@ class Target:
     until: float
     """The end of the attack, in monotonic seconds."""
     outcomes: Counter[str] = field(default_factory=Counter)
+    slowest: float = 0.0
+    """The seconds that the slowest answer took; those that never came are counted in `outcomes`."""
     keys: int = 1
     """How many API keys the requests have at random: with several, those that end in -0, -1 and so on."""
 
@@ -68,12 +70,13 @@ class Target:
 
     async def ask(self, data: bytes) -> bytes:
         """Send bytes, count the status of the answer, and return its beginning, or how the connection ended."""
-        answer = b""
+        answer, begin = b"", time.monotonic()
         try:
             async with asyncio.timeout(SECONDS), self.connection() as (reader, writer):
                 writer.write(data)
                 answer = await _answer(reader)
             outcome = answer[9:12].decode()
+            self.slowest = max(self.slowest, time.monotonic() - begin)
         except TimeoutError:
             outcome = f"none in {SECONDS:.0f} s"
         except (OSError, asyncio.IncompleteReadError):
