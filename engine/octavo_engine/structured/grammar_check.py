@@ -27,11 +27,12 @@ from octavo_engine.structured.grammar import GrammarError, error_in, json_schema
 _LEAST_SECONDS, _TIMES = 0.25, 10
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
-_IDLE_SECONDS, _IDLE_SHARE, _LOOK_AGAIN = 0.3, 0.1, 0.02
-"""The first child runs only where no other thread wants to (SCHED_IDLE), for at most 0.3 s, and no longer if it gets
-less than a tenth of a core, which is looked at every 0.02 s. A step on CPUs has hundreds of short waits; a thread goes
-on at once where an idle task ran, and often 2 ms late where one of low priority did. A second child then begins anew,
-as only a privileged process can leave SCHED_IDLE, with the text worker's priority: its client waits."""
+_IDLE_SECONDS, _IDLE_SHARE, _FIRST_LOOK, _LOOK_AGAIN = 0.8, 0.3, 0.1, 0.02
+"""The first child runs only where no other thread wants to (SCHED_IDLE), for at most 0.8 s, and no longer if it gets
+less than 0.3 of a core, with which it would not end in time; that is looked at after 0.1 s and then every 0.02 s. A
+step on CPUs has hundreds of short waits; a thread goes on at once where an idle task ran, and often 2 ms late where one
+of low priority did. A second child then begins anew, as only a privileged process can leave SCHED_IDLE, with the text
+worker's priority: its client waits."""
 _SCHEDULED_TIME = 2
 """Linux' CPUCLOCK_SCHED: with a process's id it makes the id of the clock of its CPU time."""
 _MOST_PASSED = 4096
@@ -158,8 +159,9 @@ def _start(grammar: str, vocabulary: LLTokenizer, *, idle: bool) -> _Child:
 def _is_starved(child: _Child) -> bool:
     """Wait for the child's answer or end; return True as soon as idle cores alone do not suffice for it."""
     clock = (~child.pid << 3) | _SCHEDULED_TIME
-    begin = time.monotonic()
-    while not select.select([child.pipe], [], [], _LOOK_AGAIN)[0]:
+    begin, pause = time.monotonic(), _FIRST_LOOK
+    while not select.select([child.pipe], [], [], pause)[0]:
+        pause = _LOOK_AGAIN
         waited = time.monotonic() - begin
         with contextlib.suppress(OSError):  # it has just ended
             if waited > _IDLE_SECONDS or time.clock_gettime(clock) < _IDLE_SHARE * waited:

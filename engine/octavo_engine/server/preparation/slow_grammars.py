@@ -1,33 +1,29 @@
-"""Which API keys have sent several grammars that took too long to compile: further new ones are rejected for a while.
+"""Which API keys have sent a grammar that took too long to compile: further new ones are rejected for a while.
 
-Each such grammar costs a quarter of a second of CPU time, for which the steps of a model on CPUs wait.
+Each such grammar costs a quarter of a second of CPU time, for which steps on CPUs and the key's other requests wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_AT_ONCE = 2
-"""The grammars a key may send in a row that take too long, before its new ones are rejected."""
-_SECONDS_EACH = 5.0
-"""Seconds after which one more may be compiled for each of them: a twentieth of a core at most."""
+_SECONDS = 5.0
+"""How long a key pauses for each grammar that takes too long: so they take a twentieth of a core."""
 
 
 class SlowGrammars:
-    """The grammars that took too long, by key."""
+    """The keys whose new grammars are not compiled now."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._forgotten_at: dict[str, float] = {}
-        """When the last of a key's grammars no longer counts; each counts for _SECONDS_EACH, one after another."""
+        self._paused_until: dict[str, float] = {}
 
     def add(self, key: str) -> None:
         """Note that a grammar of this key took too long."""
         now = self._clock()
-        self._forgotten_at = {name: end for name, end in self._forgotten_at.items() if end > now}
-        self._forgotten_at[key] = max(now, self._forgotten_at.get(key, now)) + _SECONDS_EACH
+        self._paused_until = {name: end for name, end in self._paused_until.items() if end > now}
+        self._paused_until[key] = self._paused_until.get(key, now) + _SECONDS
 
     def seconds_left(self, key: str) -> float:
         """Return the seconds until new grammars of this key are compiled again; 0 if they are now."""
-        left = self._forgotten_at.get(key, 0.0) - self._clock() - (_AT_ONCE - 1) * _SECONDS_EACH
-        return max(0.0, left)
+        return max(0.0, self._paused_until.get(key, 0.0) - self._clock())

@@ -205,7 +205,7 @@ class TextPool:
                 del self._pending_of[key]
         if isinstance(result, Rejected):
             if result.status == 429:
-                detail = "its last grammars took too long to compile, and new ones are not compiled for a while"
+                detail = "a grammar of it took too long to compile, and new ones are not compiled for some seconds"
                 raise RefusedError(429, "slow_grammars", detail, math.ceil(self._slow_grammars.seconds_left(key)) or 1)
             if result.model is not None:
                 raise UnfitModelError(result.message, code=result.code, model=result.model)
