@@ -13,7 +13,9 @@ from types import FrameType
 from openai import OpenAI, OpenAIError
 
 from octavo_operator.api.files import inspect
-from octavo_operator.local import LocalEngine, LocalError, run_local
+from octavo_operator.local.engine import LocalEngine
+from octavo_operator.local.errors import LocalError
+from octavo_operator.local.run_local import run_local
 
 SAMPLE = Path(__file__).parent.parent / "manifests" / "samples" / "smollm2.yaml"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

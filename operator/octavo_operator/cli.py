@@ -392,11 +392,13 @@ def _render(service: LLMService, config: RenderConfig) -> int:
 
 
 def _local(service: LLMService, arguments: argparse.Namespace) -> int:
-    from octavo_operator import local
+    from octavo_operator.local.errors import LocalError
+    from octavo_operator.local.main import main as run
+    from octavo_operator.local.volumes import parse_volumes
 
     try:
-        return local.main(service, arguments.port, local.parse_volumes(arguments.volume))
-    except local.LocalError as error:
+        return run(service, arguments.port, parse_volumes(arguments.volume))
+    except LocalError as error:
         _say(f"octavo-operator local: {error}")
         return error.exit_code
 

@@ -22,9 +22,13 @@ import psutil
 import pytest
 import yaml
 
-from octavo_operator import local
 from octavo_operator.api.resource import LLMService, parse
-from octavo_operator.local import LocalError, run_local, translate
+from octavo_operator.local import command
+from octavo_operator.local.command import translate
+from octavo_operator.local.engine import LocalEngine, Report
+from octavo_operator.local.errors import LocalError
+from octavo_operator.local.main import main
+from octavo_operator.local.run_local import run_local
 from octavo_operator.render import RenderConfig, render
 from tests.operator.bad_llmservices import GONE, VALID, merged
 from tests.operator.golden import SAMPLES
@@ -48,12 +52,12 @@ def container_of(llmservice: LLMService, field: str = "containers") -> dict[str,
 def misbehaving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """`octavo-engine` is the script, and temporary folders lie where the test can look."""
     script = tmp_path / "octavo-engine"
-    real = f'[ "$1" = adapters ] && exec "{local._executable("octavo-engine")}" "$@"'
+    real = f'[ "$1" = adapters ] && exec "{command.executable("octavo-engine")}" "$@"'
     script.write_text(f'#!/bin/sh\n{real}\nexec "{sys.executable}" "{ENGINE}" "$@"\n')
     script.chmod(0o755)
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(local, "_executable", lambda name: str(script))
-    monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(command, "executable", lambda name: str(script))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     before = set(psutil.Process().children(recursive=True))
     yield
     assert not list((tmp_path / "tmp").iterdir())
@@ -159,13 +163,13 @@ def test_ends_with_the_engines_exit_code(code: int) -> None:
 
 def replace_time(monkeypatch: pytest.MonkeyPatch, name: str, by: Callable[..., Any]) -> None:
     """Replace a function of `time` for the module alone: with another clock, other tests' servers lose timers."""
-    monkeypatch.setattr(local, "time", SimpleNamespace(**{**vars(time), name: by}))
+    monkeypatch.setattr("octavo_operator.local.engine.time", SimpleNamespace(**{**vars(time), name: by}))
 
 
 @pytest.mark.usefixtures("misbehaving")
 def test_a_start_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(local, "_HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr("octavo_operator.local.engine._HEARTBEAT_SECONDS", 0.0)
     monotonic, passed = time.monotonic, 0.0
     replace_time(monkeypatch, "monotonic", lambda: monotonic() + passed)
 
@@ -225,14 +229,14 @@ def test_a_signal_ends_it_after_its_drain(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The command's own handling, with the signal coming once the engine serves."""
-    wait_ready = local.LocalEngine.wait_ready
+    wait_ready = LocalEngine.wait_ready
 
-    def then_a_signal(engine: local.LocalEngine, report: local.Report) -> None:
+    def then_a_signal(engine: LocalEngine, report: Report) -> None:
         wait_ready(engine, report)
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(local.LocalEngine, "wait_ready", then_a_signal)
-    assert local.main(service(), 0, {}) == 0
+    monkeypatch.setattr(LocalEngine, "wait_ready", then_a_signal)
+    assert main(service(), 0, {}) == 0
     said = capfd.readouterr()
     assert "drained" in said.out
     assert f"{number.name}: waits for running answers" in said.err
@@ -242,7 +246,7 @@ def test_a_signal_ends_it_after_its_drain(
 def test_variables_that_only_a_cluster_has_are_reported(capfd: pytest.CaptureFixture[str]) -> None:
     engine = {"envFrom": [{"secretRef": {"name": "more"}}]}
     with pytest.raises(LocalError):
-        local.main(service("exits-3", engine=engine), 0, {})
+        main(service("exits-3", engine=engine), 0, {})
     assert "note: spec.engine.envFrom" in capfd.readouterr().err
 
 
@@ -302,7 +306,7 @@ def test_the_real_engine_answers_and_leaves_nothing(short_folder: Path) -> None:
     "body", [b"[]", b'{"phase": 1, "progress": 0, "detail": ""}', b'{"progress": null}', b"<html>"]
 )
 def test_another_programs_answer_is_no_progress(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
-    engine = local.LocalEngine(SimpleNamespace(poll=lambda: None), {}, 1, 0)  # type: ignore[arg-type]
+    engine = LocalEngine(SimpleNamespace(poll=lambda: None), {}, 1, 0)  # type: ignore[arg-type]
     monkeypatch.setattr(engine, "_startup_state", lambda: body)
     assert engine._progress() == "the engine does not answer yet"
 
@@ -311,10 +315,10 @@ def test_another_programs_answer_is_no_progress(monkeypatch: pytest.MonkeyPatch,
 def test_a_terminal_has_the_engines_own_bar_and_no_lines_between(
     monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
-    monkeypatch.setattr(local, "_HEARTBEAT_SECONDS", 0)
-    monkeypatch.setattr(local, "_POLL_SECONDS", 0)
+    monkeypatch.setattr("octavo_operator.local.engine._HEARTBEAT_SECONDS", 0)
+    monkeypatch.setattr("octavo_operator.local.engine._POLL_SECONDS", 0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    engine = local.LocalEngine(SimpleNamespace(poll=lambda: None), {}, 1, 0)  # type: ignore[arg-type]
+    engine = LocalEngine(SimpleNamespace(poll=lambda: None), {}, 1, 0)  # type: ignore[arg-type]
     answers = iter([False, False, True])
     monkeypatch.setattr(engine, "_passes", lambda probe: next(answers))
     monkeypatch.setattr(engine, "_progress", lambda: "")

@@ -1,0 +1,78 @@
+"""Runs the engine of one LLMService, with what its pod runs before and beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo_operator.api.resource import LLMService
+from octavo_operator.local.command import HOST, places_of, translate
+from octavo_operator.local.engine import LocalEngine
+from octavo_operator.local.errors import LocalError
+from octavo_operator.local.processes import beside, run_to_the_end, start
+from octavo_operator.local.volumes import make_folders
+from octavo_operator.render import RenderConfig, unsupported_fields
+from octavo_operator.render.adapters import LIST_KEY, LIST_VOLUME, SIDECAR, adapter_list
+from octavo_operator.render.children import render
+from octavo_operator.render.container import CONTAINER, PRE_STOP_SECONDS
+from octavo_operator.render.fetch import FETCH
+
+
+@contextlib.contextmanager
+def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | None = None) -> Iterator[LocalEngine]:
+    """Run the engine of `service` while the block runs; afterwards no process and no folder is left.
+
+    `port` 0 takes any free one. `volumes` gives folders to volumes of the pod that cannot be made here. To be called
+    from a thread that lives as long as the engine: the kernel ends the engine with it. LocalError says what is missing.
+    """
+    if missing := unsupported_fields(service.spec):
+        raise LocalError("; ".join(map(str, missing)))
+    manifests = render(service, RenderConfig(engine_image="local"))
+    pod = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]["spec"]
+    container = next(container for container in pod["containers"] if container["name"] == CONTAINER)
+    before = {container["name"]: container for container in pod.get("initContainers") or ()}
+    port = _claim_port(port)
+    with contextlib.ExitStack() as left:
+        root = left.enter_context(tempfile.TemporaryDirectory(prefix="octavo-local-"))
+        folders = make_folders(pod["volumes"], Path(root), volumes or {})
+        if SIDECAR in before:
+            _list_adapters(service, pod["volumes"], container, folders)
+            left.enter_context(beside(translate(before[SIDECAR], port, folders, os.environ), root))
+        if FETCH in before:
+            run_to_the_end(translate(before[FETCH], port, folders, os.environ), root)
+        process = start(translate(container, port, folders, os.environ), root)
+        engine = LocalEngine(process, container, port, pod["terminationGracePeriodSeconds"] - PRE_STOP_SECONDS)
+        left.callback(engine.close)
+        yield engine
+
+
+def _list_adapters(
+    service: LLMService, volumes: Sequence[Mapping[str, Any]], engine: Mapping[str, Any], folders: Mapping[str, Path]
+) -> None:
+    """Write the list of adapters that a pod has as an annotation.
+
+    Credentials come from the environment, which the sidecar's processes inherit.
+    """
+    here, wanted = places_of(engine, folders), json.loads(adapter_list(service.spec, volumes))
+    for adapter in wanted["adapters"]:
+        adapter.pop("files", None)
+        if "path" in adapter:
+            adapter["path"] = here(adapter["path"])
+    (folders[LIST_VOLUME] / LIST_KEY).write_text(json.dumps(wanted))
+
+
+def _claim_port(port: int) -> int:
+    """Return `port`, or a free one for 0; LocalError if another program has it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise LocalError(f"port {port} of {HOST}: {error.strerror}; choose another, or --port 0 for any") from None
+        return int(probe.getsockname()[1])
