@@ -26,7 +26,7 @@ FIRST_CLUSTER = [
 ]
 """In these modules real engines load a model; they take half of the time of all cluster tests."""
 
-FIRST_MOVED = "test_t"
+FIRST_MOVED = "test_spec"
 """The engine's modules from this name on run with the rest, so that both processes end at about the same time."""
 
 MOST_REASONS = 100
