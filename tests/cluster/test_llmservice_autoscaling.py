@@ -32,7 +32,7 @@ SCALED = {
     "engine": {
         "maxConcurrentRequests": 4,
         # While two more replicas load on two cores, requests may wait longer than a server should let its clients wait.
-        "extraArgs": ["--max-queue-seconds=1800", "--request-timeout=1800"],
+        "extraArgs": ["--max-queue-seconds=7200", "--request-timeout=7200"],
         # Three engines share two cores: threads that wait must not spin.
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
     },

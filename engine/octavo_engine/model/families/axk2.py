@@ -15,13 +15,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LatentAttentionSpec, LayerNorms, LayerSpec, ModelSpec, MoESpec, NormSpec
 
-_NAMES = TensorNames(
-    modules=(
-        (".self_attn.q_gate_proj", ".self_attn.q_b_proj"),
-        ("layernorm.mlp.fc1.", "layernorm.W_down."),
-        ("layernorm.mlp.fc2.", "layernorm.W_up."),
-    )
-)
+_NAMES = TensorNames(modules=(("q_gate_proj", "q_b_proj"), ("mlp.fc1.", "W_down."), ("mlp.fc2.", "W_up.")))
 
 
 def _read(fields: Fields) -> ModelSpec:

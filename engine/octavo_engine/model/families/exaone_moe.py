@@ -12,8 +12,7 @@ from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec
 
 _NAMES = TensorNames(
-    modules=((".mlp.gate.e_score", ".mlp.e_score"),),
-    correction_bias="model.layers.{layer}.mlp.e_score_correction_bias",
+    modules=(("gate.e_score", "e_score"),), correction_bias="model.layers.{layer}.mlp.e_score_correction_bias"
 )
 
 

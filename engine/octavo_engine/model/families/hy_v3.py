@@ -12,11 +12,7 @@ from octavo_engine.model.spec import ModelSpec, QKNormSpec, RouterSpec
 
 _MLP = "model.layers.{layer}.mlp"
 _NAMES = TensorNames(
-    modules=(
-        (".mlp.shared_experts.", ".mlp.shared_mlp."),
-        (".mlp.gate", ".mlp.router.gate"),
-        (".mlp.e_score_correction_bias", ".mlp.expert_bias"),
-    ),
+    modules=(("shared_experts", "shared_mlp"), ("mlp.gate", "mlp.router.gate"), ("e_score_correction", "expert")),
     router=f"{_MLP}.router.gate",
     correction_bias=f"{_MLP}.expert_bias",
     shared_gate=f"{_MLP}.shared_mlp.gate_proj",
