@@ -27,14 +27,27 @@ def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
     """Measure steps of `shape`; `weights` of `fp8` are quantized while they are loaded."""
     name, extra = _weights(shape, weights)
     try:
-        with engine(context.checkpoint(shape), **context.settings, **extra) as loop:
-            driver = Driver(loop, steps=context.scale.steps, rounds=context.scale.rounds)
-            yield from _decode(context, shape, weights, name, driver)
-            yield from _prefill(context, shape, weights, name, driver)
-            yield from _chunks(context, shape, weights, name, driver)
-            yield from _short_prompts(context, shape, weights, name, driver)
+        yield from _all_steps(context, shape, weights, name, extra)
+        if (shape, weights) == (context.scale.llama, "bf16"):
+            yield from _steps_as_graphs(context, shape, weights, name)
     except (ModelLoadError, ConfigurationError, DoesNotFitError) as error:
         yield missing(name, "all", f"not supported yet: {error}")
+
+
+# Each engine has a function of its own, since nothing may refer to it when the next one looks for free memory.
+def _all_steps(context: Context, shape: Shape, weights: str, name: str, extra: dict[str, Any]) -> Iterator[Figure]:
+    with engine(context.checkpoint(shape), **context.settings, **extra) as loop:
+        driver = Driver(loop, steps=context.scale.steps, rounds=context.scale.rounds)
+        yield from _decode(context, shape, weights, name, driver)
+        yield from _prefill(context, shape, weights, name, driver)
+        yield from _chunks(context, shape, weights, name, driver)
+        yield from _short_prompts(context, shape, weights, name, driver)
+
+
+def _steps_as_graphs(context: Context, shape: Shape, weights: str, name: str) -> Iterator[Figure]:
+    with engine(context.checkpoint(shape), **context.settings, cudagraph_mode="full") as loop:
+        driver = Driver(loop, steps=context.scale.steps, rounds=context.scale.rounds)
+        yield from _short_prompts(context, shape, weights, name, driver, ", as CUDA graphs")
 
 
 def _weights(shape: Shape, weights: str) -> tuple[str, dict[str, Any]]:
@@ -109,14 +122,16 @@ def _chunks(context: Context, shape: Shape, weights: str, name: str, driver: Dri
         yield missing(name, "mixed step", str(error), beside)
 
 
-def _short_prompts(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:
+def _short_prompts(
+    context: Context, shape: Shape, weights: str, name: str, driver: Driver, how: str = ""
+) -> Iterator[Figure]:
     """Measure prompts so short that the host would need longer to launch kernels than the device to compute them."""
     batch, length, _ = context.scale.beside
     for tokens in context.scale.short:
         floor = floors.prefill(shape, tokens, context.rates, weights)
-        yield timed(name, "short prompt", f"{tokens} tokens", driver.prefill(tokens), floor.seconds, floor.bound)
+        yield timed(name, "short prompt", f"{tokens} tokens{how}", driver.prefill(tokens), floor.seconds, floor.bound)
         floor = floors.mixed(shape, batch, length, tokens, context.rates, weights)
-        case = f"{tokens} tokens beside {batch} decodes at {length}"
+        case = f"{tokens} tokens beside {batch} decodes at {length}{how}"
         yield timed(name, "short prompt", case, driver.beside(batch, length, tokens), floor.seconds, floor.bound)
 
 

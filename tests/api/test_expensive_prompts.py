@@ -251,10 +251,10 @@ async def test_a_key_whose_grammars_take_too_long_has_no_new_ones_compiled_for_a
 def test_slow_grammars_are_forgotten_one_after_another() -> None:
     now = 100.0
     slow = SlowGrammars(lambda: now)
-    for left in (5.0, 10.0):
+    for _ in range(2):  # two workers may find two at the same time
         slow.add("rude")
-        assert slow.seconds_left("rude") == left
-    now += 9
+        assert slow.seconds_left("rude") == 5.0
+    now += 4
     assert (slow.seconds_left("rude"), slow.seconds_left("other")) == (1.0, 0.0)
     now += 1
     slow.add("other")

@@ -159,6 +159,7 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "tiny-llama/mixed step/8 tokens beside 2 decodes at 16",
         "tiny-llama/short prompt/8 tokens",
         "tiny-llama/short prompt/8 tokens beside 2 decodes at 16",
+        "tiny-llama/short prompt/8 tokens, as CUDA graphs",
         "tiny-llama/linears, AWQ/2 tokens",
         "tiny-llama/paged decode/batch 2, context 64",
         "tiny-llama/GPU busy/batch 1, context 32",

@@ -303,6 +303,12 @@ CHECKS = [
         large=True,
         alone=True,
     ),
+    Check(
+        "graphs_of_512_tokens_float32",
+        partial(_graphs_equal_eager, shapes.LLAMA_1B, "float32", tokens=512),
+        large=True,
+        alone=True,
+    ),
     Check("graphs_float32", partial(_graphs_equal_eager, shapes.LLAMA_1B, "float32"), large=True, alone=True),
     *(
         Check(f"graphs_{model.name}", partial(_graphs_equal_eager, model, "float32"), large=True, alone=True)

@@ -176,7 +176,8 @@ async def test_a_missing_crd_is_said_once_in_the_log_and_by_healthz_while_it_las
 
 
 async def test_healthz_says_what_cannot_be_listed_though_the_first_object_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a conversion webhook that does not answer, which one object needs."""
+    """As with a conversion webhook that does not answer, which one object needs. Other kinds are looked after as well:
+    one that is foreign and fails likewise is no longer watched."""
     cluster = Cluster(ApiServer(None))
     process = operator._Process(
         operator.OperatorOptions("engine:1"), cluster, WorkQueue[Key](), Heartbeat(), WatchedNamespaces(())
@@ -201,7 +202,9 @@ async def test_healthz_says_what_cannot_be_listed_though_the_first_object_can(mo
         await scope.look(cluster, kinds, everything=False)
     why = "conversion webhook for octavo.dev/v1beta1 failed"
     cannot_be_listed = f"the cluster: its llmservices cannot be listed, so their changes go unseen: {why}"
-    assert operator._problems(process, None) == [cannot_be_listed]
+    unwatched, *rest = operator._problems(process, None)
+    assert rest == [cannot_be_listed]
+    assert unwatched == f"the cluster: its {OPTIONAL[0].plural} are not watched: {why}"
     assert scope.by_namespace() == {"*": False}
     failing = False
     await scope.look(cluster, kinds, everything=False)

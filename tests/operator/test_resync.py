@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ async def test_a_kind_that_cannot_be_listed_is_reported_once_it_lasts_and_others
 ) -> None:
     monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
     cluster, failing, heartbeat, queue = Cluster([body(5)]), FailingLists(), Heartbeat(), WorkQueue[Key]()
-    monkeypatch.setattr(heartbeat, "_last", 0.0)
+    monkeypatch.setattr(heartbeat, "_last", time.monotonic() - 2000)
     cluster.failures = {POD: ApiError(503, "", "try later"), CHILDREN[0]: ApiError(403, "Forbidden", "no right")}
     kinds = (CHILDREN[0], POD, LLMSERVICE)
     watched = Watched({kind: ["a"] for kind in kinds}, {LLMSERVICE.plural: {KEY: [body(5)]}}, queue)

@@ -208,7 +208,7 @@ def test_a_deployment_that_its_controller_does_not_look_at(changed: str, observe
 
 
 def test_a_change_is_unobserved_since_the_controller_last_acted() -> None:
-    """Whoever changes it how often: neither an autoscaler's change nor the next one of many is an old one."""
+    """Neither an autoscaler's change nor the next one of many is an old one."""
     changes, key = UnobservedChanges(), ("llm", "good")
 
     def noted(generation: int, observed: int, now: str) -> str:

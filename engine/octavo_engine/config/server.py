@@ -73,7 +73,7 @@ class ServerConfig:
     max_queue_seconds: float = setting(
         30.0,
         "float",
-        "longest expected wait in the queue; requests that would wait longer are answered 503 at once",
+        "longest wait in the queue; requests that may wait longer (4/3 of what is expected) are answered 503 at once",
         minimum=0.1,
         maximum=86_400,
     )

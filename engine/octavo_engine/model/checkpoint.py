@@ -60,10 +60,10 @@ def write(target: Tensor, rows: Rows, values: Tensor) -> None:
             target.view(torch.uint8)[rows] = written.view(torch.uint8)
         else:
             target[rows] = written
-    _check_finite(written, values)
+    check_finite(written, values)
 
 
-def _check_finite(written: Tensor, values: Tensor) -> None:
+def check_finite(written: Tensor, values: Tensor) -> None:
     """Raise ValueError unless all written numbers are finite: with others, any answer could be wrong."""
     if written.dtype == torch.float8_e4m3fn:  # it has no infinity, and NaN where all bits but the sign are set
         finite = not bool((written.view(torch.uint8) & 0x7F == 0x7F).any())

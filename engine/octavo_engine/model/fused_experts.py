@@ -99,6 +99,8 @@ def _convolutions(
     if len(shapes) < len(parts) or not whole.shape:
         return
     total, first = whole.shape[0], 0
+    if all(shapes) and sum(shape[0] for shape in shapes if shape) != total:
+        return
     third = -(-total // len(parts))  # OLMo Hybrid's own tensors may have a third of all rows each
     for part, shape in zip(parts, shapes, strict=True):
         rows = min(shape[0] if shape else third, total - first)

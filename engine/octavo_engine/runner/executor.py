@@ -136,7 +136,7 @@ class ThreadExecutor:
         self._thread.submit(self._open.close)
         self._thread.close(seconds)
         self._launched.clear()
-        self._open = None
+        self._forwarded, self._newest, self._open = Future(), None, None
 
 
 class GroupExecutor:

@@ -86,7 +86,7 @@ _ADVICE = (
     ),
     (
         r"had untolerated taint",
-        "kubectl describe nodes shows the taints, which a node that is not ready has too; spec.scheduling.tolerations "
+        "kubectl describe nodes shows the taints (a node that is not ready has some too); spec.scheduling.tolerations "
         "lets it run on nodes that are tainted on purpose",
     ),
     (

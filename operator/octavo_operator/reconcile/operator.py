@@ -29,6 +29,7 @@ from octavo_operator.reconcile.polling.loading import LoadWatch
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.status.facts import PATIENCE_SECONDS
+from octavo_operator.reconcile.status.unobserved import UnobservedChanges
 from octavo_operator.reconcile.unavailable_metrics_api import watch_metrics_api
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError, present_kinds, watch_kinds
 from octavo_operator.reconcile.watching.outsiders import OutsiderWatch
@@ -95,6 +96,7 @@ class _Process:
     heartbeat: Heartbeat
     namespaces: WatchedNamespaces
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
+    unobserved: UnobservedChanges = field(default_factory=UnobservedChanges)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     leads: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -232,7 +234,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         outside=outsiders.found,
     )
     clock, node_wait = cluster.server.clock.now, process.options.node_wait
-    reconciler = Reconciler(cluster, sources, config, clock=clock, node_wait=node_wait)
+    reconciler = Reconciler(cluster, sources, config, clock=clock, node_wait=node_wait, unobserved=process.unobserved)
     return (
         *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),
         Resync(cluster, watched, heartbeat, process.namespaces.failing).run(),

@@ -72,13 +72,14 @@ class Reconciler:
         config: RenderConfig,
         clock: Callable[[], str] | None = None,
         node_wait: float = PATIENCE_SECONDS,
+        unobserved: UnobservedChanges | None = None,
     ) -> None:
         self._cluster = cluster
         self._sources = sources
         self._config = config
         self._children = Children(cluster, FieldConflicts())
         self._statuses = StatusWriter(cluster)
-        self._unobserved = UnobservedChanges()
+        self._unobserved = unobserved or UnobservedChanges()
         self._failing: dict[Key, datetime] = {}
         self._claims_seen: dict[Key, datetime] = {}
         self._clock = clock or ServerClock().now

@@ -49,8 +49,8 @@ _MOST_SECONDS = 4.0
 """The most CPU seconds for finding an adapter's modules, since few patterns can take long, too."""
 _FLOAT16_MAX = 65504.0
 _LARGEST_PRODUCT = 1e15
-"""The largest change of a weight. Norms square what layers give in float32, whose largest number is 3e38, and inputs of
-layers are below 100, so that larger changes give infinite sums."""
+"""The largest change of a weight. Norms square what layers give in float32, whose largest number is 3e38: with larger
+changes nearly all of their sums are infinite, with smaller ones some may be, which ends the request alone."""
 _SIDES = {"lora_A": 0, "lora_B": 1}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _SECONDS = 5.0
-"""How long a key pauses for each grammar that takes too long: so they take a twentieth of a core."""
+"""How long a key pauses after a grammar that takes too long: so they take a twentieth of a core for each worker."""
 
 
 class SlowGrammars:
@@ -22,7 +22,7 @@ class SlowGrammars:
         """Note that a grammar of this key took too long."""
         now = self._clock()
         self._paused_until = {name: end for name, end in self._paused_until.items() if end > now}
-        self._paused_until[key] = self._paused_until.get(key, now) + _SECONDS
+        self._paused_until[key] = now + _SECONDS
 
     def seconds_left(self, key: str) -> float:
         """Return the seconds until new grammars of this key are compiled again; 0 if they are now."""

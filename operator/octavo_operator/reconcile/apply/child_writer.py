@@ -75,6 +75,10 @@ class ChildWriter:
             return await self._put_back(manifest, error, dry_run=True)
 
     async def write(self, manifest: Object, start: int, before: Mapping[str, Any] | None) -> Object:
+        """Apply a manifest and return the object; `start` is the number of replicas of a new Deployment that is scaled.
+
+        What cannot become the manifest by an apply, as `before` shows, is deleted first. ApiError if a request fails.
+        """
         scaled, metadata = is_scaled(manifest), manifest["metadata"]
         if before is not None and is_held(manifest, before):
             kind = BY_NAME[manifest["kind"]]

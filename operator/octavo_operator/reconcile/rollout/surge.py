@@ -113,7 +113,7 @@ def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodVi
     return [pod for pod in pods if pod.scheduled and not pod.ended and pod.revision != newest]
 
 
-_EXCEEDED = re.compile(r"requested: (\S+?),? used:(?: (\S+?),? limited: (\S+))?")
+_EXCEEDED = re.compile(r"requested: (\S+?),? used:(?: (\S+?),? limited: ([^\s;\])\x22']+))?")
 
 
 def _to_be_freed(said: str) -> dict[str, Decimal]:

@@ -36,7 +36,7 @@ class UnobservedChanges:
         return known[1]
 
     def forget(self, key: Key) -> None:
-        """Forget an LLMService that is gone."""
+        """Forget an LLMService that is gone, or whose changes have all been acted on."""
         self._since.pop(key, None)
 
 
@@ -48,7 +48,7 @@ def unobserved(deployment: Mapping[str, Any], since: str, now: str) -> Problem |
     name = deployment["metadata"]["name"]
     return Problem(
         Reason.NO_CONTROLLER,
-        f"nothing makes pods of Deployment {name}: kube-controller-manager has not acted on a change since {since}; "
+        f"nothing makes pods of Deployment {name}: kube-controller-manager has not acted on a change seen at {since}; "
         "see whether it runs (kubectl get pods -n kube-system), and whether its log names this Deployment, as when "
         "annotations of nearly 256 KiB leave no room for its own",
     )

@@ -13,7 +13,7 @@ from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observation.observe import Key
 from octavo_operator.reconcile.observation.relist import Listing, Missed, keys, missed
-from octavo_operator.reconcile.watching.failing_lists import FailingLists
+from octavo_operator.reconcile.watching.failing_lists import FailingLists, named
 from octavo_operator.reconcile.watching.watched import Watched
 
 logger = logging.getLogger(__name__)
@@ -97,11 +97,14 @@ class Resync:
             try:
                 listings.append(await self._cluster.list_all(kind, namespace))
             except ApiError as error:
-                logger.warning("cannot list %s, retrying in about %.0f s: %s", kind.plural, RETRY_SECONDS, error)
+                what = f"{kind.plural} of {named(namespace)}"
+                logger.warning("cannot list %s, retrying in about %.0f s: %s", what, RETRY_SECONDS, error)
                 if error.status not in _REPORTED_ELSEWHERE:
                     self._failing.failed(identity, error.message, of_all=True)
-                return None
+                continue
             self._failing.succeeded(identity)
             self._heartbeat.beat()
+        if len(listings) < len(namespaces):
+            return None
         version = min(each.version for each in listings)
         return Listing(kind, version, tuple(item for each in listings for item in each.items))

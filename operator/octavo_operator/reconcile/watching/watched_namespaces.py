@@ -107,6 +107,7 @@ class WatchedNamespaces:
         asked = {each: [kind for kind in kinds if everything or is_doubtful(each, kind)] for each in self._namespaces}
         answers = await asyncio.gather(*(self._ask(cluster, asked[each], each) for each in self._namespaces))
         self._refused = {identity: why for answer in answers for identity, why in answer.items()}
+        self.failing.keep({(each, kind) for each in self.readable for kind in kinds})
         for identity in self._refused.keys() - before.keys():
             logger.warning("%s", _sentence(*identity, self._refused[identity]))
         for namespace, kind in before.keys() - self._refused.keys():
@@ -115,7 +116,7 @@ class WatchedNamespaces:
     async def _ask(self, cluster: Prober, kinds: Sequence[Kind], namespace: str) -> Refused:
         """Ask for LLMServices, and then for the other kinds, several at once: each answer may take seconds."""
         why = await self._why_not(cluster, LLMSERVICE, namespace)
-        if (namespace, LLMSERVICE) in self.failing:  # it is the API server that fails
+        if self.failing.fails_at_once((namespace, LLMSERVICE)):
             return {identity: known for identity, known in self._refused.items() if identity[0] == namespace}
         if why:  # without these, nothing else is looked after there
             return {(namespace, LLMSERVICE): why}
@@ -124,24 +125,23 @@ class WatchedNamespaces:
         return {(namespace, kind): said for kind, said in zip(others, answers, strict=True) if said}
 
     async def _why_not(self, cluster: Prober, kind: Kind, namespace: str) -> str:
-        identity = namespace, kind
+        identity, of_all = (namespace, kind), False
         try:
             async with self._turns:
                 await cluster.probe(kind, namespace)
-                if self.failing.asks_for_all(identity):
+                if of_all := self.failing.asks_for_all(identity):
                     await cluster.list_all(kind, namespace)
         except ApiError as error:
             if error.status not in (_FORBIDDEN, _NOT_FOUND):
-                return self._failed(identity, error)
-            why = error.message if error.status == _FORBIDDEN else ""  # a removed CRD is discovery's concern
-        else:
-            why = ""
+                return self._failed(identity, error, of_all)
+            self.failing.forget(identity)
+            return error.message if error.status == _FORBIDDEN else ""  # a removed CRD is discovery's concern
         self.failing.succeeded(identity)
-        return why
+        return ""
 
-    def _failed(self, identity: Identity, error: ApiError) -> str:
+    def _failed(self, identity: Identity, error: ApiError, of_all: bool) -> str:
         """Return why the kind is not to be watched after one more failure; empty: it is as before."""
-        lasts = self.failing.failed(identity, error.message)
+        lasts = self.failing.failed(identity, error.message, of_all)
         return error.message if lasts and identity[1] in OPTIONAL else self._refused.get(identity, "")
 
 

@@ -14,6 +14,7 @@ from octavo_engine.model.checkpoint import (
     CheckpointTensor,
     Piece,
     Span,
+    check_finite,
     ignored,
     joined,
     plain,
@@ -143,4 +144,4 @@ def _viewed(name: str, target: Tensor, *spans: Span) -> CheckpointTensor:
 
 def _write_viewed(target: Tensor, rows: slice | Tensor, values: Tensor) -> None:
     place = target[rows]
-    place.copy_(values.reshape(place.shape))
+    check_finite(place.copy_(values.reshape(place.shape)), values)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded, write
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.activations import ACTIVATIONS
 from octavo_engine.model.layers.operations.delta_rule import CHUNK, DeltaInputs, chunk_bytes, one_token_bytes
@@ -123,7 +123,7 @@ class GatedDeltaNet(RecurrentMixer):
             first = joined_before + part.start
             low, high = max(start, first), min(start + len(values), first + part.size)
             if low < high:
-                target[own + low - first : own + high - first].copy_(values[low - start : high - start])
+                write(target, slice(own + low - first, own + high - first), values[low - start : high - start])
             own, joined_before = own + part.size, joined_before + part.total
 
     def step_bytes(self) -> int:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.states import StateStep
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, unsharded
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, unsharded, write
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.operations.delta_rule import DeltaInputs, chunk_bytes, one_token_bytes
 from octavo_engine.model.layers.options import LayerOptions
@@ -112,7 +112,7 @@ class KimiDeltaAttention(RecurrentMixer):
         """Fill this rank's heads from a number for each head, stored as [1, 1, heads, 1]."""
         if values.numel() != self.heads.total:
             raise ValueError(f"is {list(values.shape)}, expected [1, 1, {self.heads.total}, 1]")
-        target.copy_(values.flatten()[self.heads.slice])
+        write(target, slice(None), values.flatten()[self.heads.slice])
 
     def step_bytes(self) -> int:
         """Return an upper bound of the bytes that one token needs in this layer during a step, its input included."""
