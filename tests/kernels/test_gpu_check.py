@@ -133,7 +133,7 @@ def test_what_measures_the_devices_memory_runs_alone(tmp_path: Path, monkeypatch
     outcomes = run(jobs_of(["turns_checks"], "cpu", None), args)
     assert [(outcome.check, outcome.status) for outcome in outcomes] == [(name, "passed") for name in "abecd"]
     graphs = [check for check in whole_model_checks.CHECKS if check.name.startswith("graphs_")]
-    assert len(graphs) == 5 and all(check.alone for check in graphs)
+    assert len(graphs) == 6 and all(check.alone for check in graphs)
 
 
 def test_what_there_is_no_time_for_counts_as_not_checked(tmp_path: Path) -> None:
