@@ -69,11 +69,11 @@ def moving(admission: ManualAdmission, waiting: int) -> ManualAdmission:
 def test_what_could_not_begin_in_time_is_refused_at_once() -> None:
     admission = moving(ManualAdmission(requests=1000), 100)  # 50 s of work
     with pytest.raises(
-        RefusedError, match="the 100 requests before this one may take 66 s and its timeout is 20 s"
+        RefusedError, match=r"the 100 requests before this one may take 6[67] s and its timeout is 20 s"
     ) as caught:
         admission.enter(ANYONE, 1, seconds_left=20)
     assert (caught.value.reason, caught.value.status) == ("deadline", 503)
-    assert 32 <= int(caught.value.headers["Retry-After"]) <= 39
+    assert 35 <= int(caught.value.headers["Retry-After"]) <= 43  # until 15 s are left, and up to a fifth more
     admission.enter(ANYONE, 1, seconds_left=70)
 
 
