@@ -119,7 +119,7 @@ def test_graphs_are_gone_before_ranks_part() -> None:
 
 
 def test_a_closed_executor_keeps_nothing_of_its_worker() -> None:
-    """Another engine in this process may need the memory of its weights, whoever still refers to the first one."""
+    """Another engine in this process may need the memory of its weights, even while the first one is referred to."""
     device = Device()
     gone, executor = weakref.ref(device), ThreadExecutor(cast("Any", device), DeviceThread())
     del device
