@@ -371,13 +371,15 @@ def test_the_config_map_says_which_client_is_admitted() -> None:
     assert not anyone.admits({})
     with pytest.raises(NoAggregationError, match="--requestheader-client-ca-file"):
         FrontProxy.of(None)
+    with pytest.raises(NoAggregationError, match="delete the ConfigMap"):
+        FrontProxy.of({"data": {**data, "requestheader-allowed-names": "front-proxy"}})
 
 
 class FrontProxyMap:
-    """An API server that says who it is by `front_proxy`, and has no APIService."""
+    """An API server that says who it is by `front_proxy` (None: its ConfigMap is gone), and has no APIService."""
 
     def __init__(self, front_proxy: FrontProxy) -> None:
-        self.front_proxy = front_proxy
+        self.front_proxy: FrontProxy | None = front_proxy
         self.server, self.clock = self, ServerClock()  # a Cluster and its ApiServer in one
         self.asked = 0
 
@@ -385,6 +387,8 @@ class FrontProxyMap:
         if kind.name != "ConfigMap":
             return None
         self.asked += 1
+        if self.front_proxy is None:
+            return None
         names = json.dumps(sorted(self.front_proxy.names))
         data = {"requestheader-client-ca-file": self.front_proxy.authority, "requestheader-allowed-names": names}
         return {"data": data}
@@ -400,10 +404,11 @@ async def test_a_former_authority_is_trusted_no_longer_than_until_a_new_start(
     scraper = Scraper()
     async with asyncio.timeout(120):
         serving = asyncio.create_task(serve._serve(options, cast(Cluster, api), scraper, asyncio.Event()))
-        api.front_proxy = FrontProxy(first, frozenset({"b"}))
-        while api.asked < 4:  # other names of the same authority: it goes on
-            await asyncio.sleep(0.01)
-            assert not serving.done()
+        for front_proxy in (FrontProxy(first, frozenset({"b"})), None):  # other names, or none for now: it goes on
+            api.front_proxy, until = front_proxy, api.asked + 4
+            while api.asked < until:
+                await asyncio.sleep(0.01)
+                assert not serving.done()
         api.front_proxy = FrontProxy(second, frozenset({"b"}))
         with pytest.raises(serve.AuthorityChangedError, match="authority has changed"):
             await serving

@@ -55,6 +55,22 @@ async def test_an_upgrade_after_a_first_pass_that_was_cut_short_changes_no_image
     assert container["image"] == "engine:1"
 
 
+async def test_a_change_that_no_controller_acts_on_is_reported_once_it_lasts_and_no_longer_when_one_does() -> None:
+    server, moments = Server(), ["2026-01-01T00:00:00Z"]
+    operator = Reconciler(server, Sources(server.indexes), RenderConfig("engine:1"), clock=lambda: moments[-1])
+    await operator.reconcile(KEY)
+    for observed, now, reason in (
+        (0, "2026-01-01T00:01:00Z", "AsExpected"),
+        (0, "2026-01-01T00:01:45Z", "NoController"),
+        (1, "2026-01-01T00:02:00Z", "AsExpected"),
+    ):
+        server.live["Deployment"]["status"] = {"observedGeneration": observed}
+        server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+        moments.append(now)
+        await operator.reconcile(KEY)
+        assert server.reason("Stalled") == reason, now
+
+
 async def test_a_foreign_crd_that_has_just_been_removed_degrades_nothing() -> None:
     """The watches are opened again without it: only then it matters whether the spec asks for its kind."""
     gone = ApiError(404, "NotFound", "this cluster has no ServiceMonitor: install its CRD")

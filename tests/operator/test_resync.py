@@ -31,6 +31,7 @@ from tests.cluster.waiting import wait_until
 
 KEY = ("llm", "good")
 OTHER = ("llm", "other")
+KINDS = (LLMSERVICE, POD, *CHILDREN)
 
 
 def body(version: int, name: str = "good", uid: str = "u1") -> dict[str, Any]:
@@ -67,10 +68,10 @@ class Cluster:
 
 
 def resyncing(listed: list[dict[str, Any]], known: list[dict[str, Any]]) -> tuple[Resync, WorkQueue[Key], Any]:
-    indexes: dict[str, Any] = {kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN)}
+    indexes: dict[str, Any] = {kind.plural: {} for kind in KINDS}
     indexes[LLMSERVICE.plural] = {KEY: known} if known else {}
     queue = WorkQueue[Key]()
-    watched = Watched({kind: [""] for kind in (LLMSERVICE, POD, *CHILDREN)}, indexes, queue)
+    watched = Watched({kind: [""] for kind in KINDS}, indexes, queue)
     return Resync(Cluster(listed), watched, Heartbeat(), FailingLists()), queue, indexes
 
 
@@ -89,7 +90,7 @@ async def queued(queue: WorkQueue[Key]) -> set[Key]:
 
 async def test_a_resync_queues_services_that_have_not_changed() -> None:
     same, queue, _ = resyncing([body(5)], [body(5)])
-    await same.once()
+    await same.once(KINDS)
     assert await queued(queue) == {KEY}
 
 
@@ -97,14 +98,14 @@ async def test_a_watch_that_stays_behind_is_lost(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
     lost, queue, _ = resyncing([body(6)], [body(5)])
     with pytest.raises(WatchLostError, match="LLMService of llm/good"):
-        await lost.once()
+        await lost.once(KINDS)
     assert await queued(queue) == {KEY}
 
 
 async def test_a_watch_that_was_only_late_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
     late, _, indexes = resyncing([body(6)], [body(5)])
-    looking = asyncio.create_task(late.once())
+    looking = asyncio.create_task(late.once(KINDS))
     await asyncio.sleep(0)  # it has looked once, and yields to this test before it looks again
     indexes[LLMSERVICE.plural][KEY] = [body(6)]
     await looking
@@ -121,13 +122,14 @@ async def test_a_kind_that_cannot_be_listed_is_reported_once_it_lasts_and_others
     watched = Watched({kind: ["a"] for kind in kinds}, {LLMSERVICE.plural: {KEY: [body(5)]}}, queue)
     listing = Resync(cluster, watched, heartbeat, failing)
     for number in range(1, MOST_FAILURES + 1):
-        assert not await listing.once()
+        assert await listing.once(kinds) == [CHILDREN[0], POD]
         assert failing.lasting == ({("a", POD): "try later"} if number == MOST_FAILURES else {})
     assert await queued(queue) == {KEY}
     assert heartbeat.silent_seconds() < 1000  # what could be listed is a sign of life
     cluster.failures = {}
-    assert await listing.once()
+    assert await listing.once([POD]) == []
     assert not failing.lasting
+    assert await queued(queue) == set(), "no LLMService is looked at for the sake of pods that nothing was missed of"
 
 
 def test_silence_is_ill_health(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,16 @@ TROUBLES = [
     ),
     (waiting("ErrImageNeverPull", "image is not present"), Reason.PULL_FAILED, "octavo-engine:1"),
     (waiting("ImagePullBackOff", "back-off pulling"), Reason.PULL_FAILED, "cannot pull"),
-    (waiting("CreateContainerConfigError", 'secret "hf" not found'), Reason.SECRET_MISSING, 'secret "hf" not found'),
+    (waiting("ErrImagePull", "token: 401 Unauthorized"), Reason.PULL_FAILED, "Secrets in spec.engine.imagePullSecrets"),
+    *(
+        (waiting("CreateContainerConfigError", said), reason, said)
+        for said, reason in (
+            ('secret "configmap" not found', Reason.SECRET_MISSING),
+            ('configmap "secret" not found', Reason.CONFIG_MAP_MISSING),
+            ("couldn't find key secret in ConfigMap llm/settings", Reason.CONFIG_MAP_MISSING),
+            ("container has runAsNonRoot and image will run as root", Reason.CONFIGURATION_ERROR),
+        )
+    ),
     ({"state": {"terminated": {"exitCode": 3, "message": "gone"}}}, Reason.MODEL_NOT_FOUND, "gone"),
     ({**RUNNING, "lastState": {"terminated": {"exitCode": 4, "message": "too big"}}}, Reason.OUT_OF_MEMORY, "too big"),
 ]
@@ -226,10 +235,12 @@ def test_a_pod_that_is_not_ready_though_its_engine_is_says_why(
 
 
 def test_a_lost_node_is_named_before_the_pod_that_finds_none() -> None:
-    """It is why fewer replicas serve, also while a pod of a newer revision waits."""
+    """It is why fewer replicas serve, also while a pod of a newer revision waits, for which the rollout waits."""
     newer = pod("good-2", revision="r2", **NO_GPU)
+    newer["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
     status = summary(trimmed(POD, held_back()), newer, children=deployment())
     assert condition(status, ConditionType.READY).reason == Reason.NODE_LOST
+    assert condition(status, ConditionType.PROGRESSING).reason == Reason.WAITING_FOR_GPU
 
 
 def test_all_eight_conditions_are_always_there() -> None:

@@ -76,6 +76,7 @@ class Reason(StrEnum):
     VOLUME_LOST = "VolumeLost"
     RESIZE_FAILED = "ResizeFailed"
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - a reason
+    CONFIG_MAP_MISSING = "ConfigMapMissing"
     POLICY_DENIED = "PolicyDenied"
     APPLY_FAILED = "ApplyFailed"
     RIGHTS_MISSING = "RightsMissing"

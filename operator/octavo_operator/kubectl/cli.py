@@ -38,6 +38,10 @@ exit codes: 0 done; 1 something keeps the service from serving or scaling; 2 usa
 """
 
 
+_AddCommand = Callable[[str, str], argparse.ArgumentParser]
+"""Adds a command of this name, which does what the text says."""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = Parser(
@@ -57,30 +61,34 @@ def build_parser() -> argparse.ArgumentParser:
         made.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig (default: as kubectl finds it)")
         return made
 
+    _reading_commands(command)
+    logs = command("logs", "print the logs of an LLMService's engines")
+    logs.add_argument("name", help="name of the LLMService")
+    logs.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
+    logs.add_argument("--previous", action="store_true", help="logs of the containers before their last restart")
+    lines = whole_number_within(-1, 1_000_000_000)
+    logs.add_argument("--tail", type=lines, default=100, metavar="N", help="lines of each pod; -1: all (default: 100)")
+    _talking_commands(command)
+    return parser
+
+
+def _reading_commands(command: _AddCommand) -> None:
     status = command("status", "show all LLMServices, or one, with the reason if one is not ready")
-    status.add_argument("name", nargs="?", help="name of the LLMService (default: all)")
     top = command("top", "show queue, KV cache, tokens/s and time to first token by service")
-    top.add_argument("name", nargs="?", help="name of the LLMService (default: all)")
     for made in (status, top):
+        made.add_argument("name", nargs="?", help="name of the LLMService (default: all)")
         made.add_argument("-A", "--all-namespaces", action="store_true", help="look into all namespaces")
     top.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="seconds to measure for (default: 5)")
     why = command("why", "show everything that keeps an LLMService from serving or scaling")
-    logs = command("logs", "print the logs of an LLMService's engines")
-    logs.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
-    logs.add_argument("--previous", action="store_true", help="logs of the containers before their last restart")
-    logs.add_argument(
-        "--tail",
-        type=whole_number_within(-1, 1_000_000_000),
-        default=100,
-        metavar="N",
-        help="lines of each pod; -1: all (default: 100)",
-    )
+    why.add_argument("name", help="name of the LLMService")
+
+
+def _talking_commands(command: _AddCommand) -> None:
     chat = command("chat", "talk to an LLMService, through a port that kubectl forwards")
+    chat.add_argument("name", help="name of the LLMService")
     chat.add_argument(
         "--temperature", metavar="T", help="0: always the likeliest word (default: the server's, mostly 1)"
     )
-    for made in (why, logs, chat):
-        made.add_argument("name", help="name of the LLMService")
     run = command("run", "make an LLMService, follow its start, print its first answer")
     _run_arguments(run)
     for made in (chat, run):
@@ -90,7 +98,6 @@ def build_parser() -> argparse.ArgumentParser:
             help="Secret with the service's API keys; ENTRY is needed where it has several (default: OCTAVO_API_KEY of "
             "the environment)",
         )
-    return parser
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:

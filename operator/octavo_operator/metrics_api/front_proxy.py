@@ -16,7 +16,7 @@ NAMESPACE, CONFIG_MAP = "kube-system", "extension-apiserver-authentication"
 
 
 class NoAggregationError(Exception):
-    """The API server is not set up for APIs of others."""
+    """The API server is not set up for APIs of others, or the ConfigMap does not say how."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,14 @@ class FrontProxy:
                 f"ConfigMap {NAMESPACE}/{CONFIG_MAP} names no requestheader-client-ca-file: the API server must be "
                 "started with --requestheader-client-ca-file for aggregated APIs to work"
             )
-        return cls(authority, frozenset(json.loads(data.get("requestheader-allowed-names") or "[]")))
+        names = data.get("requestheader-allowed-names") or "[]"
+        try:
+            return cls(authority, frozenset(json.loads(names)))
+        except (ValueError, TypeError):
+            raise NoAggregationError(
+                f"ConfigMap {NAMESPACE}/{CONFIG_MAP} has requestheader-allowed-names {names[:200]!r}, which is no list "
+                "of names in JSON: delete the ConfigMap, and the API server makes it again within a minute"
+            ) from None
 
     def context(self) -> ssl.SSLContext:
         """Return a server's context that checks client certificates, where a client has one."""

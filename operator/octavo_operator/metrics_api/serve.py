@@ -13,7 +13,7 @@ from datetime import datetime
 from octavo_operator.metrics_api.app import aggregated, plain
 from octavo_operator.metrics_api.certificates import RENEW_SECONDS, Authority
 from octavo_operator.metrics_api.collector import Collector
-from octavo_operator.metrics_api.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy
+from octavo_operator.metrics_api.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy, NoAggregationError
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
 from octavo_operator.metrics_api.registration import LOOK_SECONDS, SOON_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
@@ -132,9 +132,10 @@ async def _renew(authority: Authority, context: ssl.SSLContext) -> None:
 
 
 async def _follow_clients(cluster: Cluster, clients: Clients) -> None:
+    """Follow the settings; while they cannot be read, as where someone has deleted them, the known ones stay."""
     while True:
         await asyncio.sleep(_FRONT_PROXY_SECONDS)
         try:
             clients.change(FrontProxy.of(await cluster.get(_CONFIG_MAPS, NAMESPACE, CONFIG_MAP)))
-        except ApiError as error:
+        except (ApiError, NoAggregationError) as error:
             logger.warning("cannot read how the API server identifies itself: %s", error)

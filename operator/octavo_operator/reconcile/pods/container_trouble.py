@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,11 @@ from octavo_operator.render.container import CONTAINER
 from octavo_operator.render.fetch import FETCH
 
 _PULL_FAILURES = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
+_NOT_AUTHORIZED = re.compile("401 Unauthorized|403 Forbidden|pull access denied|authorization failed")
+_CREDENTIALS = (
+    "; if that registry wants credentials, see whether the Secrets in spec.engine.imagePullSecrets have them, and "
+    "exist (kubectl get secrets): the kubelet leaves out one that does not"
+)
 UNSTARTED = ("CreateContainerError", "RunContainerError")
 """Reasons of a container that its node cannot start. It is no restart, so that none is counted: its time counts."""
 _EXIT_CODES = {
@@ -23,6 +29,8 @@ _EXIT_CODES = {
 _OURS = (CONTAINER, FETCH, SIDECAR)
 """Containers whose exit codes mean what _EXIT_CODES says."""
 ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
+_MISSING = re.compile(r'\b(secret|configmap)s? (?:"|cache\b|\S+/)', re.IGNORECASE)
+"""The object that a container's environment is read from, in the words of a node that cannot read it."""
 _OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
 _LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
@@ -31,15 +39,24 @@ def waiting_trouble(pod: str, waiting: Mapping[str, Any], container: Mapping[str
     """Return the problem of a `container` of the pod of this name whose state is `waiting`."""
     why, message = waiting.get("reason") or "", waiting.get("message") or ""
     if why in _PULL_FAILURES:
-        return Problem(Reason.PULL_FAILED, f"pod {pod} cannot pull {container.get('image')}: {message or why}")
+        help_ = _CREDENTIALS if _NOT_AUTHORIZED.search(message) else ""
+        return Problem(Reason.PULL_FAILED, f"pod {pod} cannot pull {container.get('image')}: {message or why}{help_}")
     if why == "CreateContainerConfigError":
-        return Problem(Reason.SECRET_MISSING, f"pod {pod} cannot start: {message}")
+        return Problem(_reason_of_settings(message), f"pod {pod} cannot start: {message}")
     if why in UNSTARTED:
         return Problem(Reason.CRASH_LOOP, f"pod {pod} cannot start: {message}")
     ended = last_exit(pod, container)
     if ended is None and why == "CrashLoopBackOff":  # its node has removed the container, and with it how it ended
         return Problem(Reason.CRASH_LOOP, f"pod {pod} ends again and again: {message or why}")
     return ended
+
+
+def _reason_of_settings(message: str) -> Reason:
+    """Return the reason of a container whose settings its node cannot make, such as its environment or its user."""
+    match = _MISSING.search(message)
+    if match is None:
+        return Reason.CONFIGURATION_ERROR
+    return Reason.SECRET_MISSING if match[1].lower() == "secret" else Reason.CONFIG_MAP_MISSING
 
 
 def last_exit(pod: str, container: Mapping[str, Any]) -> Problem | None:

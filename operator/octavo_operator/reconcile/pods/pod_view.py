@@ -25,7 +25,13 @@ from octavo_operator.render.container import PORT_NAME, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
 _OLD_SECONDS = 600.0  # a failure of a container counts no longer once it has run well for so long after it
-_LASTING = (Reason.CONFIGURATION_ERROR, Reason.MODEL_NOT_FOUND, Reason.PULL_FAILED, Reason.SECRET_MISSING)
+_LASTING = (
+    Reason.CONFIGURATION_ERROR,
+    Reason.MODEL_NOT_FOUND,
+    Reason.PULL_FAILED,
+    Reason.SECRET_MISSING,
+    Reason.CONFIG_MAP_MISSING,
+)
 """Problems that occur again at each start."""
 _MANY_RESTARTS = 2
 """Restarts after which any other problem counts as one that occurs again at each start."""

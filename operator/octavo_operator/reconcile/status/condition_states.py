@@ -100,8 +100,8 @@ def _progressing(facts: Facts) -> ConditionState:
     if facts.out_of_time:
         late = facts.late
         return "False", late.reason, late.message
-    if facts.waits:
-        return "True", facts.waits.reason, facts.waits.message
+    if waits := facts.newest_waits:
+        return "True", waits.reason, waits.message
     return "True", Reason.DEPLOYING, f"{_progress(facts)}; the furthest replica is {loading_status(facts).phase}"
 
 

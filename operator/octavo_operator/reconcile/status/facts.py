@@ -149,6 +149,11 @@ class Facts:
         return min(waits, key=lambda each: each.reason != Reason.NODE_LOST, default=None)
 
     @property
+    def newest_waits(self) -> Problem | None:
+        """The reason why the rollout does not go on: that of a pod of the newest revision, if one waits."""
+        return next((pod.waits for pod in self.pods if pod.waits), None)
+
+    @property
     def misled(self) -> Problem | None:
         """Return the problem that a part of the requests goes elsewhere; None: there is none."""
         return next((each for each in self.outside if each.reason == Reason.FOREIGN_ENDPOINTS), None)
@@ -168,5 +173,5 @@ class Facts:
         """Return the problem of a rollout that has exceeded the Deployment's progress deadline."""
         limit = progress_deadline(self.service.spec.rollout)
         knob = "raise spec.rollout.startupTimeoutSeconds if the model needs longer to load"
-        cause = self.waits.message if self.waits else knob
+        cause = self.newest_waits.message if self.newest_waits else knob
         return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, f"no progress for {limit} s; {cause}")

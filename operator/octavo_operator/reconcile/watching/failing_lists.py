@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 MOST_FAILURES = 3
 """A list that fails so often in a row is reported. Fewer failures are those of an API server that is starting."""
-Identity = tuple[str, Kind]
+KindInNamespace = tuple[str, Kind]
 """A namespace ("": the whole cluster) and a kind that is listed there."""
 
 
@@ -34,51 +34,51 @@ class FailingLists:
     """The lists that have failed since they last succeeded."""
 
     def __init__(self) -> None:
-        self._failures: dict[Identity, _Failures] = {}
+        self._failures: dict[KindInNamespace, _Failures] = {}
 
-    def failed(self, identity: Identity, why: str, of_all: bool = False) -> bool:
+    def failed(self, which: KindInNamespace, why: str, of_all: bool = False) -> bool:
         """Note a failure, `of_all`: of the list of all objects; return True if it lasts."""
-        before = self._failures.get(identity, _Failures(0, "", of_all=False, at_once=False))
+        before = self._failures.get(which, _Failures(0, "", of_all=False, at_once=False))
         now = _Failures(before.count + 1, why, of_all=of_all or before.of_all, at_once=not of_all)
-        self._failures[identity] = now
-        if now.count == MOST_FAILURES and identity[1] not in OPTIONAL:  # of these it is said that they are not watched
-            logger.warning("%s", sentence(identity, why))
+        self._failures[which] = now
+        if now.count == MOST_FAILURES and which[1] not in OPTIONAL:  # of these it is said that they are not watched
+            logger.warning("%s", sentence(which, why))
         return now.count >= MOST_FAILURES
 
-    def succeeded(self, identity: Identity) -> None:
+    def succeeded(self, which: KindInNamespace) -> None:
         """Note a success."""
-        before = self._failures.pop(identity, None)
-        if before and before.count >= MOST_FAILURES and identity[1] not in OPTIONAL:
-            logger.info("%s of %s can be listed again", identity[1].plural, named(identity[0]))
+        before = self._failures.pop(which, None)
+        if before and before.count >= MOST_FAILURES and which[1] not in OPTIONAL:
+            logger.info("%s of %s can be listed again", which[1].plural, named(which[0]))
 
-    def forget(self, identity: Identity) -> None:
+    def forget(self, which: KindInNamespace) -> None:
         """Forget the failures of a list that may not be made any more."""
-        self._failures.pop(identity, None)
+        self._failures.pop(which, None)
 
-    def keep(self, asked: Collection[Identity]) -> None:
+    def keep(self, asked: Collection[KindInNamespace]) -> None:
         """Forget the failures of all lists but those that are still asked for."""
-        self._failures = {identity: found for identity, found in self._failures.items() if identity in asked}
+        self._failures = {which: found for which, found in self._failures.items() if which in asked}
 
-    def __contains__(self, identity: object) -> bool:
-        return identity in self._failures
+    def __contains__(self, which: object) -> bool:
+        return which in self._failures
 
-    def asks_for_all(self, identity: Identity) -> bool:
+    def asks_for_all(self, which: KindInNamespace) -> bool:
         """Return True if only a list of all objects shows whether it still fails."""
-        return identity in self._failures and self._failures[identity].of_all
+        return which in self._failures and self._failures[which].of_all
 
-    def fails_at_once(self, identity: Identity) -> bool:
+    def fails_at_once(self, which: KindInNamespace) -> bool:
         """Return True if the list has failed that asks for the first object alone: it is the API server that fails."""
-        return identity in self._failures and self._failures[identity].at_once
+        return which in self._failures and self._failures[which].at_once
 
     @property
-    def lasting(self) -> Mapping[Identity, str]:
+    def lasting(self) -> Mapping[KindInNamespace, str]:
         """Why each list fails that has failed MOST_FAILURES times in a row."""
         return {each: found.why for each, found in self._failures.items() if found.count >= MOST_FAILURES}
 
 
-def sentence(identity: Identity, why: str) -> str:
+def sentence(which: KindInNamespace, why: str) -> str:
     """Return what users read of a list that fails."""
-    namespace, kind = identity
+    namespace, kind = which
     return f"{named(namespace)}: its {kind.plural} cannot be listed, so their changes go unseen: {why}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.api_requests.api_error import ApiError
@@ -23,6 +23,7 @@ FIRST_SECONDS = 60.0
 its kind."""
 RESYNC_SECONDS = 600.0
 RETRY_SECONDS = 60.0
+"""The pause before a kind that could not be listed is listed again."""
 _REPORTED_ELSEWHERE = 403, 404
 """A right that is missing, and a kind that has gone."""
 SETTLE_SECONDS = 30.0  # an event may be on its way; a watch that has not reported it in this time will not
@@ -42,7 +43,7 @@ class WatchLostError(Exception):
 class Resync:
     """Lists what is `watched`, compares with the indexes of the watches, and has every LLMService looked at.
 
-    A kind that cannot be listed is noted as `failing`, and left out.
+    A kind that cannot be listed is noted as `failing`, and left out; it alone is listed again soon.
     """
 
     def __init__(self, cluster: Lister, watched: Watched, heartbeat: Heartbeat, failing: FailingLists) -> None:
@@ -53,58 +54,64 @@ class Resync:
 
     async def run(self) -> None:
         """Resync again and again; raises WatchLostError if the watches stay behind."""
-        pause = FIRST_SECONDS
+        await _pause(FIRST_SECONDS)
         while True:
-            await asyncio.sleep(pause * random.uniform(0.9, 1.1))
-            pause = RESYNC_SECONDS if await self.once() else RETRY_SECONDS
+            unlisted = await self.once(self._watched.namespaces)
+            for _ in range(int(RESYNC_SECONDS / RETRY_SECONDS)):
+                await _pause(RETRY_SECONDS)
+                unlisted = await self.once(unlisted)
 
-    async def once(self) -> bool:
-        """Compare the lists with the watches once; WatchLostError names objects that the watches fail to report.
+    async def once(self, kinds: Collection[Kind]) -> Collection[Kind]:
+        """Compare lists of `kinds` with the watches; WatchLostError names objects that the watches fail to report.
 
-        Return True if all kinds could be listed.
+        Return the kinds that could not be listed.
         """
-        behind, complete = await self._look()
+        behind, unlisted = await self._look(kinds)
         if behind:
             await asyncio.sleep(SETTLE_SECONDS)
-            again, _ = await self._look()
+            again, _ = await self._look(kinds)
             if lost := behind & again:
                 examples = ", ".join(sorted(f"{each.kind} of {'/'.join(each.key)}" for each in lost)[:3])
                 raise WatchLostError(f"the watches missed {len(lost)} changes ({examples}); starts again")
-        return complete
+        return unlisted
 
-    async def _look(self) -> tuple[set[Missed], bool]:
-        """Return what the watches have missed of the kinds that can be listed, and whether all can."""
+    async def _look(self, kinds: Collection[Kind]) -> tuple[set[Missed], Collection[Kind]]:
+        """Return what the watches have missed of the kinds that can be listed, and the kinds that cannot."""
         behind: set[Missed] = set()
-        wanted: set[Key] = set()
-        complete = True
-        for kind, namespaces in self._watched.namespaces.items():
-            listing = await self._listed(kind, namespaces)
+        wanted = set(self._watched.indexes.get(LLMSERVICE.plural, {})) if LLMSERVICE in kinds else set[Key]()
+        unlisted: list[Kind] = []
+        for kind in kinds:
+            listing = await self._listed(kind, self._watched.namespaces[kind])
             if listing is None:
-                complete = False
+                unlisted.append(kind)
                 continue
             behind |= missed(listing, self._watched.indexes.get(kind.plural, {}))
             if kind is LLMSERVICE:
-                wanted = keys(listing)
-        for key in wanted | set(self._watched.indexes.get(LLMSERVICE.plural, {})) | {each.key for each in behind}:
+                wanted |= keys(listing)
+        for key in wanted | {each.key for each in behind}:
             self._watched.queue.add(key)
-        return behind, complete
+        return behind, unlisted
 
     async def _listed(self, kind: Kind, namespaces: Sequence[str]) -> Listing | None:
         """Return all objects of a kind, as of the oldest of the lists; None if one of these has failed."""
         listings: list[Listing] = []
         for namespace in namespaces:
-            identity = namespace, kind
+            which = namespace, kind
             try:
                 listings.append(await self._cluster.list_all(kind, namespace))
             except ApiError as error:
                 what = f"{kind.plural} of {named(namespace)}"
                 logger.warning("cannot list %s, retrying in about %.0f s: %s", what, RETRY_SECONDS, error)
                 if error.status not in _REPORTED_ELSEWHERE:
-                    self._failing.failed(identity, error.message, of_all=True)
+                    self._failing.failed(which, error.message, of_all=True)
                 continue
-            self._failing.succeeded(identity)
+            self._failing.succeeded(which)
             self._heartbeat.beat()
         if len(listings) < len(namespaces):
             return None
         version = min(each.version for each in listings)
         return Listing(kind, version, tuple(item for each in listings for item in each.items))
+
+
+async def _pause(seconds: float) -> None:
+    await asyncio.sleep(seconds * random.uniform(0.9, 1.1))

@@ -19,7 +19,7 @@ from octavo_operator.reconcile.api_requests.rights import Right
 from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL, Kind
 from octavo_operator.reconcile.observation.relist import Listing
 from octavo_operator.reconcile.watching.discovery import WatchesOutdatedError
-from octavo_operator.reconcile.watching.failing_lists import FailingLists, Identity, named, sentence
+from octavo_operator.reconcile.watching.failing_lists import FailingLists, KindInNamespace, named, sentence
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _AT_ONCE = 16
 """So many questions are under way at most: with hundreds of namespaces the requests for the Lease must not wait."""
 _CLUSTER = ""
 
-Refused = dict[Identity, str]
+Refused = dict[KindInNamespace, str]
 """The reasons why kinds cannot be read in namespaces."""
 
 
@@ -84,8 +84,8 @@ class WatchedNamespaces:
     def problems(self) -> list[str]:
         """Return a sentence for each namespace or kind that cannot be read, and for each list that keeps failing."""
         failing = {each: why for each, why in self.failing.lasting.items() if each not in self._refused}
-        refused = [_sentence(*identity, why) for identity, why in self._refused.items()]
-        return refused + [sentence(identity, why) for identity, why in failing.items()]
+        refused = [_sentence(*which, why) for which, why in self._refused.items()]
+        return refused + [sentence(which, why) for which, why in failing.items()]
 
     def by_namespace(self) -> dict[str, bool]:
         """Return for each namespace whether its LLMServices can be read; the whole cluster is called *."""
@@ -106,10 +106,10 @@ class WatchedNamespaces:
 
         asked = {each: [kind for kind in kinds if everything or is_doubtful(each, kind)] for each in self._namespaces}
         answers = await asyncio.gather(*(self._ask(cluster, asked[each], each) for each in self._namespaces))
-        self._refused = {identity: why for answer in answers for identity, why in answer.items()}
+        self._refused = {which: why for answer in answers for which, why in answer.items()}
         self.failing.keep({(each, kind) for each in self.readable for kind in kinds})
-        for identity in self._refused.keys() - before.keys():
-            logger.warning("%s", _sentence(*identity, self._refused[identity]))
+        for which in self._refused.keys() - before.keys():
+            logger.warning("%s", _sentence(*which, self._refused[which]))
         for namespace, kind in before.keys() - self._refused.keys():
             logger.info("%s of %s can be read again", kind.plural, named(namespace))
 
@@ -117,7 +117,7 @@ class WatchedNamespaces:
         """Ask for LLMServices, and then for the other kinds, several at once: each answer may take seconds."""
         why = await self._why_not(cluster, LLMSERVICE, namespace)
         if self.failing.fails_at_once((namespace, LLMSERVICE)):
-            return {identity: known for identity, known in self._refused.items() if identity[0] == namespace}
+            return {which: known for which, known in self._refused.items() if which[0] == namespace}
         if why:  # without these, nothing else is looked after there
             return {(namespace, LLMSERVICE): why}
         others = [kind for kind in kinds if kind is not LLMSERVICE]
@@ -125,24 +125,24 @@ class WatchedNamespaces:
         return {(namespace, kind): said for kind, said in zip(others, answers, strict=True) if said}
 
     async def _why_not(self, cluster: Prober, kind: Kind, namespace: str) -> str:
-        identity, of_all = (namespace, kind), False
+        which, of_all = (namespace, kind), False
         try:
             async with self._turns:
                 await cluster.probe(kind, namespace)
-                if of_all := self.failing.asks_for_all(identity):
+                if of_all := self.failing.asks_for_all(which):
                     await cluster.list_all(kind, namespace)
         except ApiError as error:
             if error.status not in (_FORBIDDEN, _NOT_FOUND):
-                return self._failed(identity, error, of_all)
-            self.failing.forget(identity)
+                return self._failed(which, error, of_all)
+            self.failing.forget(which)
             return error.message if error.status == _FORBIDDEN else ""  # a removed CRD is discovery's concern
-        self.failing.succeeded(identity)
+        self.failing.succeeded(which)
         return ""
 
-    def _failed(self, identity: Identity, error: ApiError, of_all: bool) -> str:
+    def _failed(self, which: KindInNamespace, error: ApiError, of_all: bool) -> str:
         """Return why the kind is not to be watched after one more failure; empty: it is as before."""
-        lasts = self.failing.failed(identity, error.message, of_all)
-        return error.message if lasts and identity[1] in OPTIONAL else self._refused.get(identity, "")
+        lasts = self.failing.failed(which, error.message, of_all)
+        return error.message if lasts and which[1] in OPTIONAL else self._refused.get(which, "")
 
 
 async def check_namespaces(
