@@ -36,7 +36,8 @@ SCALED = {
         # Three engines share two cores: threads that wait must not spin.
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
     },
-    "resources": {"requests": {"cpu": "250m"}},
+    # Under load they would take all CPU time from the tests that compute meanwhile.
+    "resources": {"requests": {"cpu": "250m"}, "limits": {"cpu": "500m"}},
     # Two cores may serve the answers of three engines for longer than the default of 120 s when other tests run too.
     "rollout": {"drainTimeoutSeconds": DRAINED},
     "autoscaling": {"maxReplicas": 3, "targetQueueDepth": 2, "metricsSource": "Builtin", "behavior": QUICK},

@@ -53,6 +53,8 @@ LONG_ANSWERS = (1700, 36, 4)  # tokens or seconds, and users of such answers, so
 # Two pods share two cores while one replaces the other: threads that wait must not spin. And an answer may take long.
 SHARING = {
     "engine": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]},
+    # Under load they would take all CPU time from the tests that compute meanwhile.
+    "resources": {"limits": {"cpu": "600m"}},
     "rollout": {"drainTimeoutSeconds": 600},
 }
 

@@ -145,11 +145,12 @@ def loading(client: Client) -> dict[str, Any]:
     return dict(client.get("llms", "good").get("status", {}).get("loading", {}))
 
 
-@pytest.mark.timeout(600)
-def test_a_download_tells_its_progress_until_the_model_serves(
+@pytest.mark.timeout(900)
+def test_a_download_tells_its_progress_and_a_later_pod_starts_from_the_nodes_cache(
     operator: Client, namespace: Client, s3: Path, node_cache: Path
 ) -> None:
-    with fetched_by_another(node_cache / NODE_FOLDER / namespace.namespace):
+    cache = node_cache / NODE_FOLDER / namespace.namespace
+    with fetched_by_another(cache):
         namespace.apply(service(cache={"type": "HostPath", "hostPath": str(node_cache)}))
         # What the pod says of itself comes through to status.
         namespace.wait_until(
@@ -163,6 +164,19 @@ def test_a_download_tells_its_progress_until_the_model_serves(
     found = wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
     assert "another program" not in json.dumps(found["status"])
     assert condition(found, "ModelLoaded")["status"] == "True"
+    (kept,) = cache.rglob("model.gguf")
+    assert kept.stat().st_size == (s3 / PREFIX / "model.gguf").stat().st_size
+    (pod,) = ready_pods(namespace)
+
+    namespace.kubectl("delete", "service", "s3")  # the store is gone
+    before = kept.stat().st_mtime_ns
+    namespace.kubectl("delete", "pod", pod["metadata"]["name"])
+    namespace.wait_until(
+        lambda: [each["metadata"]["name"] for each in ready_pods(namespace)] not in ([], [pod["metadata"]["name"]]),
+        LOADED,
+        lambda: f"a new pod is ready:\n{namespace.kubectl('describe', 'llms', 'good')}",
+    )
+    assert kept.stat().st_mtime_ns == before
 
 
 @pytest.mark.timeout(600)
@@ -238,27 +252,6 @@ def test_weights_on_a_claim_are_served_and_never_written_to(operator: Client, na
         tried = namespace.kubectl("exec", pod["metadata"]["name"], "-c", "engine", "--", "python", "-c", TRY_TO_WRITE)
         assert tried.splitlines() == ["written", "Read-only file system"]
         assert (folder / "cache" / "written").exists()
-
-
-@pytest.mark.timeout(600)
-def test_a_later_pod_starts_from_the_nodes_cache_without_any_download(
-    operator: Client, namespace: Client, s3: Path, node_cache: Path
-) -> None:
-    namespace.apply(service(cache={"type": "HostPath", "hostPath": str(node_cache)}))
-    wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
-    (kept,) = (node_cache / NODE_FOLDER / namespace.namespace).rglob("model.gguf")
-    assert kept.stat().st_size == (s3 / PREFIX / "model.gguf").stat().st_size
-    (pod,) = ready_pods(namespace)
-
-    namespace.kubectl("delete", "service", "s3")  # the store is gone
-    before = kept.stat().st_mtime_ns
-    namespace.kubectl("delete", "pod", pod["metadata"]["name"])
-    namespace.wait_until(
-        lambda: [each["metadata"]["name"] for each in ready_pods(namespace)] not in ([], [pod["metadata"]["name"]]),
-        LOADED,
-        lambda: f"a new pod is ready:\n{namespace.kubectl('describe', 'llms', 'good')}",
-    )
-    assert kept.stat().st_mtime_ns == before
 
 
 @pytest.fixture
