@@ -17,6 +17,8 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from kopf._cogs.clients import watching
+from kopf._cogs.clients.errors import APINotFoundError
+from kopf._cogs.clients.watching import WatchingError
 from kopf._core.reactor import inventory
 
 from octavo_operator.api.names import SERVICE_LABEL, pod_labels
@@ -386,6 +388,15 @@ async def test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on(
         assert passes.indexes is not first
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def test_a_further_watch_that_fails_meanwhile_is_logged_only_if_this_program_is_at_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    errors = (APINotFoundError(None, status=404, headers={}), WatchingError("code 500"), ValueError("ours"))
+    for error in errors:
+        logging.getLogger("asyncio").error("Task exception was never retrieved", exc_info=error)
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [errors[-1]]
 
 
 async def test_what_is_deleted_while_no_watch_is_open_is_noticed_at_the_next_list(

@@ -276,6 +276,9 @@ def test_serving() -> None:
 def test_replicas_are_those_that_there_are() -> None:
     status = summary(pod(container=SERVING), of=service(replicas=5), children=deployment(ready=1, updated=3, total=3))
     assert (status.replicas, status.desired_replicas) == (3, 5)
+    pods = [pod(name, container=SERVING) for name in ("a", "b", "c")]
+    status = summary(*pods, of=service(replicas=1), children=deployment(ready=3, updated=3, total=3))
+    assert condition(status, ConditionType.PROGRESSING).message.startswith("1 of 1 replicas of the newest revision")
 
 
 def test_a_new_pod_that_waits_is_not_counted_as_if_it_served() -> None:

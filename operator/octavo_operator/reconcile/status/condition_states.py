@@ -73,7 +73,7 @@ def _served_by(facts: Facts, ready: int) -> tuple[Reason, str]:
 
 def _progress(facts: Facts) -> str:
     ready = sum(pod.ready and pod.revision == facts.newest for pod in facts.pods)
-    serving = min(ready, facts.count("updatedReplicas"))
+    serving = min(ready, facts.count("updatedReplicas"), facts.desired)  # more are there while some are about to go
     return f"{serving} of {facts.desired} replicas of the newest revision are ready"
 
 

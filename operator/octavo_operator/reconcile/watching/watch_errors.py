@@ -1,8 +1,9 @@
 """Errors with which a watch of kopf ends although nothing is wrong in this program, and the sentences that report them.
 
-`Watches` reports them in one line. kopf logs each of them with a traceback, twice, before that. And where watches are
-ended while they are being opened, asyncio logs a traceback of kopf 1.45's `request_cancel_callback` for each: it
-asserts that a callback has a current task. The request that the callback would end has ended with its task.
+`Watches` reports them in one line. kopf logs each of them with a traceback, twice, before that, and asyncio logs one of
+each further watch that fails meanwhile, as where the CRD is deleted. And where watches are ended while they are being
+opened, asyncio logs a traceback of kopf 1.45's `request_cancel_callback` for each: it asserts that a callback has a
+current task. The request that the callback would end has ended with its task.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import logging
 
 import aiohttp
 from kopf._cogs.clients.errors import APIError
+from kopf._cogs.clients.watching import WatchingError
 from kopf._cogs.structs.credentials import LoginError
 
-_EXPECTED = (APIError, LoginError, aiohttp.ClientError, ConnectionError, TimeoutError)
+_EXPECTED = (APIError, WatchingError, LoginError, aiohttp.ClientError, ConnectionError, TimeoutError)
 _FAILING_CALLBACK = "stream.<locals>.request_cancel_callback"
-_LOGGERS = ("kopf._core.reactor.orchestration", "kopf._core.reactor.running")
+_LOGGERS = ("kopf._core.reactor.orchestration", "kopf._core.reactor.running", "asyncio")
 
 
 def is_expected(error: BaseException | None) -> bool:
