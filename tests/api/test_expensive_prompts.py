@@ -22,10 +22,13 @@ from octavo_engine.server import text_worker
 from octavo_engine.server.admission.refusal import RefusedError
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai import call_grammars
-from octavo_engine.server.preparation import text_pool
+from octavo_engine.server.preparation import checked_grammars, text_pool
+from octavo_engine.server.preparation.checked_grammars import CheckedGrammars
 from octavo_engine.server.preparation.prepared import (
+    GRAMMAR_NOT_CHECKED,
     SLOW_GRAMMAR,
     JSONAnswer,
+    Prepared,
     Rejected,
     Setup,
     Task,
@@ -33,6 +36,8 @@ from octavo_engine.server.preparation.prepared import (
     encode,
 )
 from octavo_engine.server.preparation.slow_grammars import SlowGrammars
+from octavo_engine.structured import grammar_check
+from octavo_engine.structured.grammar import regex_grammar
 from octavo_engine.structured.grammar_check import SlowGrammarError
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api import odd_worker
@@ -218,47 +223,90 @@ async def test_long_tasks_of_many_keys_leave_a_worker_to_short_ones(body: bytes)
 
 
 class _Compiler:
-    """A worker that finds every grammar too slow."""
+    """A worker that finds every grammar too slow, but for `quick`, whose check takes an eighth of the usual time."""
 
     def __init__(self) -> None:
-        self.compiled = 0
+        self.compiled: list[float] = []
 
     async def run(self, task: bytes) -> bytes:
-        if not decode_task(task).new_grammars:
-            return encode(Rejected(429, "", "rate_limit_exceeded", None))
-        self.compiled += 1
+        found = decode_task(task)
+        if b"quick" in found.body and found.grammar_share:
+            return encode(Rejected(400, "unclosed group", "invalid_grammar", "guided_regex"))
+        self.compiled += [found.grammar_share] if found.grammar_share else []
+        if found.grammar_share < 1:
+            return encode(Rejected(429, "", GRAMMAR_NOT_CHECKED, None))
         return encode(Rejected(400, "slow", SLOW_GRAMMAR, "guided_regex"))
 
 
-async def test_a_key_whose_grammars_take_too_long_has_no_new_ones_compiled_for_a_while() -> None:
+async def test_a_key_whose_grammars_take_too_long_has_new_ones_compiled_for_less_time() -> None:
     """Each costs a quarter of a second of CPU time, and with new ones the answers of others took half as long again."""
     several = True
     pool, worker = text_pool.TextPool(lambda: several, workers=1), _Compiler()
     pool._turns.add(worker)  # type: ignore[arg-type]
 
-    async def statuses(key: str, count: int) -> list[int]:
-        asked = (pool.prepare(key, "chat", READY, b"{}") for _ in range(count))
+    async def statuses(key: str, *bodies: bytes) -> list[int]:
+        asked = (pool.prepare(key, "chat", READY, body) for body in bodies)
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert all(1 <= int(error.headers["Retry-After"]) <= 5 for error in found if isinstance(error, RefusedError))
         return [error.status for error in found if isinstance(error, APIError)]
 
-    assert await statuses("rude", 4) == [400, 429, 429, 429] and worker.compiled == 1
-    assert await statuses("other", 1) == [400]
-    several = False  # clients without keys are not told apart: none could ask for a grammar after another's
-    assert await statuses("rude", 1) == [400]
+    slow, quick = b"{}", b"quick"
+    # After the first, what is wrong with another can still be found; after two, nothing new is compiled.
+    assert await statuses("rude", slow, quick, slow, slow, quick) == [400, 400, 429, 429, 429]
+    assert worker.compiled == [1, 0.125]
+    assert await statuses("other", slow) == [400]
+    several = False  # clients without keys are not told apart: a quick grammar is compiled after another's slow ones
+    assert await statuses("anyone", *3 * [slow], quick) == [400, 503, 503, 400]
 
 
 def test_slow_grammars_are_forgotten_one_after_another() -> None:
     now = 100.0
     slow = SlowGrammars(lambda: now)
-    for _ in range(2):  # two workers may find two at the same time
+    for share in (0.125, 0, 0):
         slow.add("rude")
-        assert slow.seconds_left("rude") == 5.0
+        assert slow.seconds_left("rude") == 5.0 and slow.share("rude", alone=False) == share
+    assert slow.share("rude", alone=True) == 0.125
     now += 4
+    slow.add("rude")  # it was not compiled, so the pause is not longer
     assert (slow.seconds_left("rude"), slow.seconds_left("other")) == (1.0, 0.0)
     now += 1
     slow.add("other")
-    assert list(slow._paused_until) == ["other"]
+    assert list(slow._noted) == ["other"] and slow.share("rude", alone=False) == 1
+
+
+class _Known:
+    """A worker that knows each grammar, and how many digests each of its tasks had."""
+
+    def __init__(self, tokenizer: Tokenizer, told: list[int]) -> None:
+        self._tokenizer, self._told = tokenizer, told
+
+    async def run(self, task: bytes) -> bytes:
+        found = decode_task(task)
+        self._told.append(len(found.checked_grammars))
+        return encode(text_worker.answer(self._tokenizer, found))
+
+
+async def test_each_worker_is_told_which_grammars_others_have_compiled(tokenizer: Tokenizer) -> None:
+    """A paused key got 429 for a grammar that another worker had compiled."""
+    told: list[int] = []
+    pool, body = text_pool.TextPool(lambda: True, workers=1), json.dumps({"prompt": "x", "guided_regex": "[ab]"})
+    for _ in range(2):
+        pool._turns = text_pool.FairTurns(1, lambda: True)
+        pool._turns.add(_Known(tokenizer, told))  # type: ignore[arg-type]
+        for _ in range(2):
+            assert isinstance(await pool.prepare("key", "completion", READY, body.encode()), Prepared)
+        await pool.prepare("key", "completion", READY, b'{"prompt": "x"}')
+    assert told == [0, 1, 0, 1, 0, 0]
+
+
+def test_of_checked_grammars_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checked_grammars, "MOST_PASSED", 2)
+    checked, first, second = CheckedGrammars(), _Compiler(), _Compiler()
+    for digest in (b"a", b"b", b"a"):
+        checked.add(digest)
+    assert [set(checked.untold(worker)) for worker in (first, second, first)] == [{b"a", b"b"}, {b"a", b"b"}, set()]
+    checked.add(b"c")
+    assert (checked.untold(first), set(checked.untold(_Compiler()))) == ([b"c"], {b"b", b"c"})
 
 
 def test_tools_that_take_too_long_are_not_tried_in_another_form(
@@ -273,14 +321,26 @@ def test_tools_that_take_too_long_are_not_tried_in_another_form(
     assert checked.call_count == 1
 
 
-def test_without_new_grammars_only_those_that_were_checked_are_accepted(tokenizer: Tokenizer) -> None:
-    def status(new: bool, **fields: Any) -> int:
+def test_a_grammar_is_compiled_within_its_share_of_time_or_if_another_worker_has_compiled_it(
+    tokenizer: Tokenizer,
+) -> None:
+    def status(share: float, *checked: bytes, **fields: Any) -> int:
         body = json.dumps({"prompt": "x", **fields}).encode()
-        found = text_worker.answer(tokenizer, Task("completion", READY, body, new_grammars=new))
+        found = text_worker.answer(tokenizer, Task("completion", READY, body, share, list(checked)))
         return found.status if isinstance(found, Rejected) else 200
 
-    assert [status(new, guided_regex="[ab]{3}") for new in (False, True, False)] == [429, 200, 200]
-    assert (status(False), status(False, guided_choice=["never seen"])) == (200, 429)
+    assert [status(share, guided_regex="[ab]{3}") for share in (0, 1, 0)] == [429, 200, 200]
+    slow = {"type": "string", "allOf": [{"pattern": f"(a|b)*a(a|b){{{each}}}"} for each in range(30)]}
+    assert [status(share, guided_json=slow) for share in (0.125, 1)] == [429, 400]
+    elsewhere = {"guided_regex": "compiled elsewhere"}
+    digest = grammar_check.digest(regex_grammar(elsewhere["guided_regex"]))
+    assert (status(0), status(0, **elsewhere), status(0, digest, **elsewhere)) == (200, 429, 200)
+
+
+def test_a_prepared_request_names_its_grammar(tokenizer: Tokenizer) -> None:
+    body = json.dumps({"prompt": "x", "guided_regex": "[ab]{3}"}).encode()
+    found = text_worker.answer(tokenizer, Task("completion", READY, body))
+    assert isinstance(found, Prepared) and found.grammar == grammar_check.digest(regex_grammar("[ab]{3}"))
 
 
 async def test_a_key_with_very_many_small_requests_leaves_room_for_those_of_others(

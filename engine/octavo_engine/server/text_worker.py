@@ -30,6 +30,7 @@ from octavo_engine.server.openai.responses import prepare_response
 from octavo_engine.server.pooling import prepare_pooled
 from octavo_engine.server.preparation.loaded_model import LoadedModel
 from octavo_engine.server.preparation.prepared import (
+    GRAMMAR_NOT_CHECKED,
     LENGTH,
     JSONAnswer,
     Prepared,
@@ -52,7 +53,8 @@ from octavo_engine.server.preparation.text_limits import (
     STACK,
     TOKEN_BYTES,
 )
-from octavo_engine.structured.grammar_check import CheckImpossibleError, CheckPausedError
+from octavo_engine.structured.grammar_check import CheckImpossibleError, CheckPausedError, digest, note_passed
+from octavo_engine.structured.vocabulary import outline
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("octavo.text_workers")
@@ -138,10 +140,12 @@ def limit_kept_memory(resident: int) -> int:
 
 def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> Result:
     """Run a task and return its result; an error is the result of this task, and the process continues."""
+    for checked in task.checked_grammars:
+        note_passed(checked, outline(tokenizer))
     if task.job in _GENERATING and not task.engine.generates:
         return _rejected(_not_generating(task.engine), task.body)
     try:
-        found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser, task.new_grammars), task.body)
+        found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser, task.grammar_share), task.body)
     except (APIError, CheckImpossibleError, CheckPausedError) as error:
         return _rejected(error, task.body)
     except MemoryError:
@@ -160,7 +164,8 @@ def _of_size(request: PreparedRequest) -> Prepared | Rejected:
     ids = (1 + request.sequences) * len(request.sampling.allowed_token_ids) * _ID_BYTES
     size = len(encode(request)) + (request.n - 1) * len(encode(request.prompts)) + parameters + ids
     if size <= MAX_REQUEST and (parameters <= MAX_PARAMETERS or request.sequences == 1):
-        return Prepared(request, size)
+        grammar = request.sampling.grammar
+        return Prepared(request, size, b"" if grammar is None else digest(grammar))
     message = (
         f"the request takes {size} bytes (at most {MAX_REQUEST}), {parameters} of them parameters of its "
         f"{request.sequences} answers (at most {MAX_PARAMETERS}); ask for fewer answers, or give fewer "
@@ -186,7 +191,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
 
 def _rejected(error: APIError | CheckImpossibleError | CheckPausedError, body: bytes) -> Rejected:
     if isinstance(error, CheckPausedError):
-        return Rejected(429, "new grammars of this key are not compiled now", "rate_limit_exceeded", None)
+        return Rejected(429, "new grammars of this key may not take as long now", GRAMMAR_NOT_CHECKED, None)
     if isinstance(error, CheckImpossibleError):
         return Rejected(503, str(error), "preparation_interrupted", None)
     detail = error.detail

@@ -35,7 +35,8 @@ of low priority did. A second child then begins anew, as only a privileged proce
 worker's priority: its client waits."""
 _SCHEDULED_TIME = 2
 """Linux' CPUCLOCK_SCHED: with a process's id it makes the id of the clock of its CPU time."""
-_MOST_PASSED = 4096
+MOST_PASSED = 4096
+"""The number of digests that are kept."""
 _BYTES = LLTokenizer("byte")
 _passed: OrderedDict[tuple[LLTokenizer, bytes], None] = OrderedDict()
 """Vocabularies with digests of grammars that could be compiled with them, the one that was used last at the end."""
@@ -62,24 +63,41 @@ class SlowGrammarError(GrammarError):
 
 
 class CheckPausedError(Exception):
-    """Raised for a grammar that has not been checked yet, if no new ones may be checked."""
+    """Raised for a grammar that cannot be checked within the share of time that new ones may take now."""
 
 
-def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES, *, new: bool = True) -> None:
+def check_grammar(grammar: str, vocabulary: LLTokenizer = _BYTES, *, share: float = 1.0) -> None:
     """Raise GrammarError if the grammar cannot be compiled, SlowGrammarError if not within `most_seconds`.
 
     `vocabulary` has the control tokens that the grammar may name. Of other tokens only their bytes count. Raises
-    CheckImpossibleError if it cannot be checked now; without `new`, CheckPausedError if it was not checked before.
+    CheckImpossibleError if it cannot be checked now. With a smaller `share` of `most_seconds`, CheckPausedError if it
+    takes longer.
     """
-    key = vocabulary, hashlib.sha256(grammar.encode(errors="surrogatepass")).digest()
-    if key not in _passed:
-        if not new:
+    found = digest(grammar)
+    if (vocabulary, found) not in _passed:
+        if not share:
             raise CheckPausedError
-        if error := _error_in_child(grammar, vocabulary):
+        try:
+            error = _error_in_child(grammar, vocabulary, share * most_seconds())
+        except SlowGrammarError:
+            if share < 1:
+                raise CheckPausedError from None
+            raise
+        if error:
             raise GrammarError(error)
-        _passed[key] = None
-    _passed.move_to_end(key)
-    if len(_passed) > _MOST_PASSED:
+    note_passed(found, vocabulary)
+
+
+def digest(grammar: str) -> bytes:
+    """Return the digest of a grammar."""
+    return hashlib.sha256(grammar.encode(errors="surrogatepass")).digest()
+
+
+def note_passed(found: bytes, vocabulary: LLTokenizer) -> None:
+    """Note that the grammar with this digest could be compiled, here or by another process with this vocabulary."""
+    _passed[vocabulary, found] = None
+    _passed.move_to_end((vocabulary, found))
+    if len(_passed) > MOST_PASSED:
         _passed.popitem(last=False)
 
 
@@ -98,14 +116,14 @@ def most_seconds() -> float:
     return max(_LEAST_SECONDS, _TIMES * (time.process_time() - begin))
 
 
-def _error_in_child(grammar: str, vocabulary: LLTokenizer) -> str:
-    """Return why the grammar cannot be compiled; empty if it can."""
+def _error_in_child(grammar: str, vocabulary: LLTokenizer, seconds: float) -> str:
+    """Return why the grammar cannot be compiled; empty if it can. Each child has `seconds` of CPU time."""
     if _reaped():
-        first = _start(grammar, vocabulary, idle=True)
+        first = _start(grammar, vocabulary, seconds, idle=True)
         if not _is_starved(first):
             return _error_of(first)
         _give_up(first)
-    return _error_of(_start(grammar, vocabulary, idle=False))
+    return _error_of(_start(grammar, vocabulary, seconds, idle=False))
 
 
 def _error_of(child: _Child) -> str:
@@ -138,11 +156,11 @@ def _reaped() -> bool:
     return not _killed
 
 
-def _start(grammar: str, vocabulary: LLTokenizer, *, idle: bool) -> _Child:
-    """Start a child that may use `most_seconds` of CPU time, whatever one before it has used: a grammar that may be
+def _start(grammar: str, vocabulary: LLTokenizer, seconds: float, *, idle: bool) -> _Child:
+    """Start a child that may use `seconds` of CPU time, whatever one before it has used: a grammar that may be
     compiled must not be refused because the machine is busy."""
     pipe: tuple[int, ...] = ()
-    seconds, worker = most_seconds(), os.getpid()
+    worker = os.getpid()
     try:
         reading, writing = pipe = os.pipe()
         child = os.fork()

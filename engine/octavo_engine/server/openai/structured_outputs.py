@@ -201,7 +201,7 @@ def grammar_of(body: StructuredFields, model: LoadedModel) -> str | None:
         raise APIError(400, f"{names}: only one of these may be given in a request", param=param)
     try:
         grammar = make()
-        check_grammar(grammar, outline(model.tokenizer), new=model.new_grammars)
+        check_grammar(grammar, outline(model.tokenizer), share=model.grammar_share)
     except GrammarError as error:
         raise wrong_grammar(error, param) from None
     return grammar

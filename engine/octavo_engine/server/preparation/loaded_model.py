@@ -18,8 +18,8 @@ class LoadedModel:
     tokenizer: Tokenizer
     tool_call_parser: str = "auto"
     """Name of the format of the model's tool calls; `auto`: the chat template shows it."""
-    new_grammars: bool = True
-    """Whether the request may have a grammar that was not checked before."""
+    grammar_share: float = 1.0
+    """The share of the usual CPU time that checking a new grammar may take."""
 
     @property
     def fingerprint(self) -> str:

@@ -126,6 +126,8 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True):
     request: PreparedRequest
     size: int
     """Bytes of the messages to the engine, of which there is one for each answer, and of the request itself."""
+    grammar: bytes = b""
+    """The digest of the grammar that the answers must follow; empty if there is none."""
 
 
 Result = Prepared | JSONAnswer | Rejected
@@ -148,12 +150,16 @@ class Task(msgspec.Struct, frozen=True):
     """A key of `text_worker.JOBS`."""
     engine: EngineInfo
     body: bytes
-    new_grammars: bool = True
-    """Whether the body may have a grammar that this worker has not checked before."""
+    grammar_share: float = 1.0
+    """The share of the usual CPU time that checking a new grammar may take; with 0 none is checked."""
+    checked_grammars: list[bytes] = []
+    """The digests of grammars that other workers have checked since this one's last task."""
 
 
 SLOW_GRAMMAR = "grammar_too_slow"
 """The code of the error of a request whose grammar took too long to compile."""
+GRAMMAR_NOT_CHECKED = "grammar_not_checked"
+"""The code, between a worker and the pool, of a request whose grammar would take longer than its key's may now."""
 LENGTH = struct.Struct("<I")
 """The prefix of each message: its length in bytes."""
 

@@ -1,4 +1,4 @@
-"""Which API keys have sent a grammar that took too long to compile: further new ones are rejected for a while.
+"""Which API keys have sent grammars that took too long to compile: new ones of theirs get less CPU time for a while.
 
 Each such grammar costs a quarter of a second of CPU time, for which steps on CPUs and the key's other requests wait.
 """
@@ -8,22 +8,38 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _SECONDS = 5.0
-"""How long a key pauses after a grammar that takes too long: so they take a twentieth of a core for each worker."""
+"""How long a grammar that takes too long counts: so those of a key take a twentieth of a core for each worker."""
+_SHARES = (1.0, 0.125, 0.0)
+"""The share of the usual CPU time for a new grammar: without slow ones, after the first, and after a second. An eighth
+is enough for most schemas, and to find what is wrong with a grammar that cannot be compiled."""
+_MOST = len(_SHARES) - 1
 
 
 class SlowGrammars:
-    """The keys whose new grammars are not compiled now."""
+    """How many slow grammars each key has sent lately."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._paused_until: dict[str, float] = {}
+        self._noted: dict[str, tuple[int, float]] = {}
+        """For each key with slow grammars their number, and when they are forgotten."""
 
     def add(self, key: str) -> None:
-        """Note that a grammar of this key took too long."""
+        """Note that a new grammar of this key took longer than it may. What is never compiled does not count."""
         now = self._clock()
-        self._paused_until = {name: end for name, end in self._paused_until.items() if end > now}
-        self._paused_until[key] = now + _SECONDS
+        self._noted = {name: (count, end) for name, (count, end) in self._noted.items() if end > now}
+        count, end = self._noted.get(key, (0, 0.0))
+        self._noted[key] = (count, end) if count == _MOST else (count + 1, now + _SECONDS)
+
+    def share(self, key: str, *, alone: bool) -> float:
+        """Return the share of the usual CPU time that a new grammar of this key may take.
+
+        With `alone`, the key stands for all clients, who are not told apart: none may have others' refused altogether.
+        """
+        count, end = self._noted.get(key, (0, 0.0))
+        if end <= self._clock():
+            return _SHARES[0]
+        return _SHARES[min(count, 1) if alone else count]
 
     def seconds_left(self, key: str) -> float:
-        """Return the seconds until new grammars of this key are compiled again; 0 if they are now."""
-        return max(0.0, self._paused_until.get(key, 0.0) - self._clock())
+        """Return the seconds until new grammars of this key may take the usual time again; 0 if they may now."""
+        return max(0.0, self._noted.get(key, (0, 0.0))[1] - self._clock())

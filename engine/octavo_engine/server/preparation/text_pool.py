@@ -23,7 +23,9 @@ from octavo_engine.server.admission.fair_turns import FairTurns
 from octavo_engine.server.admission.occupancy import Occupancy
 from octavo_engine.server.admission.refusal import RefusedError, retry_after
 from octavo_engine.server.errors import APIError, UnfitModelError
+from octavo_engine.server.preparation.checked_grammars import CheckedGrammars
 from octavo_engine.server.preparation.prepared import (
+    GRAMMAR_NOT_CHECKED,
     LENGTH,
     SLOW_GRAMMAR,
     JSONAnswer,
@@ -166,6 +168,7 @@ class TextPool:
         self._pending_of: Counter[str] = Counter()
         """The pending requests of each key that has some."""
         self._slow_grammars = SlowGrammars(time.monotonic)
+        self._checked_grammars = CheckedGrammars()
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._setup: Setup | None = None
@@ -204,14 +207,19 @@ class TextPool:
             if not self._pending_of[key]:
                 del self._pending_of[key]
         if isinstance(result, Rejected):
-            if result.status == 429:
-                detail = "a grammar of it took too long to compile, and new ones are not compiled for some seconds"
-                raise RefusedError(429, "slow_grammars", detail, math.ceil(self._slow_grammars.seconds_left(key)) or 1)
+            if result.code == GRAMMAR_NOT_CHECKED:
+                raise self._paused(key)
             if result.model is not None:
                 raise UnfitModelError(result.message, code=result.code, model=result.model)
             headers = {"Retry-After": str(retry_after(None))} if result.status == 503 else {}
             raise APIError(result.status, result.message, code=result.code, param=result.param, headers=headers)
         return result
+
+    def _paused(self, key: str) -> RefusedError:
+        """Return the error of a request whose grammar is not compiled now."""
+        detail = "grammars took too long to compile, so that new ones may not take as long for some seconds"
+        wait = math.ceil(self._slow_grammars.seconds_left(key)) or 1
+        return RefusedError(429 if self._several_keys() else 503, "slow_grammars", detail, wait)
 
     def _check_room(self, key: str) -> None:
         """Raise RefusedError if too many requests of this key, or of all keys, wait to be prepared."""
@@ -237,8 +245,9 @@ class TextPool:
             raise
         turn = _Turn(key, long, time.monotonic())
         try:
-            paused = self._several_keys() and self._slow_grammars.seconds_left(key) > 0
-            data = encode(Task(job, engine, body, new_grammars=not paused))
+            share = self._slow_grammars.share(key, alone=not self._several_keys())
+            checked = self._checked_grammars.untold(worker) if long else []  # a task with a grammar is long
+            data = encode(Task(job, engine, body, share, checked))
         except BaseException:  # a MemoryError, as the task is copied
             self._release(worker, turn)
             raise
@@ -281,8 +290,10 @@ class TextPool:
             worker.kill()
             self._spawn(self._start_worker_again(turn))
             raise
-        if isinstance(result, Rejected) and result.code == SLOW_GRAMMAR:
+        if isinstance(result, Rejected) and result.code in (SLOW_GRAMMAR, GRAMMAR_NOT_CHECKED):
             self._slow_grammars.add(turn.key)
+        if isinstance(result, Prepared) and result.grammar:
+            self._checked_grammars.add(result.grammar)
         self._release(worker, turn)
         return result
 
