@@ -100,9 +100,12 @@ def test_a_worker_does_not_try_again_to_return_memory_that_is_in_use(monkeypatch
     assert resident == used[0]
 
 
-def test_a_worker_that_is_killed_from_outside_is_no_fault_of_the_request(start: Callable[..., Served]) -> None:
+def test_a_worker_that_is_killed_from_outside_is_no_fault_of_the_request(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel kills workers when the container's memory is used up. A new worker prepares the request, once: after
     two deaths clients may repeat it, and SDKs do."""
+    monkeypatch.setattr(text_pool, "WALL_SECONDS", PATIENCE)  # the new worker loads its tokenizer within this time
     server = start(program=odd_worker.PROGRAM)
     server.play("Hello")
     for worker in server.serving.text._workers:
