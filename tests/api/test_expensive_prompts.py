@@ -164,9 +164,10 @@ def test_what_accepted_requests_take_is_bounded_with_a_copy_of_the_parameters_fo
 
 
 def test_a_grammar_that_is_nested_too_deep_is_refused_whatever_the_limit_of_the_stack_is(
-    start: Callable[..., Served],
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would be compiled in the engine, whose end is everyone's."""
+    monkeypatch.setattr(text_pool, "WALL_SECONDS", PATIENCE)
     worker = f"ulimit -s $(ulimit -Hs); exec {sys.executable} -m octavo_engine.server.text_worker"
     server = start(program=("sh", "-c", worker))
     rules = "\n".join(f'r{number}: r{number + 1} "a"' for number in range(9000))

@@ -73,6 +73,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "an empty second text": ("/v1/score", {"text_1": "x", "text_2": ["y", ""]}, "text_2"),
     "an empty query": ("/v1/rerank", {"query": "", "documents": ["x"]}, "query"),
     "sides that do not fit": ("/v1/score", {"text_1": ["x", "y"], "text_2": ["a", "b", "c"]}, "text_1"),
+    "one side twice": ("/v1/score", {"text_1": "x", "queries": "y", "text_2": "z"}, "queries"),
     "no documents": ("/v1/rerank", {"query": "x", "documents": []}, "documents"),
     "a document that is no text": ("/v1/rerank", {"query": "x", "documents": [5]}, "documents[0]"),
 }

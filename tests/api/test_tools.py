@@ -206,6 +206,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]},
         "tools[0].function.parameters",
     ),
+    "a schema of a text": (
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
+        "tools[0].function.parameters",
+    ),
     "a wrong schema": (
         {
             "tools": [
@@ -278,6 +282,16 @@ def test_an_answer_of_a_form_may_be_calls_instead(
     )
     ask(client, response_format=form, tool_choice="none")
     assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
+
+
+def test_arguments_are_an_object_whatever_else_the_schema_allows(tokenizer: Tokenizer) -> None:
+    """A call had `null` for its arguments, which SDKs do not read as an object."""
+    schema = {"type": ["null", "object"], "properties": {}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    body = {"messages": ASK, "tools": [tool], "tool_choice": "required"}
+    request = prepare(LoadedModel(READY, tokenizer), json.dumps(body).encode())
+    expected = HERMES.calls([Tool("f", {"type": "object", "properties": {}})], "", several=True)
+    assert request.sampling.grammar == structural_tag_grammar(expected)
 
 
 @pytest.mark.parametrize("name", WRONG)

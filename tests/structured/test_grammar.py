@@ -24,6 +24,7 @@ from octavo_engine.structured.grammar import (
 )
 from octavo_engine.structured.grammar_check import CheckImpossibleError, SlowGrammarError, check_grammar
 from octavo_engine.structured.schema_formats import with_exact_formats
+from octavo_engine.structured.structural_tags import structural_tag_grammar
 from octavo_engine.structured.vocabulary import outline
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -193,9 +194,9 @@ def test_digits_of_a_regex_are_those_that_every_reader_knows(regex: str, text: s
     assert (matcher.validate_tokens(written) == len(written)) == taken
 
 
-def takes(tokens: LLTokenizer, schema: dict[str, Any], value: str) -> bool:
+def takes(tokens: LLTokenizer, schema: dict[str, Any], value: Any) -> bool:
     matcher = LLMatcher(tokens, json_schema_grammar(schema, compact=True))
-    written = tokens.tokenize_str(json.dumps(value))
+    written = tokens.tokenize_str(json.dumps(value, separators=(",", ":")))
     return bool(matcher.validate_tokens(written) == len(written) and matcher.consume_tokens(written)) and (
         matcher.is_accepting()
     )
@@ -238,6 +239,34 @@ def test_dates_are_those_of_the_calendar() -> None:
 )  # fmt: skip
 def test_formats_are_exact_wherever_they_stand(schema: dict[str, Any], text: str, taken: bool) -> None:
     assert takes(LLTokenizer("byte"), schema, text) == taken
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "taken"),
+    [
+        ({"type": "integer", "minimum": 2**53 + 1}, 2**53, False),
+        ({"type": "integer", "minimum": 2**53 + 1}, 2**53 + 2, True),
+        ({"type": "integer", "maximum": 2**63 - 1}, 2**63, False),
+        ({"type": "integer", "maximum": 2**63 - 1}, 2**62, True),
+        ({"type": "integer", "exclusiveMaximum": -(2**53) - 1}, -(2**53) - 1, False),
+        ({"items": {"type": "number", "minimum": 0.30000000000000004}}, [0.3], False),
+        ({"items": {"type": "number", "minimum": 0.30000000000000004}}, [0.31], True),
+        ({"properties": {"const": {"const": 2**53}, "enum": {"enum": [0.1, 1e22]}}}, {"const": 2**53, "enum": 0.1}, True),
+        ({"type": "integer", "default": 2**60 + 1}, 5, True),
+    ],
+)  # fmt: skip
+def test_numbers_are_exact_or_bounds_allow_less(schema: dict[str, Any], value: Any, taken: bool) -> None:
+    """llguidance reads numbers as 64-bit floats: under a minimum of 2**53 + 1 it allowed 2**53."""
+    assert takes(LLTokenizer("byte"), schema, value) == taken
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**60), 123456789.12345679, [{"a": 2**70}]], ids=str)
+def test_a_constant_that_no_answer_could_have_exactly_is_refused(value: Any) -> None:
+    """The answer under a const of 2**53 + 1 was 2**53."""
+    for schema in ({"const": value}, {"anyOf": [{"enum": ["x", value]}]}):
+        for make in (json_schema_grammar, lambda schema: structural_tag_grammar({"type": "json_schema", "json_schema": schema})):
+            with pytest.raises(GrammarError, match="has too many digits.*give it as a string"):
+                make(schema)
 
 
 @pytest.mark.parametrize("others", [None, 5, "x", {}, [5]], ids=str)

@@ -16,6 +16,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.structured.schema_formats import with_exact_formats
+from octavo_engine.structured.schema_numbers import with_exact_numbers
 
 MAX_CHARACTERS = 1 << 18
 """The most characters of one grammar, or of the schema that it is made from."""
@@ -31,6 +32,7 @@ WHITESPACE = r"( |\n {0,32})"
 """The white space that is allowed between JSON's tokens: enough for usual layouts, but of limited length."""
 
 _FORMAT = '"format"'
+_LONG_NUMBER = re.compile(r"[0-9.]{16}|[0-9][eE]")
 _NOTHING_ALLOWED = "NoExtensionBias"
 """llguidance's error for a grammar that no token can begin."""
 _OF_A_SCHEMA = "failed to compile JSON schema: "
@@ -53,6 +55,8 @@ def json_schema_grammar(schema: dict[str, Any] | str, *, compact: bool = False) 
     try:
         if _FORMAT in text:
             text = json.dumps(with_exact_formats(json.loads(text)))
+        if _LONG_NUMBER.search(text):
+            text = json.dumps(with_exact_numbers(json.loads(text)))
         return LLMatcher.grammar_from_json_schema(
             text, overrides={"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
         )

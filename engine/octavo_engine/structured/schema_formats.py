@@ -23,9 +23,9 @@ _EXACT: Mapping[str, Mapping[str, Any]] = {
     "hostname": {"format": "hostname", "maxLength": 253},
 }
 """The keywords that replace each format."""
-_VALUES = frozenset({"const", "enum", "default", "examples"})
+VALUES = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose values are JSON that may look like a schema."""
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 """Keywords whose values are objects of schemas by name: a property may be called `format` or `const`."""
 
 
@@ -47,8 +47,8 @@ def with_exact_formats(schema: Any) -> Any:
 
 
 def _of_keyword(key: str, value: Any) -> Any:
-    if key in _VALUES:
+    if key in VALUES:
         return value
-    if key in _NAMED and isinstance(value, dict):
+    if key in NAMED and isinstance(value, dict):
         return {name: with_exact_formats(each) for name, each in value.items()}
     return with_exact_formats(value)

@@ -23,6 +23,7 @@ from octavo_engine.structured.grammar import (
     written_grammar,
 )
 from octavo_engine.structured.schema_formats import with_exact_formats
+from octavo_engine.structured.schema_numbers import InexactNumberError, with_exact_numbers
 
 _TEXT = r"/(.|\n)*/"
 
@@ -85,7 +86,11 @@ class _Rules:
 
     def _json(self, form: Mapping[str, Any]) -> str:
         schema = {} if form["json_schema"] is True else form["json_schema"]
-        rule = f"%json {json.dumps({**with_exact_formats(schema), 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
+        try:
+            exact = with_exact_numbers(with_exact_formats(schema))
+        except InexactNumberError as error:
+            raise GrammarError(str(error)) from None
+        rule = f"%json {json.dumps({**exact, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
         return self._once(rule, lambda: json_schema_grammar(schema))
 
     def _marker(self, text: str) -> str:

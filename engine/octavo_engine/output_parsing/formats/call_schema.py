@@ -56,7 +56,7 @@ def arguments_schema(tool: Tool, pointer: str = "") -> dict[str, Any]:
     """
     if tool.lark:
         raise NoFormError(f"the input of {tool.name} follows a Lark grammar, which no JSON schema can say")
-    schema = {"type": "object", **tool.parameters}
+    schema = {**tool.parameters, "type": "object"}
     names = schema.get("properties", {})
     if schema.keys() <= LISTING and isinstance(names, Mapping) and names_within(schema.get("required", ()), names):
         schema["additionalProperties"] = False

@@ -15,7 +15,7 @@ from octavo_engine.server.errors import THREADS
 from octavo_engine.server.openai.body import Body, StrictBody
 from octavo_engine.server.openai.fields import MAX_TOKENS, Name, StopString, Text, TokenCount, ToolName
 from octavo_engine.server.openai.protocol import IgnoredObject, SamplingFields
-from octavo_engine.server.openai.structured_outputs import SchemaObject
+from octavo_engine.server.openai.structured_outputs import ArgumentsSchema, SchemaObject
 from octavo_engine.server.openai.tools import MAX_TOOLS
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
@@ -117,7 +117,7 @@ class ToolSpecification(Body):
     type: Annotated[Literal["custom"] | None, BeforeValidator(_only_custom)] = None
     name: ToolName
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
-    input_schema: SchemaObject
+    input_schema: ArgumentsSchema
     strict: bool | None = None
     """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
 

@@ -55,6 +55,14 @@ def _optional_schema_object(value: Any) -> dict[str, Any] | None:
     return None if value is None else _schema_object(value)
 
 
+def _of_arguments(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Check the type in the JSON schema of a function's arguments, and return the schema."""
+    kinds = (schema or {}).get("type", "object")
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+        raise ValueError("must be a JSON schema of type object, as arguments are an object")
+    return schema
+
+
 def _children(value: Any) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
 
@@ -64,6 +72,8 @@ Schema = Annotated[Any, AfterValidator(_schema)]
 """A JSON schema, as an object or as its JSON text."""
 SchemaObject = Annotated[Any, AfterValidator(_schema_object)]
 OptionalSchemaObject = Annotated[Any, AfterValidator(_optional_schema_object)]
+ArgumentsSchema = Annotated[SchemaObject, AfterValidator(_of_arguments)]
+OptionalArgumentsSchema = Annotated[OptionalSchemaObject, AfterValidator(_of_arguments)]
 Choices = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=_MAX_CHOICES)
 ]

@@ -16,7 +16,7 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.body import Body
 from octavo_engine.server.openai.custom_tools import CustomTool, CustomToolCall
 from octavo_engine.server.openai.fields import ToolDescription, ToolName
-from octavo_engine.server.openai.structured_outputs import OptionalSchemaObject
+from octavo_engine.server.openai.structured_outputs import OptionalArgumentsSchema
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 MAX_TOOLS = 128
@@ -29,7 +29,7 @@ class FunctionDefinition(Body):
 
     name: ToolName
     description: ToolDescription | None = None
-    parameters: OptionalSchemaObject = None
+    parameters: OptionalArgumentsSchema = None
     strict: bool | None = None
     """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.body import Body
 from octavo_engine.server.openai.fields import (
     MAX_INPUTS,
@@ -101,9 +102,12 @@ class ScoreBody(PooledBody):
         return self._side("text_2", "documents", "items", "data_2")
 
     def _side(self, *names: str) -> Side | None:
-        name = next((name for name in names if getattr(self, name) is not None), None)
-        if name is None:
+        given = [name for name in names if getattr(self, name) is not None]
+        if not given:
             return None
+        if len(given) > 1:
+            raise APIError(400, f"{' and '.join(given)}: give one of these, as they mean the same", param=given[1])
+        [name] = given
         texts: str | list[str] = getattr(self, name)
         return Side(name, [texts] if isinstance(texts, str) else texts)
 

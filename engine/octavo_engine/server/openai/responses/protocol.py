@@ -27,7 +27,7 @@ from octavo_engine.server.openai.fields import (
 )
 from octavo_engine.server.openai.protocol import IgnoredFields, SamplingFields
 from octavo_engine.server.openai.refused import OnlyFalse
-from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalSchemaObject
+from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalArgumentsSchema
 from octavo_engine.server.openai.tools import MAX_TOOLS
 from octavo_engine.structured.grammar import MAX_CHARACTERS
 
@@ -127,7 +127,7 @@ class FunctionTool(Body):
     type: Literal["function"]
     name: ToolName
     description: ToolDescription | None = None
-    parameters: OptionalSchemaObject = None
+    parameters: OptionalArgumentsSchema = None
     strict: bool | None = None
     """True if the arguments of calls must follow the schema also where the model decides whether to call a tool."""
 

@@ -1,0 +1,80 @@
+"""Makes the numbers of JSON schemas exact, which llguidance reads as 64-bit floats and writes with 16 digits.
+
+Without this, an answer under `{"const": 9007199254740993}` was 9007199254740992, and one under `{"const":
+0.30000000000000004}` was 0.3.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from typing import Any
+
+from octavo_engine.structured.schema_formats import NAMED, VALUES
+
+_ENFORCED = frozenset({"const", "enum"})
+_ROUNDED = {
+    "minimum": ROUND_CEILING, "exclusiveMinimum": ROUND_CEILING, "maximum": ROUND_FLOOR, "exclusiveMaximum": ROUND_FLOOR
+}  # fmt: skip
+"""The keywords of bounds, and the direction in which a bound allows less."""
+_DIGITS = 15
+"""Every decimal number of so many digits is written as it was read."""
+_LARGEST = 1 << 53
+"""The integers up to here are exact."""
+
+
+class InexactNumberError(ValueError):
+    """Raised for a number that an answer could not have exactly."""
+
+
+def with_exact_numbers(schema: Any) -> Any:
+    """Return the same schema, whose bounds allow slightly less where they are not exact.
+
+    InexactNumberError if a value of `const` or `enum` is not exact.
+    """
+    if isinstance(schema, list):
+        return [with_exact_numbers(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _of_keyword(key, value) for key, value in schema.items()}
+
+
+def _of_keyword(key: str, value: Any) -> Any:
+    if key in _ENFORCED:
+        _check(value)
+    if key in VALUES:
+        return value
+    if key in NAMED and isinstance(value, dict):
+        return {name: with_exact_numbers(each) for name, each in value.items()}
+    if key in _ROUNDED and not _is_exact(value):
+        return _rounded(value, _ROUNDED[key])
+    return with_exact_numbers(value)
+
+
+def _check(value: Any) -> None:
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check(each)
+    if not _is_exact(value):
+        raise InexactNumberError(
+            f"the number {json.dumps(value)[:100]} of a const or enum has too many digits: integers up to 2**53 and "
+            f"{_DIGITS} digits are exact; give it as a string"
+        )
+
+
+def _is_exact(value: Any) -> bool:
+    if isinstance(value, int):
+        return abs(value) <= _LARGEST
+    return not isinstance(value, float) or not math.isfinite(value) or float(f"{value:.{_DIGITS}g}") == value
+
+
+def _rounded(value: int | float, direction: str) -> int | float:
+    """Return a near number that is exact, in the direction in which the bound allows less."""
+    if isinstance(value, float):
+        return float(Context(prec=_DIGITS, rounding=direction).create_decimal(repr(value)))
+    try:
+        near = float(value)
+    except OverflowError:
+        return value  # llguidance refuses it
+    up = direction == ROUND_CEILING
+    return int(near if (near >= value if up else near <= value) else math.nextafter(near, math.inf if up else -math.inf))
