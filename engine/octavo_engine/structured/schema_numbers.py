@@ -72,9 +72,11 @@ def _rounded(value: int | float, direction: str) -> int | float:
     """Return a near number that is exact, in the direction in which the bound allows less."""
     if isinstance(value, float):
         return float(Context(prec=_DIGITS, rounding=direction).create_decimal(repr(value)))
+    up = direction == ROUND_CEILING
     try:
         near = float(value)
+        if near < value if up else near > value:
+            near = math.nextafter(near, math.inf if up else -math.inf)
+        return int(near)
     except OverflowError:
         return value  # llguidance refuses it
-    up = direction == ROUND_CEILING
-    return int(near if (near >= value if up else near <= value) else math.nextafter(near, math.inf if up else -math.inf))
