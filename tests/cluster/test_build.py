@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from .build import Component, ensure_built
 from .errors import ClusterError
 from .layout import CHECKOUT
 
-HELLO = Component(name="hello", module="example.com/hello", programs=("hello",))
+HELLO = Component(name="hello", module="example.com/hello", programs=("hello",), source="hello")
 GOOD = 'package main\n\nfunc main() { println("hello") }\n'
 
 
@@ -70,6 +71,13 @@ def test_a_changed_pin_is_built_anew_beside_the_old_one(sources: Path) -> None:
     assert old.is_dir()
 
 
+def test_a_changed_program_of_our_own_is_another_build(sources: Path) -> None:
+    old = HELLO.folder
+    (sources / "hello" / HELLO.name).mkdir()
+    (sources / "hello" / HELLO.name / "main.go").write_text(GOOD)
+    assert HELLO.folder != old
+
+
 def test_without_go_the_error_says_so(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ClusterError, match=r"Go 1\.26 or newer is needed to build hello") as caught:
@@ -85,7 +93,7 @@ def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources: Pa
 
 
 def test_a_module_without_the_program_is_an_error(sources: Path) -> None:
-    other = Component(name="hello", module="example.com/hello", programs=("hello", "goodbye"))
+    other = replace(HELLO, programs=("hello", "goodbye"))
     with pytest.raises(ClusterError, match="no `tool` line for goodbye"):
         ensure_built(print, (other,))
     assert not other.folder.exists()
@@ -101,7 +109,7 @@ def test_an_interrupted_build_ends_go_too_and_the_next_one_succeeds(sources: Pat
         import pathlib
         from tests.cluster import build
         build.SOURCES = pathlib.Path({str(sources)!r})
-        component = build.Component(name="hello", module="example.com/hello", programs=("hello",))
+        component = build.Component(name="hello", module="example.com/hello", programs=("hello",), source="hello")
         build.ensure_built(print, (component,))
     """
     environment = os.environ | {"PATH": f"{slow_go.parent}:{os.environ['PATH']}"}

@@ -98,7 +98,7 @@ def s3(namespace: Client, folder: Path) -> Path:
     container = {
         "name": "s3",
         "image": "octavo-engine:dev",
-        "command": ["/program/versitygw", "--port", "0.0.0.0:7070", "posix", "/s3"],
+        "command": ["/program/versitygw", "0.0.0.0:7070", "/s3"],
         "env": [{"name": "ROOT_ACCESS_KEY", "value": KEYS["AWS_ACCESS_KEY_ID"]},
                 {"name": "ROOT_SECRET_KEY", "value": KEYS["AWS_SECRET_ACCESS_KEY"]}],
         "ports": [{"containerPort": 7070}],

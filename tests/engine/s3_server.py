@@ -53,7 +53,7 @@ def s3_server(root: Path) -> Iterator[S3Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [str(program("versitygw", (VERSITYGW,))), "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(root)]
+    command = [str(program("versitygw", (VERSITYGW,))), f"127.0.0.1:{port}", str(root)]
     environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
